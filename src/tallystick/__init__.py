@@ -1,0 +1,1 @@
+"""Vertical federated learning that people can put to work and trust."""

@@ -1,0 +1,1 @@
+"""Who is in both tables: private alignments, one function per role over a channel."""

@@ -1,0 +1,1 @@
+"""Attacks that read a recorded view and nothing else."""

@@ -1,0 +1,1 @@
+"""Benchmarks: one module per paper or figure, each a command of tallystick bench."""

@@ -1,0 +1,1 @@
+"""Tables, keys, encoders, splits and batches: everything that touches a party's own rows."""

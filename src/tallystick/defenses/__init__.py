@@ -1,0 +1,1 @@
+"""Defences of labels and features, one file each."""

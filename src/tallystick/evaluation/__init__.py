@@ -1,0 +1,1 @@
+"""Metrics, intervals and calibration, and the protocols that evaluate a split network."""

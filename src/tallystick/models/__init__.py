@@ -1,0 +1,1 @@
+"""Plain nn.Modules: bottom models before the cut, top models after it."""

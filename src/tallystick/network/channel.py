@@ -1,0 +1,118 @@
+"""Channel: what a protocol sees of the network, and the in-memory pair that tests and simulations use.
+
+A protocol is written once per role over a Channel. The gRPC session (grpc.py) has the same shape.
+"""
+
+import queue
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+from tallystick.errors import PeerLost, PeerStopped, ProtocolError
+from tallystick.network.messages import MalformedMessage, Message, Stopped, decode, encode
+
+M = TypeVar("M", bound=Message)
+
+
+@dataclass(kw_only=True)
+class Traffic:
+    """Bytes and messages that crossed a channel, counted as encoded payloads."""
+
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages_sent: int = 0
+    messages_received: int = 0
+
+
+class Channel(Protocol):
+    """A reliable, ordered, typed link to one peer.
+
+    ``send`` may return before the peer has the message; ``receive`` waits for the next one and raises
+    PeerLost (unreachable for longer than the deadline), PeerStopped (it ended and said why) or ProtocolError
+    (not a valid ``kind``).
+    """
+
+    @property
+    def peer(self) -> str:
+        """Name of the party at the other end."""
+        ...
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed so far."""
+        ...
+
+    def send(self, message: Message) -> None:
+        """Send one message."""
+        ...
+
+    def receive(self, kind: type[M]) -> M:
+        """Receive the next message, which must be a ``kind``."""
+        ...
+
+
+def open_payload(payload: bytes, kind: type[M], *, peer: str) -> M:
+    """Decode what ``peer`` sent, turning malformed bytes and Stopped into errors that name it."""
+    try:
+        message = decode(payload, kind)
+    except MalformedMessage as error:
+        raise ProtocolError(peer, f"{peer} broke the protocol: {error}") from None
+    if isinstance(message, Stopped):
+        raise PeerStopped(peer, f"{peer} stopped: {message.reason}")
+    return message
+
+
+class MemoryChannel:
+    """One end of an in-memory pair; messages pass through the codec, so what tests see is what crosses a wire."""
+
+    def __init__(self, peer: str, inbox: "queue.SimpleQueue[bytes]", outbox: "queue.SimpleQueue[bytes]", *, timeout_s: float) -> None:
+        self._peer = peer
+        self._inbox = inbox
+        self._outbox = outbox
+        self._timeout_s = timeout_s
+        self._traffic = Traffic()
+
+    @property
+    def peer(self) -> str:
+        """Name of the party at the other end."""
+        return self._peer
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed so far."""
+        return self._traffic
+
+    def send(self, message: Message) -> None:
+        """Put the encoded message into the peer's inbox."""
+        payload = encode(message)
+        self._traffic.bytes_sent += len(payload)
+        self._traffic.messages_sent += 1
+        self._outbox.put(payload)
+
+    def receive(self, kind: type[M]) -> M:
+        """Wait for the next message; raises PeerLost after the pair's timeout."""
+        try:
+            payload = self._inbox.get(timeout=self._timeout_s)
+        except queue.Empty:
+            raise PeerLost(self._peer, f"{self._peer} sent nothing for {self._timeout_s:g} s") from None
+        self._traffic.bytes_received += len(payload)
+        self._traffic.messages_received += 1
+        return open_payload(payload, kind, peer=self._peer)
+
+
+def memory_channels(first: str, second: str, *, timeout_s: float = 60.0) -> tuple[MemoryChannel, MemoryChannel]:
+    """Make a connected pair: the first element is the end that ``first`` holds (its peer is ``second``)."""
+    to_first: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    to_second: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    return (
+        MemoryChannel(second, to_first, to_second, timeout_s=timeout_s),
+        MemoryChannel(first, to_second, to_first, timeout_s=timeout_s),
+    )
+
+
+Progress = Callable[[str, int, int], None]
+"""Called as progress(what, done, total) by anything that can take long; must return at once."""
+
+
+def no_progress(what: str, done: int, total: int) -> None:
+    """Progress that goes nowhere."""

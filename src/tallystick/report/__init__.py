@@ -1,0 +1,1 @@
+"""Renders results into one self-contained page; computes nothing."""

@@ -1,0 +1,1 @@
+"""One network trained by several parties, written per role over a channel."""
