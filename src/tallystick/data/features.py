@@ -1,0 +1,38 @@
+"""Features: a party's encoded columns, ready for a bottom model.
+
+Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureShape:
+    """What a model must know of a party's encoded columns: how many numeric, how many codes each categorical has."""
+
+    numeric: int
+    cardinalities: tuple[int, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Encoded rows: standardised numbers and category codes."""
+
+    numeric_NF: Tensor  # float32
+    categorical_NG: Tensor  # int64, column g in [0, cardinalities[g])
+
+    def __len__(self) -> int:
+        return self.numeric_NF.shape[0]
+
+    def rows(self, index_B: Tensor) -> "Features":
+        """Pick rows, in the order of the index."""
+        return Features(
+            numeric_NF=self.numeric_NF.index_select(0, index_B), categorical_NG=self.categorical_NG.index_select(0, index_B)
+        )
+
+    def to(self, device: torch.device) -> "Features":
+        """Move to a device."""
+        return Features(numeric_NF=self.numeric_NF.to(device), categorical_NG=self.categorical_NG.to(device))
