@@ -1,0 +1,277 @@
+"""The contract: the job file that all parties agree on, hashed and compared before any data moves."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from tallystick.config.reading import Count, Model, Name, NonNegative, Positive, Problems, Share, Text, read_yaml, shown, validate
+
+Role = Literal["label", "feature", "helper"]
+Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
+
+ROLE_ALIASES: dict[str, Role] = {
+    **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
+    **dict.fromkeys(("passive", "secondary", "host", "follower"), "feature"),
+    **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
+}
+MAX_DIFFERENCES = 50
+
+ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+def _canonical_role(role: Any) -> Any:
+    return ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
+
+
+class Party(Model):
+    """One party of the contract."""
+
+    role: Annotated[Role, BeforeValidator(_canonical_role)] = Field(
+        description="label (also active, primary, guest, leader), feature (passive, secondary, host, follower) "
+        "or helper (server, coordinator, arbiter)"
+    )
+
+
+class Key(Model):
+    """One column of the key by which rows are matched."""
+
+    name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
+    normalise: tuple[Step, ...] = Field(
+        default=(), description="steps applied in this order: trim, lower, upper, nfkc, email, phone, digits"
+    )
+
+
+class Alignment(Model):
+    """How rows are matched."""
+
+    method: Literal["intersection", "union", "union-with-helper"] = Field(
+        default="intersection", description="rows that all parties have, or every row that any of two has"
+    )
+    keys: tuple[Key, ...] = Field(min_length=1, description="key columns, in the order in which they are joined")
+    nulls: Literal["drop", "error"] = Field(
+        default="drop", description="rows with a null in any key column: leave them out, or stop"
+    )
+    duplicates: Literal["first", "drop", "error"] = Field(
+        default="first", description="rows with the same key: keep the first, leave all of them out, or stop"
+    )
+    max_rows: int = Field(
+        default=50_000_000, strict=True, ge=1, le=1_000_000_000, description="most rows that any party may bring to the alignment"
+    )
+
+
+class Target(Model):
+    """What is predicted."""
+
+    type: Literal["binary", "multiclass", "regression"] = Field(default="binary", description="kind of label")
+    classes: int = Field(default=2, strict=True, ge=2, le=100_000, description="number of classes (multiclass only, at least 3)")
+
+
+class Split(Model):
+    """Which rows are for training, validation and test."""
+
+    method: Literal["hash", "time"] = Field(
+        default="hash", description="keyed hash of the id, or the label party's time column (latest rows are test)"
+    )
+    validation: Share = Field(default=0.1, description="share of rows for validation, 0 or more")
+    test: Share = Field(default=0.2, description="share of rows for test, 0 or more; validation + test < 1")
+
+
+class NetworkModel(Model):
+    """The split network."""
+
+    embedding_width: Count = Field(default=4, description="width of each categorical's embedding")
+    hidden: tuple[Count, ...] = Field(default=(128, 128, 128, 128), min_length=1, description="widths of the hidden layers")
+    cut_after: Count = Field(default=2, description="hidden layers below the cut, 1 to the number of hidden layers")
+    wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
+    bottoms: dict[Name, ModulePath] = Field(
+        default_factory=dict, description="party name to its own bottom: package.module:Class"
+    )
+    top: ModulePath | None = Field(default=None, description="own top model: package.module:Class; null is the built-in one")
+
+
+class Training(Model):
+    """How the network is trained."""
+
+    epochs: Count = Field(default=5, description="most passes over the training rows")
+    batch_size: Count = Field(default=512, description="rows per step")
+    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of every party")
+    learning_rate: Positive = Field(default=0.001, description="learning rate of every party")
+    weight_decay: NonNegative = Field(default=0.0, description="weight decay of every party")
+    mode: Literal["synchronous", "pipelined"] = Field(
+        default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
+    )
+    staleness: Count = Field(default=2, description="batches in flight (pipelined only)")
+    patience: Count | None = Field(
+        default=2, description="epochs without a better validation loss before stopping; null is never"
+    )
+    checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
+
+
+class Evaluation(Model):
+    """What is measured on the test rows."""
+
+    calibration_bins: Count = Field(default=20, description="equal-mass bins of the adaptive calibration error")
+    bootstrap: int = Field(default=200, strict=True, ge=0, description="resamples for the intervals; 0 is none")
+    own_columns_baseline: bool = Field(default=True, strict=True, description="also train on the label party's columns alone")
+
+
+class Network(Model):
+    """When a peer counts as lost."""
+
+    heartbeat_s: Positive = Field(default=2.0, description="seconds between signs of life")
+    deadline_s: Positive = Field(default=10.0, description="seconds of silence after which a peer is lost")
+    wait_s: NonNegative = Field(default=60.0, description="seconds to wait for a peer that is not up yet")
+    max_message_mib: int = Field(default=64, strict=True, ge=1, le=256, description="largest message that is accepted, in MiB")
+
+
+class Contract(Model):
+    """A job that several parties agree on; see docs/config.md for every key."""
+
+    version: Literal[1] = Field(default=1, description="version of this format")
+    name: Name = Field(description="name of the job")
+    parties: dict[Name, Party] = Field(description="party name to its role: one label party, one or more feature parties")
+    alignment: Alignment = Field(description="how rows are matched")
+    target: Target = Field(default_factory=Target, description="what is predicted")
+    split: Split = Field(default_factory=Split, description="training, validation and test rows")
+    model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
+    training: Training = Field(default_factory=Training, description="how the network is trained")
+    evaluation: Evaluation = Field(default_factory=Evaluation, description="what is measured")
+    network: Network = Field(default_factory=Network, description="when a peer counts as lost")
+    seed: int = Field(default=1, strict=True, ge=0, lt=1 << 63, description="seed of everything random that the parties share")
+
+    @model_validator(mode="after")
+    def _cross_checks(self) -> "Contract":
+        Problems.raise_any(_party_problems(self) + _value_problems(self))
+        return self
+
+    @property
+    def label_party(self) -> str:
+        """Name of the label party."""
+        return next(name for name, party in self.parties.items() if party.role == "label")
+
+    @property
+    def feature_parties(self) -> tuple[str, ...]:
+        """Names of the feature parties, sorted: the same order for every party, however its file is laid out."""
+        return tuple(sorted(name for name, party in self.parties.items() if party.role == "feature"))
+
+    @property
+    def helper(self) -> str | None:
+        """Name of the helper, if there is one."""
+        return next((name for name, party in self.parties.items() if party.role == "helper"), None)
+
+    def role_of(self, name: str) -> Role:
+        """Give the role of a party; raises KeyError for a name that is not in the contract."""
+        return self.parties[name].role
+
+    def canonical_json(self) -> str:
+        """Write the contract with sorted keys and all defaults, so that layout, aliases and omissions do not matter."""
+        return json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of the canonical JSON, in hex."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+
+def load_contract(path: Path | str) -> Contract:
+    """Read and validate a contract; raises ConfigError with one line per problem."""
+    path = Path(path)
+    return validate(Contract, read_yaml(path), source=path.name)
+
+
+def parse_contract(data: Mapping[str, Any], *, source: str = "contract") -> Contract:
+    """Validate a contract given as plain values; raises ConfigError with one line per problem."""
+    return validate(Contract, data, source=source)
+
+
+def differences(own: str, theirs: str) -> list[str]:
+    """List the keys in which two canonical JSONs differ, with both values.
+
+    ``theirs`` comes from a peer: it may be anything, and what is shown of it is shortened and escaped. A contract holds
+    nothing private.
+    """
+    try:
+        other = _flat(json.loads(theirs))
+    except (ValueError, RecursionError):
+        return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
+    mine = _flat(json.loads(own))
+    lines = [
+        f"{_printable(key)}: ours {_side(mine, key)}, theirs {_side(other, key)}"
+        for key in sorted(mine.keys() | other.keys())
+        if key not in mine or key not in other or mine[key] != other[key] or type(mine[key]) is not type(other[key])
+    ]
+    if len(lines) > MAX_DIFFERENCES:
+        lines[MAX_DIFFERENCES:] = [f"and {len(lines) - MAX_DIFFERENCES} more"]
+    return lines
+
+
+def _party_problems(contract: Contract) -> list[str]:
+    roles = [party.role for party in contract.parties.values()]
+    labels, features, helpers = (roles.count(role) for role in ("label", "feature", "helper"))
+    method = contract.alignment.method
+    problems = []
+    if labels != 1:
+        problems.append(f"parties: {labels} label parties; exactly one party must have role label")
+    if features < 1:
+        problems.append("parties: no feature party; at least one party must have role feature")
+    if method == "union-with-helper" and helpers != 1:
+        problems.append(
+            f"parties: {helpers} helpers; alignment.method = union-with-helper needs exactly one party with role helper"
+        )
+    if method != "union-with-helper" and helpers:
+        problems.append(f"parties: {helpers} helpers; only alignment.method = union-with-helper has one, not {method}")
+    if method != "intersection" and features > 1:
+        problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
+    problems += [
+        f"model.bottoms.{name}: is not a party with a table; allowed: label and feature parties of this contract"
+        for name in contract.model.bottoms
+        if name not in contract.parties or contract.parties[name].role == "helper"
+    ]
+    return problems
+
+
+def _value_problems(contract: Contract) -> list[str]:
+    split, model, target, network = contract.split, contract.model, contract.target, contract.network
+    problems = []
+    names = [key.name for key in contract.alignment.keys]
+    if len(set(names)) != len(names):
+        problems.append(f"alignment.keys = {shown(names)}: each key name must be given once")
+    if split.validation + split.test >= 1:
+        problems.append(f"split.validation + split.test = {split.validation + split.test:g}: must be below 1")
+    if contract.training.patience is not None and split.validation == 0:
+        problems.append("split.validation = 0: must be above 0, or set training.patience to null (nothing to stop early on)")
+    if model.cut_after > len(model.hidden):
+        problems.append(
+            f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"
+        )
+    if target.type == "multiclass" and target.classes < 3:
+        problems.append(f"target.classes = {target.classes}: must be at least 3 for target.type = multiclass")
+    if target.type != "multiclass" and target.classes != 2:
+        problems.append(f"target.classes = {target.classes}: goes with target.type = multiclass only; leave it out")
+    if network.heartbeat_s >= network.deadline_s:
+        problems.append(
+            f"network.heartbeat_s = {network.heartbeat_s:g}: must be below network.deadline_s = {network.deadline_s:g}"
+        )
+    return problems
+
+
+def _flat(value: Any, path: str = "") -> dict[str, Any]:
+    if isinstance(value, dict) and value:
+        parts = ((f"{path}.{key}" if path else str(key), item) for key, item in value.items())
+    elif isinstance(value, list) and value:
+        parts = ((f"{path}.{index}", item) for index, item in enumerate(value))
+    else:
+        return {path: value}
+    return {key: found for prefix, item in parts for key, found in _flat(item, prefix).items()}
+
+
+def _printable(text: str) -> str:
+    return json.dumps(text)[1:-1][:120]
+
+
+def _side(values: Mapping[str, Any], key: str) -> str:
+    return json.dumps(values[key])[:80] if key in values else "absent"

@@ -1,0 +1,230 @@
+"""The party file: what one party keeps to itself. Its table, columns, certificates, addresses and limits."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
+
+from tallystick.config.contract import Contract
+from tallystick.config.reading import Count, Model, Name, Problems, Text, did_you_mean, read_yaml, shown, validate
+from tallystick.errors import ConfigError
+
+TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
+
+
+def _resolved(path: Path, info: ValidationInfo) -> Path:
+    folder = Path((info.context or {}).get("folder", "."))
+    return folder / path.expanduser()
+
+
+def _address(text: str) -> str:
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.%]+\]|[^\s:/\[\]]+):(\d{1,5})", text)
+    if not match or int(match[2]) > 65535:
+        raise ValueError('must be "host:port", such as "127.0.0.1:7443" or "[::1]:7443"')
+    return text
+
+
+def _database(secret: SecretStr) -> SecretStr:
+    if not re.match(r"(duckdb:.|postgres(ql)?://.)", secret.get_secret_value(), re.DOTALL):
+        raise ValueError('must be "duckdb:FILE" or "postgresql://user@host/database"')
+    return secret
+
+
+def _auto_is_none(value: Any) -> Any:
+    if isinstance(value, str) and value != "auto":
+        raise ValueError("must be auto or a mapping with numeric and categorical")
+    return None if value == "auto" else value
+
+
+FilePath = Annotated[Path, AfterValidator(_resolved)]
+Address = Annotated[str, AfterValidator(_address)]
+
+
+class Table(Model):
+    """Where the rows are: a file, or a query that DuckDB runs."""
+
+    path: FilePath | None = Field(default=None, description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet file (.parquet)")
+    query: Text | None = Field(default=None, description="SQL that DuckDB runs; instead of path")
+    database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
+        default=None, description="duckdb:FILE or postgresql://user@host/database for the query; left out, the query reads files"
+    )
+    _folder: Path = PrivateAttr(default=Path())
+
+    def model_post_init(self, context: Any) -> None:
+        """Remember the party file's folder: a query's relative paths start there."""
+        self._folder = Path((context or {}).get("folder", "."))
+
+    @property
+    def folder(self) -> Path:
+        """Folder that a query's relative paths start from."""
+        return self._folder
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Table":
+        problems = []
+        if (self.path is None) == (self.query is None):
+            problems.append("path, query: exactly one of the two must be given")
+        if self.path is not None and not self.path.name.lower().endswith(TABLE_SUFFIXES):
+            problems.append(f"path = {shown(str(self.path))}: must end in {', '.join(TABLE_SUFFIXES)}")
+        if self.database is not None and self.query is None:
+            problems.append("database: goes with query only")
+        Problems.raise_any(problems)
+        return self
+
+
+class FeatureColumns(Model):
+    """The columns that the bottom model reads."""
+
+    numeric: tuple[Text, ...] = Field(default=(), description="columns read as numbers")
+    categorical: tuple[Text, ...] = Field(default=(), description="columns read as categories")
+
+
+class Encoding(Model):
+    """How columns become numbers and codes; fitted on this party's training rows."""
+
+    numeric: Literal["standard", "log", "rank"] = Field(
+        default="standard", description="standardise, log1p of the size first, or ranks mapped to a normal"
+    )
+    min_count: Count = Field(default=1, description="training rows a category needs for a code of its own")
+    max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
+
+
+class Tls(Model):
+    """Certificates for mutual TLS, in PEM."""
+
+    ca: FilePath = Field(description="certificate of the CA that signed the peers' certificates")
+    certificate: FilePath = Field(description="this party's certificate")
+    key: FilePath = Field(description="this party's private key")
+
+
+class Peer(Model):
+    """A party that this one dials."""
+
+    address: Address = Field(description="host:port on which the peer listens")
+
+
+class PartyFile(Model):
+    """One party's private side of a job; see docs/config.md for every key."""
+
+    party: Name = Field(description="this party's name in the contract")
+    table: Table | None = Field(default=None, description="the rows (label and feature parties)")
+    keys: dict[Text, Text] = Field(default_factory=dict, description="contract's key name to own column")
+    label: Text | None = Field(default=None, description="label column (label party only)")
+    weight: Text | None = Field(default=None, description="sample-weight column (label party only)")
+    time: Text | None = Field(default=None, description="time column (label party only, for split.method = time)")
+    features: Annotated[FeatureColumns | None, BeforeValidator(_auto_is_none)] = Field(
+        default=None, description="auto (every other column by its type), or lists of numeric and categorical columns"
+    )
+    drop: tuple[Text, ...] = Field(default=(), description="columns that features: auto leaves out")
+    encoding: Encoding = Field(default_factory=Encoding, description="how columns become numbers and codes")
+    tls: Tls | None = Field(default=None, description="certificates for mutual TLS")
+    listen: Address | None = Field(default=None, description="host:port to listen on (label party and helper)")
+    peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
+    runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
+    threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
+
+    @model_validator(mode="after")
+    def _columns_have_one_use(self) -> "PartyFile":
+        problems = []
+        named = self.features.numeric + self.features.categorical if self.features else ()
+        twice = sorted({column for column in named if named.count(column) > 1})
+        problems += [f"features: column {shown(column)} is given twice" for column in twice]
+        for use in ("label", "weight"):
+            column = getattr(self, use)
+            if column is not None and column in named:
+                problems.append(f"features: column {shown(column)} is the {use}; a feature would give it away")
+            if column is not None and column in self.keys.values():
+                problems.append(f"{use} = {shown(column)}: is also a key column")
+        if self.label is not None and self.label == self.weight:
+            problems.append(f"weight = {shown(self.weight)}: is also the label")
+        if self.features is not None and self.drop:
+            problems.append("drop: goes with features: auto only; leave the columns out of features instead")
+        Problems.raise_any(problems)
+        return self
+
+
+def load_party(path: Path | str) -> PartyFile:
+    """Read and validate a party file; its paths start from its folder. Raises ConfigError with one line per problem."""
+    path = Path(path)
+    return validate(PartyFile, read_yaml(path), source=path.name, context={"folder": path.absolute().parent})
+
+
+def parse_party(data: Mapping[str, Any], *, folder: Path, source: str = "party file") -> PartyFile:
+    """Validate a party file given as plain values; raises ConfigError with one line per problem."""
+    return validate(PartyFile, data, source=source, context={"folder": folder})
+
+
+def check_party(contract: Contract, party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
+    """Check that a party file fits the contract; raises ConfigError with one line per problem.
+
+    ``network`` is False where all parties run in one process: then certificates and addresses are not needed.
+    """
+    if party.party not in contract.parties:
+        raise ConfigError(
+            f"{source}: party = {shown(party.party)}: is not in the contract; {did_you_mean(party.party, contract.parties)}"
+        )
+    problems = _table_problems(contract, party)
+    if network:
+        problems += _network_problems(contract, party)
+    if problems:
+        raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
+
+
+def dialled(contract: Contract, name: str) -> tuple[str, ...]:
+    """Name the peers that a party dials: feature parties dial the label party, and both dial the helper."""
+    label, helper = (contract.label_party,), (contract.helper,) if contract.helper else ()
+    return {"feature": label + helper, "label": helper, "helper": ()}[contract.role_of(name)]
+
+
+def _table_problems(contract: Contract, party: PartyFile) -> list[str]:
+    role = contract.role_of(party.party)
+    if role == "helper":
+        given = [use for use in ("table", "keys", "label", "weight", "time") if getattr(party, use)]
+        return [f"{use}: a helper sees no rows; leave it out" for use in given]
+    problems = []
+    if party.table is None:
+        problems.append("table: is missing; a party with role " + role + " has rows")
+    wanted = {key.name for key in contract.alignment.keys}
+    problems += [
+        f"keys.{name}: is missing; say which of your columns is the contract's key {name}"
+        for name in sorted(wanted - set(party.keys))
+    ]
+    problems += [
+        f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
+    ]
+    if role == "label":
+        if party.label is None:
+            problems.append("label: is missing; the label party says which column it is")
+        if contract.split.method == "time" and party.time is None:
+            problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
+        return problems
+    for use in ("label", "weight", "time"):
+        if getattr(party, use) is not None:
+            problems.append(
+                f"{use} = {shown(getattr(party, use))}: only the label party has one; leave it out (role here: {role})"
+            )
+    return problems
+
+
+def _network_problems(contract: Contract, party: PartyFile) -> list[str]:
+    role = contract.role_of(party.party)
+    problems = []
+    if party.tls is None:
+        problems.append("tls: is missing; give ca, certificate and key (tallystick cert makes some for a test)")
+    if role in ("label", "helper") and party.listen is None:
+        problems.append(f'listen: is missing; a {role} party listens, for example on "0.0.0.0:7443"')
+    problems += [
+        f"peers.{name}.address: is missing; {party.party} dials {name}"
+        for name in dialled(contract, party.party)
+        if name not in party.peers
+    ]
+    others = set(contract.parties) - {party.party}
+    problems += [
+        f"peers.{name}: is not another party of the contract; {did_you_mean(name, others)}"
+        for name in party.peers
+        if name not in others
+    ]
+    return problems

@@ -1,0 +1,225 @@
+"""Reading config files: YAML without surprises, and messages that name the key, its value and what is allowed."""
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, TypeVar, get_args
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from tallystick.errors import ConfigError
+
+SHOWN_CHARACTERS = 60
+MAX_FILE_BYTES = 1 << 20
+
+Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
+Text = Annotated[str, Field(min_length=1)]
+Count = Annotated[int, Field(strict=True, ge=1)]
+Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
+Positive = Annotated[float, Field(strict=True, gt=0)]
+NonNegative = Annotated[float, Field(strict=True, ge=0)]
+
+
+class Model(BaseModel):
+    """Base of every config model: frozen, no unknown keys, no NaN."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, hide_input_in_errors=True)
+
+
+class Problems(ValueError):
+    """Problems that involve several keys; each one is already written as ``key = value: what is allowed``."""
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("; ".join(problems))
+        self.problems = problems
+
+    @staticmethod
+    def raise_any(problems: list[str]) -> None:
+        """Raise if the list is not empty."""
+        if problems:
+            raise Problems(problems)
+
+
+M = TypeVar("M", bound=Model)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML document of plain values (null, true/false, numbers, text, lists, mappings).
+
+    Raises ConfigError for a file that is absent, not UTF-8, larger than 1 MiB or not valid YAML, and for a key given twice.
+    """
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read: {error.strerror}; check the path") from None
+    if len(content) > MAX_FILE_BYTES:
+        raise ConfigError(f"{path}: {len(content)} bytes is too large for a config file (at most {MAX_FILE_BYTES})")
+    try:
+        return yaml.load(content.decode("utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: is not UTF-8 text (byte {error.start})") from None
+    except yaml.MarkedYAMLError as error:
+        # The mark's snippet would show the line, which may hold a password.
+        mark = error.problem_mark or error.context_mark
+        raise ConfigError(f"{path}: {f'line {mark.line + 1}: ' if mark else ''}{error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"{path}: is not valid YAML ({type(error).__name__})") from None
+
+
+def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, Any] | None = None) -> M:
+    """Make a model from plain values; raises ConfigError with one line per problem, each starting with ``source``."""
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{source}: must hold `key: value` lines, found {'nothing' if data is None else type(data).__name__}")
+    try:
+        return model.model_validate(dict(data), context=context)
+    except ValidationError as error:
+        # Unchained: pydantic's own error holds the raw values.
+        raise ConfigError("\n".join(f"{source}: {line}" for line in _lines(model, error))) from None
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Say which known word is close, or list them."""
+    names = sorted(known)
+    close = difflib.get_close_matches(word, names, n=1)
+    return f"did you mean {close[0]}?" if close else f"known here: {', '.join(names) or 'none'}"
+
+
+def redacted(text: str) -> str:
+    """Blank out the passwords of a URL or a connection string."""
+    text = re.sub(r"://([^:@/\s]*):.*@", r"://\1:***@", text)
+    return re.sub(r"(?i)(password|passwd|pwd|secret|token)(\s*=\s*)('[^']*'|[^\s;&]+)", r"\1\2***", text)
+
+
+def shown(value: Any) -> str:
+    """Show a value as YAML would have it, shortened, without passwords; empty for mappings and long lists."""
+    if isinstance(value, str):
+        text = redacted(value)
+        return json.dumps(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...", ensure_ascii=False)
+    if value is None or isinstance(value, bool | int | float):
+        return json.dumps(value)
+    if isinstance(value, list | tuple):
+        text = "[" + ", ".join(shown(item) or "..." for item in value) + "]"
+        return text if len(text) <= SHOWN_CHARACTERS else ""
+    return ""
+
+
+class _Loader(yaml.SafeLoader):
+    """SafeLoader with YAML 1.2's scalars (1e-3 is a number; no, on, 12:30, 2024-01-01 are text), no aliases, no double keys."""
+
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.AliasEvent):
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
+            raise yaml.constructor.ConstructorError(None, None, "aliases (*name) are not read here", mark)
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise yaml.constructor.ConstructorError(None, None, "a key must be a single word", key.start_mark)
+            if key.value in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {shown(key.value)} is given twice", key.start_mark)
+            seen.add(key.value)
+        # Keys are names, whatever they look like.
+        return {key.value: self.construct_object(value, deep=True) for key, value in node.value}
+
+    def construct_yaml_map(self, node: yaml.MappingNode) -> Any:
+        yield self.construct_mapping(node)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:map", _Loader.construct_yaml_map)
+for _tag, _pattern, _first in (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?(0|[1-9][0-9]{0,18})", list("-+0123456789")),
+    ("float", r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.0123456789")),
+):
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(f"^(?:{_pattern})$"), _first)
+
+
+def _lines(model: type[Model], error: ValidationError) -> list[str]:
+    lines = []
+    for problem in error.errors():
+        key = ".".join(str(step) for step in problem["loc"] if step != "[key]")
+        cause = problem.get("ctx", {}).get("error")
+        if isinstance(cause, Problems):
+            lines += [f"{key}.{line}" if key else line for line in cause.problems]
+            continue
+        kind = problem["type"]
+        if kind == "extra_forbidden":
+            owner = _model_at(model, problem["loc"][:-1])
+            known = set(owner.model_fields) - set(problem["loc"]) if owner else set()
+            lines.append(f"{key}: is not a known key; {did_you_mean(str(problem['loc'][-1]), known)}")
+        elif kind == "missing":
+            owner = _model_at(model, problem["loc"][:-1])
+            about = owner.model_fields[str(problem["loc"][-1])].description if owner else None
+            lines.append(f"{key}: is missing{f'; it says: {about}' if about else ''}")
+        else:
+            value = shown(problem["input"])
+            lines.append(f"{key}{f' = {value}' if value else ''}: {_allowed(kind, problem.get('ctx', {}), problem['msg'])}")
+    return lines
+
+
+_TYPES = {
+    "int_type": "must be a whole number",
+    "int_from_float": "must be a whole number",
+    "float_type": "must be a number",
+    "finite_number": "must be a finite number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text; put it in quotes if it looks like a number",
+    "path_type": "must be a path",
+    "tuple_type": "must be a list, such as [a, b]",
+    "dict_type": "must be a mapping of `key: value`",
+    "model_type": "must be a mapping of `key: value`",
+    "string_too_short": "must not be empty",
+}
+_RANGES = {
+    "greater_than_equal": ("at least", "ge"),
+    "greater_than": ("above", "gt"),
+    "less_than_equal": ("at most", "le"),
+    "less_than": ("below", "lt"),
+    "too_short": ("a list of at least", "min_length"),
+    "too_long": ("a list of at most", "max_length"),
+}
+_PATTERNS = {
+    r"^(cpu|cuda(:[0-9]+)?)$": "must be cpu, cuda or cuda:N",
+    r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": 'must be an import path, such as "package.module:Class"',
+    r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$": "must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit",
+}
+
+
+def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
+    if kind in _TYPES:
+        return _TYPES[kind]
+    if kind in _RANGES:
+        word, limit = _RANGES[kind]
+        return f"must be {word} {context[limit]:g}"
+    if kind == "literal_error":
+        return f"must be {context['expected'].replace(chr(39), '')}"
+    if kind == "string_pattern_mismatch":
+        return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
+    if kind == "value_error":
+        return str(context["error"])
+    return message[:1].lower() + message[1:]
+
+
+def _model_at(model: type[Model], path: tuple[int | str, ...]) -> type[Model] | None:
+    """Find the model whose keys stand at ``path``, stepping through mappings and lists."""
+    current: Any = model
+    for step in path:
+        if isinstance(current, type) and issubclass(current, Model):
+            field = current.model_fields.get(str(step))
+            current = _inner(field.annotation) if field else None
+    return current if isinstance(current, type) and issubclass(current, Model) else None
+
+
+def _inner(annotation: Any) -> Any:
+    """Strip mapping, list, optional and Annotated from around a model."""
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return annotation
+    return next((found for argument in get_args(annotation) if (found := _inner(argument)) is not None), None)
