@@ -65,7 +65,9 @@ def open_payload(payload: bytes, kind: type[M], *, peer: str) -> M:
 class MemoryChannel:
     """One end of an in-memory pair; messages pass through the codec, so what tests see is what crosses a wire."""
 
-    def __init__(self, peer: str, inbox: "queue.SimpleQueue[bytes]", outbox: "queue.SimpleQueue[bytes]", *, timeout_s: float) -> None:
+    def __init__(
+        self, peer: str, inbox: "queue.SimpleQueue[bytes]", outbox: "queue.SimpleQueue[bytes]", *, timeout_s: float
+    ) -> None:
         self._peer = peer
         self._inbox = inbox
         self._outbox = outbox

@@ -91,7 +91,9 @@ def encode(message: Message) -> bytes:
     name = type(message).__name__.encode()
     body = _encoder.encode(message)
     if len(body) > type(message).limit:
-        raise ValueError(f"{type(message).__name__} of {len(body)} bytes is over its limit of {type(message).limit}; send it in chunks")
+        raise ValueError(
+            f"{type(message).__name__} of {len(body)} bytes is over its limit of {type(message).limit}; send it in chunks"
+        )
     return b"".join((bytes((WIRE_VERSION, len(name))), name, body))
 
 
@@ -105,7 +107,9 @@ def decode(payload: bytes | memoryview, kind: type[M]) -> M | Stopped:
     if len(view) < 2 or len(view) < 2 + view[1]:
         raise MalformedMessage(f"a message of {len(view)} bytes is cut short")
     if view[0] != WIRE_VERSION:
-        raise MalformedMessage(f"message version {view[0]} is not spoken here (version {WIRE_VERSION}); install the same tallystick on both sides")
+        raise MalformedMessage(
+            f"message version {view[0]} is not spoken here (version {WIRE_VERSION}); install the same tallystick on both sides"
+        )
     name, body = bytes(view[2 : 2 + view[1]]), view[2 + view[1] :]
     if name == b"Stopped":
         return _decode_body(body, Stopped)

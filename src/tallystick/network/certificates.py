@@ -1,0 +1,194 @@
+"""Certificates: a test CA with one certificate per party, and checks that say what is wrong with one.
+
+A party's name is a DNS name in its certificate's subject alternative names; the peer pins it. Bring your own CA by
+issuing such certificates from it: nothing here is needed at run time but three PEM files.
+"""
+
+import datetime
+import ipaddress
+import os
+import socket
+import ssl
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Identity:
+    """A party's name and the PEM texts that prove it; the key never appears in a repr."""
+
+    name: str
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+    def __repr__(self) -> str:
+        return f"Identity(name={self.name!r})"
+
+
+def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Identity:
+    """Read a party's PEM files and check that they work together.
+
+    Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
+    another name or from another CA, and a key that does not belong to the certificate.
+    """
+    identity = Identity(name=name, ca=_read(ca), certificate=_read(certificate), key=_read(key))
+    try:
+        own = x509.load_pem_x509_certificate(identity.certificate)
+    except ValueError:
+        raise ConfigError(f"tls.certificate = {certificate}: not a PEM certificate") from None
+    try:
+        authorities = x509.load_pem_x509_certificates(identity.ca)
+    except ValueError:
+        raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
+    try:
+        private = serialization.load_pem_private_key(identity.key, password=None)
+    except (ValueError, TypeError):
+        raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key") from None
+    now = datetime.datetime.now(datetime.UTC)
+    if now > own.not_valid_after_utc:
+        raise ConfigError(
+            f"tls.certificate = {certificate}: expired on {own.not_valid_after_utc:%Y-%m-%d}; ask your CA for a new one"
+        )
+    if now < own.not_valid_before_utc:
+        raise ConfigError(
+            f"tls.certificate = {certificate}: not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; check the clock"
+        )
+    if name not in names_of(own):
+        raise ConfigError(
+            f"tls.certificate = {certificate}: issued to {', '.join(names_of(own)) or 'nobody'}, not to party {name!r}"
+        )
+    if not any(_issued(authority, own) for authority in authorities):
+        raise ConfigError(
+            f"tls.certificate = {certificate}: not issued by the CA in {ca}; both parties need certificates that this CA issued"
+        )
+    if private.public_key() != own.public_key():
+        raise ConfigError(f"tls.key = {key}: does not belong to {certificate}")
+    return identity
+
+
+def names_of(certificate: x509.Certificate) -> list[str]:
+    """The DNS names that a certificate is issued to."""
+    try:
+        extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    except x509.ExtensionNotFound:
+        return []
+    return extension.value.get_values_for_type(x509.DNSName)
+
+
+def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30) -> None:
+    """Write ca.pem and NAME.pem, NAME.key per party into ``folder``: for tests and trials.
+
+    The CA's key is not kept, so nobody can issue more certificates from it. Raises ConfigError rather than
+    overwriting a file.
+    """
+    targets = [folder / "ca.pem", *(folder / f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
+    for target in targets:
+        if target.exists():
+            raise ConfigError(f"{target} exists already; remove it or choose another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    ca_key = ec.generate_private_key(ec.SECP256R1())
+    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
+    ca = _builder(ca_name, ca_name, ca_key.public_key(), days).add_extension(
+        x509.BasicConstraints(ca=True, path_length=0), critical=True
+    )
+    (folder / "ca.pem").write_bytes(ca.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    for party in parties:
+        key = ec.generate_private_key(ec.SECP256R1())
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
+        certificate = (
+            _builder(subject, ca_name, key.public_key(), days)
+            .add_extension(x509.SubjectAlternativeName([_general_name(party)]), critical=False)
+            .add_extension(
+                x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
+            )
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .sign(ca_key, hashes.SHA256())
+        )
+        (folder / f"{party}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
+        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        with os.fdopen(os.open(folder / f"{party}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(pem)
+
+
+def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0) -> str | None:
+    """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
+
+    gRPC reports every failed handshake alike; this tells an expired certificate from a wrong name, another CA, a
+    closed port or a server that speaks no TLS.
+    """
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cadata=identity.ca.decode())
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    # gRPC offers HTTP/2 by ALPN and refuses a client that does not.
+    context.set_alpn_protocols(["h2"])
+    with tempfile.TemporaryDirectory() as folder:
+        chain = Path(folder) / "own.pem"
+        with os.fdopen(os.open(chain, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(identity.certificate + b"\n" + identity.key)
+        context.load_cert_chain(chain)
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw,
+            context.wrap_socket(raw, server_hostname=peer) as tls,
+        ):
+            # In TLS 1.3 the server judges our certificate after our side is done: wait for its verdict.
+            tls.settimeout(1.0)
+            try:
+                if tls.recv(1) == b"":
+                    return f"{peer} at {address} closed the connection after the TLS handshake"
+            except TimeoutError:
+                pass
+    except ssl.SSLCertVerificationError as error:
+        return f"{peer} at {address}: its certificate is refused: {error.verify_message}"
+    except ssl.SSLError as error:
+        return f"{peer} at {address}: TLS 1.3 handshake failed: {error.reason or error}"
+    except TimeoutError:
+        return f"{peer} at {address}: no answer within {timeout_s:g} s; check the address and the firewall"
+    except OSError as error:
+        return f"{peer} at {address}: {error.strerror or error}"
+    return None
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}; `tallystick cert` makes test certificates") from None
+
+
+def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature):
+        return False
+    return True
+
+
+def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+    now = datetime.datetime.now(datetime.UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(minutes=5))
+        .not_valid_after(now + datetime.timedelta(days=days))
+    )
+
+
+def _general_name(party: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(party))
+    except ValueError:
+        return x509.DNSName(party)
