@@ -1,0 +1,238 @@
+"""Measure a model on the rows of a split, and compare two on the same rows: what did joining bring?
+
+The results are plain dictionaries, ready for JSON: no NaN, a metric without a value says why. Everything here is
+computed from labels and stays with the label party; no formal guarantee protects the labels if it is passed on.
+Shapes: N rows, C classes.
+"""
+
+from typing import Any, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from tallystick.evaluation import intervals, metrics
+from tallystick.evaluation.metrics import METRICS, Floats, Metric, Statistic, TargetType, UndefinedMetric
+
+LEVEL = 0.95
+ROC_POINTS = 200
+DIGITS = 6  # of the curves' points
+
+
+class MetricValue(TypedDict):
+    """A metric (or a difference of two), with its interval; ``value`` is None where ``reason`` says why."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    reason: str | None
+
+
+class RocCurve(TypedDict):
+    """Points of the ROC curve from (0, 0) to (1, 1), thinned evenly along the curve."""
+
+    false_positive_rate: list[float]
+    true_positive_rate: list[float]
+
+
+class ReliabilityCurve(TypedDict):
+    """Per equal-mass bin, in ascending order: mean prediction, observed rate of positives, weight in the bin."""
+
+    predicted: list[float]
+    observed: list[float]
+    count: list[float]
+
+
+class Curves(TypedDict):
+    """A model's curves; None where the target or the rows have none, or where the label party kept them to itself."""
+
+    roc: RocCurve | None
+    reliability: ReliabilityCurve | None
+
+
+class Measurement(TypedDict):
+    """One model on one set of rows."""
+
+    target: TargetType
+    rows: int
+    label_mean: float | None  # share of positives (binary), mean (regression), None for classes
+    calibration_bins: int
+    bootstrap: dict[str, Any]  # method, resamples, level
+    metrics: dict[str, MetricValue]
+    curves: Curves
+
+
+class Comparison(TypedDict):
+    """Two models on the same rows; ``own_only`` and ``difference`` (joint - own_only) are None without a baseline."""
+
+    target: TargetType
+    rows: int
+    label_mean: float | None
+    calibration_bins: int
+    bootstrap: dict[str, Any]
+    joint: dict[str, MetricValue]
+    own_only: dict[str, MetricValue] | None
+    difference: dict[str, MetricValue] | None
+    curves: dict[str, Curves]  # "joint", "own_only"
+
+
+def measure(
+    target: TargetType,
+    labels_N: ArrayLike,
+    logits: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    bins: int = 20,
+    resamples: int = 200,
+    generator: np.random.Generator,
+) -> Measurement:
+    """Give every metric of the target's table with a bootstrap interval, and the curves.
+
+    ``labels_N`` are 0/1, class numbers or real numbers; ``logits`` are (N,) or, for classes, (N, C), and for
+    regression the predictions in the label's unit; ``weights`` are per row. Raises DataError for labels, weights
+    or shapes that do not fit; logits that are not finite give metrics without a value.
+    """
+    both = compare(target, labels_N, logits, None, weights=weights, bins=bins, resamples=resamples, generator=generator)
+    return Measurement(
+        target=target,
+        rows=both["rows"],
+        label_mean=both["label_mean"],
+        calibration_bins=both["calibration_bins"],
+        bootstrap=both["bootstrap"],
+        metrics=both["joint"],
+        curves=both["curves"]["joint"],
+    )
+
+
+def compare(
+    target: TargetType,
+    labels_N: ArrayLike,
+    joint_logits: ArrayLike,
+    own_logits: ArrayLike | None,
+    *,
+    weights: ArrayLike | None = None,
+    bins: int = 20,
+    resamples: int = 200,
+    generator: np.random.Generator,
+) -> Comparison:
+    """Measure the joint model and the own-columns-only model on the same rows and resamples (arguments as in measure).
+
+    The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so what
+    makes a draw of rows easy or hard for both cancels out.
+    """
+    labels = np.asarray(labels_N).reshape(-1)
+    weights_N = metrics.row_weights(weights, len(labels))
+    table = METRICS[target]
+    models = {"joint": _Model(target, labels, joint_logits, weights_N, bins)}
+    if own_logits is not None:
+        models["own_only"] = _Model(target, labels, own_logits, weights_N, bins)
+    statistics = {(model, name): each for model in models for name, each in models[model].statistics.items()}
+    replicates_RM = (
+        intervals.bootstrap(list(statistics.values()), weights_N, resamples=resamples, generator=generator)
+        if statistics
+        else np.empty((resamples, 0))
+    )
+    replicates = dict(zip(statistics, replicates_RM.T, strict=True))
+    found = {
+        model: {
+            name: _with_interval(models[model], name, chosen, replicates.get((model, name))) for name, chosen in table.items()
+        }
+        for model in models
+    }
+    paired = {
+        name: replicates["joint", name] - replicates["own_only", name]
+        for name in table
+        if ("joint", name) in replicates and ("own_only", name) in replicates
+    }
+    own = found.get("own_only")
+    label_mean = np.nan if target == "multiclass" else metrics.mean_statistic(labels)(weights_N)
+    return Comparison(
+        target=target,
+        rows=len(labels),
+        label_mean=float(label_mean) if np.isfinite(label_mean) else None,
+        calibration_bins=bins,
+        bootstrap={"method": intervals.METHOD, "resamples": resamples, "level": LEVEL},
+        joint=found["joint"],
+        own_only=own,
+        difference=None
+        if own is None
+        else {name: _difference(found["joint"][name], own[name], paired.get(name)) for name in table},
+        curves={model: each.curves() for model, each in models.items()},
+    )
+
+
+class _Model:
+    """One model's prepared statistics, values and reasons on the rows that are measured."""
+
+    def __init__(self, target: TargetType, labels: Any, logits: ArrayLike, weights_N: Floats, bins: int) -> None:
+        self.statistics: dict[str, Statistic] = {}
+        self.values: dict[str, float] = {}
+        self.reasons: dict[str, str] = {}
+        self._target, self._weights_N, self._bins = target, weights_N, bins
+        self._rows: tuple[Any, Floats] | None = None
+        try:
+            self._rows = metrics.check_rows(target, labels, logits)
+        except UndefinedMetric as error:
+            self.reasons = dict.fromkeys(METRICS[target], str(error))
+            return
+        for name, chosen in METRICS[target].items():
+            try:
+                statistic = chosen.prepare(*self._rows, bins)
+            except UndefinedMetric as error:
+                self.reasons[name] = str(error)
+                continue
+            value = statistic(weights_N)
+            if np.isfinite(value):
+                self.statistics[name], self.values[name] = statistic, float(value)
+            else:
+                self.reasons[name] = chosen.undefined
+
+    def curves(self) -> Curves:
+        """ROC and reliability, for a binary target."""
+        if self._rows is None or self._target != "binary":
+            return Curves(roc=None, reliability=None)
+        labels_N, logits_N = self._rows
+        try:
+            roc: RocCurve | None = _thinned(*metrics.roc_curve(labels_N, logits_N, weights_N=self._weights_N)[:2])
+        except UndefinedMetric:
+            roc = None
+        bins = metrics.equal_mass_bins(labels_N, metrics.sigmoid(logits_N), bins=self._bins)(self._weights_N)
+        reliability = bins and ReliabilityCurve(
+            predicted=_rounded(bins.predicted),
+            observed=_rounded(bins.observed),
+            count=_rounded(np.full(len(bins.observed), bins.mass)),
+        )
+        return Curves(roc=roc, reliability=reliability or None)
+
+
+def _with_interval(model: _Model, name: str, chosen: Metric, replicates_R: Floats | None) -> MetricValue:
+    if name not in model.values or replicates_R is None:
+        return MetricValue(value=None, low=None, high=None, reason=model.reasons[name])
+    return _metric_value(model.values[name], replicates_R, chosen.low, chosen.high)
+
+
+def _difference(joint: MetricValue, own: MetricValue, replicates_R: Floats | None) -> MetricValue:
+    if joint["value"] is None or own["value"] is None or replicates_R is None:
+        return MetricValue(value=None, low=None, high=None, reason=joint["reason"] or own["reason"])
+    return _metric_value(joint["value"] - own["value"], replicates_R, -np.inf, np.inf)
+
+
+def _metric_value(value: float, replicates_R: Floats, low: float, high: float) -> MetricValue:
+    interval = intervals.percentile_interval(replicates_R, value, level=LEVEL, low=low, high=high)
+    if interval is None:
+        reason = None if len(replicates_R) == 0 else "no interval: too many resamples hold one class or one value only"
+        return MetricValue(value=value, low=None, high=None, reason=reason)
+    return MetricValue(value=value, low=interval.low, high=interval.high, reason=None)
+
+
+def _thinned(false_G1: Floats, true_G1: Floats) -> RocCurve:
+    """Keep at most ROC_POINTS points, evenly along the curve, both ends among them."""
+    if len(false_G1) > ROC_POINTS:
+        picks = np.searchsorted(false_G1 + true_G1, np.linspace(0.0, 2.0, ROC_POINTS)).clip(max=len(false_G1) - 1)
+        picks[0], picks[-1] = 0, len(false_G1) - 1
+        picks = np.unique(picks)
+        false_G1, true_G1 = false_G1[picks], true_G1[picks]
+    return RocCurve(false_positive_rate=_rounded(false_G1), true_positive_rate=_rounded(true_G1))
+
+
+def _rounded(values: Floats) -> list[float]:
+    return [round(float(value), DIGITS) for value in values]

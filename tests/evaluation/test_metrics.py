@@ -1,0 +1,193 @@
+"""Metrics against scikit-learn and slow references."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from sklearn import metrics as oracle
+
+from tallystick.errors import DataError
+from tallystick.evaluation.metrics import (
+    UndefinedMetric,
+    ace,
+    auc,
+    equal_mass_bins,
+    log_softmax,
+    metric,
+    roc_curve,
+    sigmoid,
+)
+
+CLOSE = pytest.approx
+
+
+def rows(seed: int, n: int = 500, tied: bool = False) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    labels = (rng.random(n) < 0.3).astype(float)
+    logits = rng.normal(size=n) + labels
+    return labels, np.round(logits, 1) if tied else logits, rng.integers(0, 4, n) * rng.random(n)
+
+
+def slow_auc(labels, scores, weights) -> float:
+    won = total = 0.0
+    for i in np.flatnonzero(labels == 1):
+        for j in np.flatnonzero(labels == 0):
+            pair = weights[i] * weights[j]
+            total += pair
+            won += pair * ((scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j]))
+    return won / total
+
+
+def slow_ace(labels, predictions, bins) -> float:
+    """Split every row into ``bins`` equal parts (so that bins divide the mass), then bin by slicing."""
+    order = np.argsort(predictions, kind="stable")
+    predictions, labels = predictions[order], labels[order].astype(float)
+    for value in np.unique(predictions):
+        labels[predictions == value] = labels[predictions == value].mean()
+    predictions, labels = np.repeat(predictions, bins), np.repeat(labels, bins)
+    parts = range(0, len(labels), len(labels) // bins)
+    width = len(labels) // bins
+    return float(np.mean([abs(labels[p : p + width].mean() - predictions[p : p + width].mean()) for p in parts]))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_binary_metrics_match_scikit_learn(tied: bool, weighted: bool) -> None:
+    labels, logits, weights = rows(1, tied=tied)
+    w = weights if weighted else None
+    assert metric("binary", "auc", labels, logits, weights_N=w) == CLOSE(oracle.roc_auc_score(labels, logits, sample_weight=w))
+    assert metric("binary", "nll", labels, logits, weights_N=w) == CLOSE(
+        oracle.log_loss(labels, sigmoid(logits), sample_weight=w)
+    )
+    assert metric("binary", "accuracy", labels, logits, weights_N=w) == CLOSE(
+        oracle.accuracy_score(labels, logits > 0, sample_weight=w)
+    )
+    fpr, tpr, _ = oracle.roc_curve(labels, logits, sample_weight=w, drop_intermediate=False)
+    there = weights > 0 if weighted else slice(None)  # scikit-learn drops rows without weight, and their points
+    ours = roc_curve(labels[there], logits[there], weights_N=None if w is None else w[there])
+    np.testing.assert_allclose(ours[0], fpr, atol=1e-12)
+    np.testing.assert_allclose(ours[1], tpr, atol=1e-12)
+    assert np.trapezoid(ours[1], ours[0]) == CLOSE(auc(labels, logits, weights_N=w))
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_multiclass_metrics_match_scikit_learn(weighted: bool) -> None:
+    rng = np.random.default_rng(2)
+    labels = rng.integers(0, 4, 600)
+    logits = rng.normal(size=(600, 4))
+    logits[np.arange(600), labels] += 1
+    w = rng.random(600) if weighted else None
+    probabilities = np.exp(log_softmax(logits))
+    per_class = [oracle.roc_auc_score(labels == c, probabilities[:, c], sample_weight=w) for c in range(4)]
+    assert metric("multiclass", "auc", labels, logits, weights_N=w) == CLOSE(np.mean(per_class))
+    assert metric("multiclass", "nll", labels, logits, weights_N=w) == CLOSE(
+        oracle.log_loss(labels, probabilities, sample_weight=w)
+    )
+    assert metric("multiclass", "accuracy", labels, logits, weights_N=w) == CLOSE(
+        oracle.accuracy_score(labels, logits.argmax(1), sample_weight=w)
+    )
+    assert metric("multiclass", "ace", labels, logits, bins=7) == CLOSE(
+        np.mean([slow_ace(labels == c, probabilities[:, c], 7) for c in range(4)])
+    )
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_regression_metrics_match_scikit_learn(weighted: bool) -> None:
+    rng = np.random.default_rng(3)
+    labels, w = rng.normal(size=300) + 1e4, rng.random(300) if weighted else None
+    predictions = labels + rng.normal(size=300)
+    for name, theirs in {
+        "rmse": oracle.root_mean_squared_error,
+        "mae": oracle.mean_absolute_error,
+        "r2": oracle.r2_score,
+    }.items():
+        assert metric("regression", name, labels, predictions, weights_N=w) == CLOSE(theirs(labels, predictions, sample_weight=w))
+
+
+few_scores = st.integers(2, 30).flatmap(
+    lambda n: st.tuples(
+        arrays(np.int64, n, elements=st.integers(0, 1)),
+        arrays(np.float64, n, elements=st.sampled_from([-1e300, -2.0, -1e-300, 0.0, 0.5, 0.25, 1.0, 3e5])),
+        arrays(np.float64, n, elements=st.sampled_from([0.0, 0.5, 1.0, 3.0])),
+    )
+)
+
+
+@given(few_scores)
+def test_auc_of_tied_scores_is_the_share_of_pairs_won(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    labels, scores, weights = case
+    if not (weights[labels == 1].any() and weights[labels == 0].any()):
+        with pytest.raises(UndefinedMetric, match="one class"):
+            auc(labels, scores, weights_N=weights)
+        return
+    assert auc(labels, scores, weights_N=weights) == CLOSE(slow_auc(labels, scores, weights))
+
+
+@given(few_scores, st.integers(1, 12))
+def test_calibration_error_matches_the_slow_reference(case: tuple[np.ndarray, np.ndarray, np.ndarray], bins: int) -> None:
+    labels, scores, _ = case
+    predictions = sigmoid(scores)
+    found = ace(labels, predictions, bins=bins)
+    assert found == CLOSE(slow_ace(labels, predictions, min(bins, len(labels))), abs=1e-12)
+    backwards = ace(labels[::-1], predictions[::-1], bins=bins)
+    assert found == CLOSE(backwards, abs=1e-12), "the order of tied rows must not matter"
+
+
+def test_constant_predictions_are_off_by_the_rate() -> None:
+    labels = np.array([0, 0, 0, 1] * 25)
+    assert ace(labels, np.full(100, 0.4), bins=10) == CLOSE(0.15)
+    assert auc(labels, np.full(100, 0.4)) == 0.5
+
+
+def test_whole_weights_mean_repeated_rows() -> None:
+    labels, logits, _ = rows(4, 60, tied=True)
+    times = np.random.default_rng(5).integers(0, 4, 60)
+    repeated = np.repeat(labels, times), np.repeat(sigmoid(logits), times)
+    assert ace(labels, sigmoid(logits), bins=8, weights_N=times) == CLOSE(ace(*repeated, bins=8))
+    bins = equal_mass_bins(labels, sigmoid(logits), bins=8)(times.astype(float))
+    assert bins is not None
+    assert bins.mass * 8 == CLOSE(times.sum())
+    assert bins.observed.mean() == CLOSE(repeated[0].mean())
+    assert (np.diff(bins.predicted) >= 0).all()
+
+
+def test_losses_are_stable_for_huge_logits() -> None:
+    assert metric("binary", "nll", [1, 0], [-1e5, -1e5]) == CLOSE(5e4)
+    assert metric("multiclass", "nll", [0, 1], [[0, 1e5], [0, 1e5]]) == CLOSE(5e4)
+    assert sigmoid([-1e6, 0, 1e6]).tolist() == [0, 0.5, 1]
+
+
+@pytest.mark.parametrize(
+    ("target", "labels", "logits", "message"),
+    [
+        ("binary", [0, 2], [0.0, 1.0], "neither 0 nor 1"),
+        ("binary", [0, 1], [[0.0, 1.0], [0.0, 1.0]], "one number per row"),
+        ("binary", [0, 1, 1], [0.0, 1.0], "3 labels and 2 rows"),
+        ("multiclass", [0, 3], [[0.0, 1.0], [0.0, 1.0]], r"numbered 0\.\.1"),
+        ("multiclass", [0, 0.5], [[0.0, 1.0], [0.0, 1.0]], "numbered"),
+        ("multiclass", [0, 1], [0.0, 1.0], "rows, classes"),
+    ],
+)
+def test_rows_that_do_not_fit_are_refused(target, labels, logits, message) -> None:
+    with pytest.raises(DataError, match=message):
+        metric(target, "accuracy", labels, logits)
+
+
+@pytest.mark.parametrize("weights", [[1.0], [1.0, -1.0], [1.0, np.nan]])
+def test_weights_that_do_not_fit_are_refused(weights) -> None:
+    with pytest.raises(DataError, match="weight"):
+        auc([0, 1], [0.0, 1.0], weights_N=weights)
+
+
+def test_metrics_without_a_value_say_why() -> None:
+    with pytest.raises(UndefinedMetric, match="one class"):
+        auc([1, 1], [0.0, 1.0])
+    with pytest.raises(UndefinedMetric, match="1 of 2 logits are NaN"):
+        metric("binary", "nll", [0, 1], [0.0, np.nan])
+    with pytest.raises(UndefinedMetric, match="constant"):
+        metric("regression", "r2", [2.0, 2.0], [1.0, 2.0])
+    with pytest.raises(UndefinedMetric, match="no rows"):
+        metric("binary", "nll", [], [])
+    with pytest.raises(DataError, match="at least 1"):
+        ace([0, 1], [0.2, 0.4], bins=0)
