@@ -46,6 +46,7 @@ WINDOW_BYTES = 64 * MEBIBYTE
 ACK_BYTES = 8 * MEBIBYTE
 REDIAL_S = 0.5
 IDLE_S = 0.02
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 METHOD = "/tallystick.Party/Session"
 
 # kind, sequence number, received so far, bytes consumed so far
@@ -82,7 +83,7 @@ class _Link:
 
     async def read(self) -> bytes | None:
         frame = await self.stream.read()
-        return None if frame is grpc.aio.EOF else frame
+        return None if frame is _EOF else frame
 
     async def write(self, frame: bytes) -> None:
         await self.stream.write(frame)
@@ -290,7 +291,7 @@ class Session:
         try:
             await call.write(_HEADER.pack(_HELLO, 0, self._received, self._consumed) + encode(self.hello()))
             frame = await asyncio.wait_for(call.read(), self._network.limits.deadline_s)
-            if frame is grpc.aio.EOF:
+            if frame is _EOF:
                 await self._judge_status(call)
                 return
             hello = _open_hello(frame, self._peer)
@@ -513,7 +514,7 @@ class Network:
         names = [name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])]
         frame = await asyncio.wait_for(context.read(), self.limits.deadline_s)
         try:
-            hello = _open_hello(b"" if frame is grpc.aio.EOF else frame, ", ".join(names) or "a caller")
+            hello = _open_hello(b"" if frame is _EOF else frame, ", ".join(names) or "a caller")
         except ProtocolError as error:
             self._turned_away = str(error)
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))

@@ -1,0 +1,40 @@
+"""Forward passes without training: validation, evaluation and prediction, per role. Shapes: B batch, D cut width."""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.messages import receive_embedding, send_embedding
+from tallystick.data.features import Features
+from tallystick.models.split import LabelModel
+from tallystick.network.channel import Channel
+
+Source = Callable[[Tensor], Features]
+"""Gives a party's features for a batch of aligned positions; where rows may be absent, it is what fills them."""
+
+
+@torch.no_grad()
+def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor], channel: Channel) -> None:
+    """Feature party: embed batch after batch; nothing comes back, so they stream."""
+    bottom.eval()
+    for number, index_B in enumerate(batches):
+        send_embedding(channel, number, bottom(source(index_B)))
+    bottom.train()
+
+
+@torch.no_grad()
+def receive_logits(
+    model: LabelModel, own: Source | None, batches: Sequence[Tensor], channels: Sequence[Channel], widths: Sequence[int]
+) -> Tensor:
+    """Label party: finish the forward pass for every batch and give all logits in the order of the batches."""
+    model.eval()
+    logits: list[Tensor] = []
+    for number, index_B in enumerate(batches):
+        cuts_BD = [
+            receive_embedding(channel, number, len(index_B), width).to(index_B.device)
+            for channel, width in zip(channels, widths, strict=True)
+        ]
+        logits.append(model(cuts_BD, own(index_B) if own is not None else None))
+    model.train()
+    return torch.cat(logits) if logits else torch.empty(0)

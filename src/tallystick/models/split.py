@@ -1,0 +1,46 @@
+"""How the parts make one network: the label party's share of it, and all of it in one process.
+
+Shapes: B batch, D cut width, C outputs.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.data.features import Features
+
+
+class LabelModel(nn.Module):
+    """All that the label party holds: the top model, a bottom for its own columns if it has any, a wide part if asked for."""
+
+    def __init__(self, top: nn.Module, *, bottom: nn.Module | None = None, wide: nn.Module | None = None) -> None:
+        super().__init__()
+        self.top = top
+        self.bottom = bottom
+        self.wide = wide
+
+    def forward(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+        """Logits: (B,) for one output, else (B, C). The feature parties' cut embeddings come first, then the own one."""
+        parts = list(cuts_BD)
+        if self.bottom is not None:
+            parts.append(self.bottom(own))
+        logits: Tensor = self.top(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+        if self.wide is not None:
+            logits = logits + self.wide(own)
+        return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
+
+
+class JoinedModel(nn.Module):
+    """The same network in one process: what a federated run must equal, bit for bit."""
+
+    def __init__(self, bottoms: Sequence[nn.Module], label: LabelModel) -> None:
+        super().__init__()
+        self.bottoms = nn.ModuleList(bottoms)
+        self.label = label
+
+    def forward(self, features: Sequence[Features], own: Features | None) -> Tensor:
+        """Logits of a batch, given each feature party's columns and the label party's."""
+        cuts_BD = [bottom(columns) for bottom, columns in zip(self.bottoms, features, strict=True)]
+        logits: Tensor = self.label(cuts_BD, own)
+        return logits

@@ -1,0 +1,86 @@
+"""The papers' model for tables: embeddings for categoricals, an MLP, cut after a given layer.
+
+Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D cut width.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.data.features import Features, FeatureShape
+
+
+class Columns(nn.Module):
+    """Numeric columns beside the embeddings of the categorical ones: (B, F + G E), no layer yet."""
+
+    def __init__(self, shape: FeatureShape, *, embedding_width: int) -> None:
+        super().__init__()
+        self.embeddings = nn.ModuleList(nn.Embedding(size, embedding_width) for size in shape.cardinalities)
+        self.width = shape.numeric + embedding_width * len(shape.cardinalities)
+
+    def forward(self, features: Features) -> Tensor:
+        """Concatenate what the columns give."""
+        embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.embeddings)]
+        return torch.cat([features.numeric_NF, *embedded], dim=1) if embedded else features.numeric_NF
+
+
+class TabularBottom(nn.Module):
+    """Embeddings and the layers below the cut, each Linear and ReLU; its output is the cut embedding."""
+
+    def __init__(self, shape: FeatureShape, *, embedding_width: int, hidden: Sequence[int]) -> None:
+        super().__init__()
+        self.columns = Columns(shape, embedding_width=embedding_width)
+        self.layers = mlp(self.columns.width, hidden)
+        self.width = hidden[-1] if hidden else self.columns.width
+
+    def forward(self, features: Features) -> Tensor:
+        """Embed a batch: (B, D)."""
+        cut_BD: Tensor = self.layers(self.columns(features))
+        return cut_BD
+
+
+class TabularTop(nn.Module):
+    """The layers above the cut and a linear output."""
+
+    def __init__(self, width: int, *, hidden: Sequence[int], outputs: int) -> None:
+        super().__init__()
+        self.layers = mlp(width, hidden)
+        self.output = nn.Linear(hidden[-1] if hidden else width, outputs)
+
+    def forward(self, joined_BD: Tensor) -> Tensor:
+        """Logits (B, outputs) of the concatenated cut embeddings."""
+        logits: Tensor = self.output(self.layers(joined_BD))
+        return logits
+
+
+class Wide(nn.Module):
+    """The wide half of wide-and-deep: each own column reaches the logit linearly.
+
+    It exists for the label party's columns only and never crosses the wire: a feature party's wide logit would
+    carry p - y in its gradient, which is the label (see the facts on FLORIST).
+    """
+
+    def __init__(self, shape: FeatureShape, *, outputs: int) -> None:
+        super().__init__()
+        self.numeric = nn.Linear(shape.numeric, outputs, bias=False) if shape.numeric else None
+        self.categorical = nn.ModuleList(nn.Embedding(size, outputs) for size in shape.cardinalities)
+        for table in self.categorical:
+            assert isinstance(table, nn.Embedding)
+            nn.init.zeros_(table.weight)
+
+    def forward(self, features: Features) -> Tensor:
+        """The linear part of the logits (B, outputs)."""
+        parts = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.categorical)]
+        if self.numeric is not None:
+            parts.append(self.numeric(features.numeric_NF))
+        total: Tensor = torch.stack(parts).sum(dim=0)
+        return total
+
+
+def mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
+    """Linear and ReLU per given width."""
+    layers: list[nn.Module] = []
+    for before, after in zip([width, *hidden[:-1]], hidden, strict=True) if hidden else ():
+        layers += [nn.Linear(before, after), nn.ReLU()]
+    return nn.Sequential(*layers)

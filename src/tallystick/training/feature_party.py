@@ -1,0 +1,116 @@
+"""Training as the feature party does it. Shapes: B batch, D cut width."""
+
+from collections import deque
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from tallystick.config.contract import Training
+from tallystick.cut.forward import Source, send_embeddings
+from tallystick.cut.messages import receive_gradient, send_embedding
+from tallystick.network.channel import Channel, Progress, no_progress
+from tallystick.training.checkpoint import CheckpointStore, Progressed
+from tallystick.training.messages import CutWidth, EpochVerdict
+from tallystick.training.plan import Batch, Committed, Schedule, ignore_commit, optimizer_of, staleness_of
+
+
+def train_feature_party(
+    bottom: nn.Module,
+    source: Source,
+    channel: Channel,
+    *,
+    training: Training,
+    schedule: Schedule,
+    store: CheckpointStore,
+    resume_from: int = 0,
+    progress: Progress = no_progress,
+    committed: Committed = ignore_commit,
+) -> Progressed:
+    """Train a bottom model whose output's gradients come from the label party; leaves the best weights in it.
+
+    Synchronous training applies a batch's cut gradient before the next batch is embedded, so the network's weights are
+    those of training in one process. Pipelined training embeds ``staleness`` batches ahead: a gradient is taken at the
+    weights that its batch was embedded with and applied ``staleness`` steps later.
+
+    Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
+    formal guarantee protects; this party sees cut gradients, from which labels can be estimated.
+
+    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store.
+    """
+    optimizer = optimizer_of(training, bottom)
+    progressed = store.load(resume_from, bottom, optimizer) if resume_from else Progressed()
+    loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training))
+    bottom.train()
+    channel.send(CutWidth(width=int(bottom.width)))  # type: ignore[arg-type]
+    total = training.epochs * schedule.steps_per_epoch
+    last_commit = progressed.step
+    while progressed.epoch < training.epochs and not progressed.stopped:
+        done = progressed.step - progressed.epoch * schedule.steps_per_epoch
+        for batch in schedule.epoch(progressed.epoch, skip=done):
+            loop.forward(batch, source)
+            if last_commit and batch.step == last_commit + 1 + loop.staleness:
+                committed(last_commit)
+            if batch.step % training.checkpoint_every == 0 and batch.step % schedule.steps_per_epoch:
+                loop.drain()
+                progressed.step = last_commit = batch.step
+                store.save(progressed, bottom, optimizer)
+            progress("training", batch.step, total)
+        loop.drain()
+        send_embeddings(bottom, source, schedule.validation(), channel)
+        verdict = channel.receive(EpochVerdict)
+        progressed.epoch += 1
+        progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
+        progressed.stopped = verdict.stop
+        if verdict.improved:
+            progressed.best_epoch = verdict.epoch
+            store.save_best(bottom)
+        store.save(progressed, bottom, optimizer)
+    store.load_best(bottom)
+    return progressed
+
+
+class _Loop:
+    """Batches in flight: embedded and sent, their gradients not yet back."""
+
+    def __init__(self, bottom: nn.Module, optimizer: torch.optim.Optimizer | None, channel: Channel, *, staleness: int) -> None:
+        self.bottom = bottom
+        self.optimizer = optimizer
+        self.channel = channel
+        self.staleness = staleness
+        self._in_flight: deque[tuple[int, Tensor]] = deque()
+        self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
+
+    def forward(self, batch: Batch, source: Source) -> None:
+        """Embed and send a batch, then apply gradients until no more than the staleness are in flight."""
+        features = source(batch.index_B)
+        with self._stash():
+            cut_BD = self.bottom(features)
+        send_embedding(self.channel, batch.step, cut_BD)
+        self._in_flight.append((batch.step, cut_BD))
+        while len(self._in_flight) > self.staleness:
+            self._backward()
+
+    def drain(self) -> None:
+        """Apply the gradients of all batches in flight."""
+        while self._in_flight:
+            self._backward()
+
+    def _backward(self) -> None:
+        step, cut_BD = self._in_flight.popleft()
+        grad_BD = receive_gradient(self.channel, step, *cut_BD.shape).to(cut_BD.device)
+        if self.optimizer is None:
+            return
+        self.optimizer.zero_grad()
+        torch.autograd.backward(cut_BD, grad_BD)
+        self.optimizer.step()
+
+    def _stash(self) -> AbstractContextManager[object]:
+        """When weights change between a batch's forward and its backward, keep the ones that its forward used."""
+        if self.staleness == 0:
+            return nullcontext()
+        return saved_tensors_hooks(self._copy_weights, lambda tensor: tensor)
+
+    def _copy_weights(self, tensor: Tensor) -> Tensor:
+        return tensor.clone() if tensor.untyped_storage().data_ptr() in self._weights else tensor

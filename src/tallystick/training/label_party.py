@@ -1,0 +1,129 @@
+"""Training as the label party does it. Shapes: B batch, D cut width, C classes."""
+
+import math
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from tallystick.config.contract import Training
+from tallystick.cut.forward import Source, receive_logits
+from tallystick.cut.messages import receive_embedding, send_gradient
+from tallystick.errors import ConfigError
+from tallystick.models.split import LabelModel
+from tallystick.network.channel import Channel, Progress, no_progress
+from tallystick.training.checkpoint import CheckpointStore, Progressed
+from tallystick.training.messages import EpochVerdict
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch, Committed, Schedule, ignore_commit, optimizer_of
+
+
+def train_label_party(
+    model: LabelModel,
+    own: Source | None,
+    objective: Objective,
+    channels: Sequence[Channel],
+    widths: Sequence[int],
+    *,
+    training: Training,
+    schedule: Schedule,
+    store: CheckpointStore,
+    resume_from: int = 0,
+    progress: Progress = no_progress,
+    committed: Committed = ignore_commit,
+) -> Progressed:
+    """Train the top model, and the other parties' bottom models through their cut gradients; leaves the best weights.
+
+    ``widths`` are the cut widths that the channels' peers announced, in the same order. Without channels it trains on the
+    label party's own columns alone, which is the baseline that a partner has to beat.
+
+    Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row (see the label
+    leakage papers); there is no formal guarantee here.
+
+    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, ConfigError when the
+    loss is no longer finite.
+    """
+    optimizer = optimizer_of(training, model)
+    progressed = store.load(resume_from, model, optimizer) if resume_from else Progressed()
+    model.train()
+    total = training.epochs * schedule.steps_per_epoch
+    last_commit = progressed.step
+    while progressed.epoch < training.epochs and not progressed.stopped:
+        started = time.monotonic()
+        done = progressed.step - progressed.epoch * schedule.steps_per_epoch
+        loss_sum = torch.tensor(progressed.loss_sum, dtype=torch.float64)
+        for batch in schedule.epoch(progressed.epoch, skip=done):
+            loss_sum += _step(model, own, objective, optimizer, channels, widths, batch) * len(batch.index_B)
+            if last_commit and batch.step == last_commit + 1:
+                committed(last_commit)
+            if batch.step % training.checkpoint_every == 0 and batch.step % schedule.steps_per_epoch:
+                progressed.step, progressed.loss_sum = batch.step, loss_sum.item()
+                last_commit = batch.step
+                store.save(progressed, model, optimizer)
+            progress("training", batch.step, total)
+        train_loss = loss_sum.item() / len(schedule.train_N)
+        logits = receive_logits(model, own, schedule.validation(), channels, widths)
+        validation_loss = objective(logits, schedule.validation_N).item() if len(logits) else None
+        verdict = _judge(progressed, train_loss, validation_loss, time.monotonic() - started, training)
+        progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
+        if verdict.improved:
+            store.save_best(model)
+        store.save(progressed, model, optimizer)
+        for channel in channels:
+            channel.send(verdict)
+    store.load_best(model)
+    return progressed
+
+
+def _step(
+    model: LabelModel,
+    own: Source | None,
+    objective: Objective,
+    optimizer: torch.optim.Optimizer | None,
+    channels: Sequence[Channel],
+    widths: Sequence[int],
+    batch: Batch,
+) -> Tensor:
+    """One step: finish the forward pass, go back to the cut, answer, and only then update the own weights."""
+    own_B = own(batch.index_B) if own is not None else None
+    cuts_BD = [
+        receive_embedding(channel, batch.step, len(batch.index_B), width).to(batch.index_B.device).requires_grad_()
+        for channel, width in zip(channels, widths, strict=True)
+    ]
+    loss = objective(model(cuts_BD, own_B), batch.index_B)
+    if optimizer is not None:
+        optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    for channel, cut_BD in zip(channels, cuts_BD, strict=True):
+        if cut_BD.grad is None:
+            raise ConfigError(f"model.top: the loss does not depend on the cut embedding of {channel.peer}; use every input")
+        send_gradient(channel, batch.step, cut_BD.grad)
+    if optimizer is not None:
+        optimizer.step()
+    return loss.detach()
+
+
+def _judge(
+    progressed: Progressed, train_loss: float, validation_loss: float | None, seconds: float, training: Training
+) -> EpochVerdict:
+    """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best."""
+    epoch = progressed.epoch
+    if not math.isfinite(train_loss) or (validation_loss is not None and not math.isfinite(validation_loss)):
+        raise ConfigError(
+            f"training diverged in epoch {epoch + 1}: loss {train_loss}, validation {validation_loss}; "
+            "lower training.learning_rate"
+        )
+    improved = validation_loss is None or progressed.best_loss is None or validation_loss < progressed.best_loss
+    if improved:
+        progressed.best_epoch, progressed.best_loss, progressed.epochs_since_best = epoch, validation_loss, 0
+    else:
+        progressed.epochs_since_best += 1
+    record = {"epoch": epoch, "train_loss": train_loss, "seconds": seconds}
+    if validation_loss is not None:
+        record["validation_loss"] = validation_loss
+    progressed.history.append(record)
+    progressed.epoch += 1
+    progressed.loss_sum = 0.0
+    progressed.stopped = training.patience is not None and progressed.epochs_since_best >= training.patience
+    return EpochVerdict(epoch=epoch, improved=improved, stop=progressed.stopped)

@@ -1,0 +1,48 @@
+"""Objectives: the loss that the label party computes from logits and the batch's positions.
+
+Shapes: N aligned positions, B batch, C classes.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+
+class Objective(Protocol):
+    """Gives the batch's loss; it knows the labels by position, so a loss may also make labels up where there are none."""
+
+    def __call__(self, logits: Tensor, index_B: Tensor) -> Tensor:
+        """Scalar loss of logits (B,) or (B, C) for the given aligned positions."""
+        ...
+
+
+class Supervised:
+    """Cross-entropy for classes, squared error for numbers; a weighted mean where rows have weights."""
+
+    def __init__(
+        self, kind: Literal["binary", "multiclass", "regression"], target_N: Tensor, weight_N: Tensor | None = None
+    ) -> None:
+        self._loss = _LOSSES[kind]
+        self._target_N = target_N
+        self._weight_N = weight_N
+
+    def __call__(self, logits: Tensor, index_B: Tensor) -> Tensor:
+        """Loss by the labels at these positions."""
+        target_B = self._target_N.index_select(0, index_B)
+        if self._weight_N is None:
+            return self._loss(logits, target_B)
+        weight_B = self._weight_N.index_select(0, index_B)
+        # A batch of zero weight teaches nothing: its loss is 0, not 0/0.
+        return (self._loss(logits, target_B, reduction="none") * weight_B).sum() / weight_B.sum().clamp_min(
+            torch.finfo(weight_B.dtype).tiny
+        )
+
+
+_LOSSES: dict[str, Callable[..., Tensor]] = {
+    "binary": functional.binary_cross_entropy_with_logits,
+    "multiclass": functional.cross_entropy,
+    "regression": functional.mse_loss,
+}

@@ -1,0 +1,70 @@
+"""What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N rows, B batch."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.contract import Training
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """One step of the schedule: its number, counted from 1 over the whole run, and the aligned positions it takes."""
+
+    step: int
+    index_B: Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """The batches that all parties go through together, drawn from the contract's seed.
+
+    Positions are aligned positions, the same for every party; which own row stands there is each party's matter.
+    """
+
+    train_N: Tensor
+    validation_N: Tensor
+    batch_size: int
+    seed: int
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch; the last batch may be smaller."""
+        return -(-len(self.train_N) // self.batch_size)
+
+    def epoch(self, epoch: int, *, skip: int = 0) -> Iterable[Batch]:
+        """The batches of an epoch in their order, without the first ``skip``."""
+        generator = torch.Generator().manual_seed((self.seed << 16) + epoch)
+        order_N = self.train_N[torch.randperm(len(self.train_N), generator=generator).to(self.train_N.device)]
+        for number, index_B in enumerate(torch.split(order_N, self.batch_size)):
+            if number >= skip:
+                yield Batch(step=epoch * self.steps_per_epoch + number + 1, index_B=index_B)
+
+    def validation(self) -> Sequence[Tensor]:
+        """The validation batches."""
+        return torch.split(self.validation_N, self.batch_size) if len(self.validation_N) else ()
+
+
+def optimizer_of(training: Training, module: nn.Module) -> torch.optim.Optimizer | None:
+    """A party's optimizer over its own parameters; None for a module that has none."""
+    parameters = list(module.parameters())
+    if not parameters:
+        return None
+    kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[training.optimizer]
+    optimizer: torch.optim.Optimizer = kind(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
+    return optimizer
+
+
+Committed = Callable[[int], None]
+"""Called with a step once it is known that this party and its peers have committed it."""
+
+
+def ignore_commit(step: int) -> None:
+    """A Committed that goes nowhere."""
+
+
+def staleness_of(training: Training) -> int:
+    """Batches that a feature party sends ahead of the gradients it has applied: 0 when synchronous."""
+    return training.staleness if training.mode == "pipelined" else 0
