@@ -1,0 +1,288 @@
+"""Result: everything that a run's report shows, as frozen structs that go to JSON and back.
+
+Whoever runs a job fills these in; the report renders them and computes nothing. A party puts in only what it knows:
+what is absent is left out of the page or named as kept by the other side. ``merge`` joins the results of all
+parties of one run, for a demo that owns them all.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from tallystick.errors import DataError
+from tallystick.evaluation.measure import Comparison
+
+RESULT_VERSION = 1
+Role = Literal["label", "feature", "helper"]
+Scalar = str | int | float | bool | None
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every part of a result."""
+
+
+class Party(_Part, frozen=True, kw_only=True):
+    """A party of the contract."""
+
+    name: str
+    role: Role
+
+
+class ContractInfo(_Part, frozen=True, kw_only=True):
+    """The contract that all parties agreed on."""
+
+    name: str
+    hash: str  # hexadecimal
+    yaml: str = ""  # full text
+    summary: dict[str, Scalar] = {}  # the settings worth seeing at a glance, such as {"batch size": 512}
+
+
+class Phase(_Part, frozen=True, kw_only=True):
+    """One phase of a party's run, with what crossed the network in it."""
+
+    name: str  # "handshake", "alignment", "training", "evaluation", ...
+    party: str
+    seconds: float
+    started: float | None = None  # seconds after the run began; None: right after this party's phase before
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0  # sent and received
+
+
+class Alignment(_Part, frozen=True, kw_only=True):
+    """How rows were matched."""
+
+    method: str
+    sizes: dict[str, int] = {}  # such as {"rows of carrier": 327346, "rows in common": 300000}
+    learnt: list[str] = []  # one sentence each
+
+
+class Learnt(_Part, frozen=True, kw_only=True):
+    """What one party learnt from the others in one step, and what protects the rest."""
+
+    step: str
+    party: str
+    what: str
+    guarantee: str  # such as "semi-honest, DDH" or "no formal guarantee"
+
+
+class Columns(_Part, frozen=True, kw_only=True):
+    """Which columns a party brought; names stay home unless the party puts them into the note."""
+
+    party: str
+    numeric: int
+    categorical: int
+    note: str = ""
+
+
+class DataSummary(_Part, frozen=True, kw_only=True):
+    """The rows that took part, per split, and the columns that each party brought."""
+
+    rows: dict[str, int]  # in order: train, validation, test
+    columns: list[Columns] = []
+    notes: list[str] = []  # such as "12 rows with a null key were dropped"
+
+
+class Epoch(_Part, frozen=True, kw_only=True):
+    """One epoch; a loss is None where it is unknown, or was not finite."""
+
+    epoch: int  # counted from 1
+    train_loss: float | None
+    validation_loss: float | None = None
+    seconds: float | None = None
+
+
+class Training(_Part, frozen=True, kw_only=True):
+    """One training: the joint one, or that of the label party's own columns."""
+
+    mode: str
+    steps: int
+    best_epoch: int | None = None  # the epoch whose weights were kept
+    history: list[Epoch] = []
+    seconds: float | None = None
+    steps_per_s: float | None = None
+    resumed_from: int | None = None  # step, if the run was interrupted
+
+
+class ModelPart(_Part, frozen=True, kw_only=True):
+    """One party's part of the network."""
+
+    party: str
+    name: str  # "bottom model", "top model"
+    layers: str  # such as "3 embeddings, 20-128-64"
+    parameters: int
+
+
+class Attack(_Part, frozen=True, kw_only=True):
+    """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty."""
+
+    name: str
+    view: str  # in whose seat, such as "weather, from cut gradients"
+    auc: float | None
+    low: float | None = None
+    high: float | None = None
+    tpr_at_fpr_0: float | None = None  # share of positives that it names without one false alarm
+    note: str = ""
+
+
+class Audit(_Part, frozen=True, kw_only=True):
+    """The attacks that were run on this run's recorded views, and what defended against them."""
+
+    summary: str = ""
+    defense: str = ""
+    attacks: list[Attack] = []
+
+
+class Release(_Part, frozen=True, kw_only=True):
+    """One number, or set of numbers, that left a label holder under differential privacy."""
+
+    what: str
+    mechanism: str
+    protects: str  # "labels" or "whole records"
+    epsilon: float
+    delta: float = 0.0
+    party: str = ""
+    note: str = ""
+
+
+class Privacy(_Part, frozen=True, kw_only=True):
+    """The privacy ledger after this run."""
+
+    releases: list[Release] = []
+    spent_epsilon: float = 0.0  # composed, not added up
+    spent_delta: float = 0.0
+    cap_epsilon: float | None = None
+    summary: str = ""
+
+
+class Sections(_Part, frozen=True, kw_only=True):
+    """Parts that only some runs have; each is shown when present."""
+
+    membership: Audit | None = None
+    leakage: Audit | None = None
+    privacy: Privacy | None = None
+    notes: list[str] = []
+
+
+class Result(_Part, frozen=True, kw_only=True):
+    """One run, as one party saw it, or as all did."""
+
+    version: int = RESULT_VERSION
+    run_id: str
+    party: str | None  # whose result this is; None: all parties'
+    parties: list[Party]
+    contract: ContractInfo
+    started: str  # ISO 8601 with time zone
+    seconds: float
+    phases: list[Phase] = []
+    alignment: Alignment | None = None
+    learnt: list[Learnt] = []
+    data: DataSummary | None = None
+    model: list[ModelPart] = []
+    training: Training | None = None
+    own_only_training: Training | None = None
+    evaluation: Comparison | None = None  # None where it stays with the label party
+    versions: dict[str, str] = {}  # such as {"tallystick": "0.1.0", "python": "3.11.2"}
+    sections: Sections = Sections()
+
+    @property
+    def role(self) -> Role | None:
+        """Role of the party whose result this is; None if it is all parties'."""
+        return next((party.role for party in self.parties if party.name == self.party), None)
+
+    def to_json(self) -> str:
+        """Give the result as indented JSON; numbers that are not finite become null."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the result as what json.loads(to_json()) gives."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        return found
+
+
+def read_result(source: str | bytes | dict[str, Any]) -> Result:
+    """Read a result from JSON or from its dictionary; raises DataError that names the field that does not fit."""
+    try:
+        if isinstance(source, dict):
+            return msgspec.convert(source, Result)
+        return msgspec.json.decode(source, type=Result)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"this is not a result of tallystick {RESULT_VERSION}: {error}") from None
+
+
+T = TypeVar("T")
+
+
+def merge(results: Sequence[Result]) -> Result:
+    """Join the results of the parties of one run into one that covers them all.
+
+    What only one party has (evaluation, training) comes from the first that has it, the label party before the others.
+    Raises DataError if the results are not of one run of one contract.
+    """
+    if not results:
+        raise DataError("there are no results to merge; give one per party")
+    for field, found in {
+        "run": {result.run_id for result in results},
+        "contract": {result.contract.hash for result in results},
+    }.items():
+        if len(found) > 1:
+            raise DataError(f"the results are of more than one {field}: {', '.join(sorted(found))}; merge the parties of one run")
+    ordered = sorted(results, key=lambda result: result.role != "label")
+    first, began = ordered[0], min(_instant(result) for result in ordered)
+    return msgspec.structs.replace(
+        first,
+        party=None,
+        parties=_unique([party for result in ordered for party in result.parties]),
+        started=min(ordered, key=_instant).started,
+        seconds=max(result.seconds for result in ordered),
+        phases=[phase for result in ordered for phase in _shifted(result.phases, _instant(result) - began)],
+        alignment=_first([result.alignment for result in ordered]),
+        learnt=_unique([learnt for result in ordered for learnt in result.learnt]),
+        data=_merged_data([result.data for result in ordered if result.data is not None]),
+        model=_unique([part for result in ordered for part in result.model]),
+        training=_first([result.training for result in ordered]),
+        own_only_training=_first([result.own_only_training for result in ordered]),
+        evaluation=_first([result.evaluation for result in ordered]),
+        versions={name: version for result in reversed(ordered) for name, version in result.versions.items()},
+        sections=Sections(
+            membership=_first([result.sections.membership for result in ordered]),
+            leakage=_first([result.sections.leakage for result in ordered]),
+            privacy=_first([result.sections.privacy for result in ordered]),
+            notes=_unique([note for result in ordered for note in result.sections.notes]),
+        ),
+    )
+
+
+def _instant(result: Result) -> float:
+    try:
+        return datetime.fromisoformat(result.started).timestamp()
+    except ValueError:
+        raise DataError(
+            f"started is {result.started!r}; it must be an ISO 8601 time, such as 2026-01-31T09:30:00+00:00"
+        ) from None
+
+
+def _shifted(phases: list[Phase], seconds: float) -> list[Phase]:
+    return [
+        phase if phase.started is None else msgspec.structs.replace(phase, started=phase.started + seconds) for phase in phases
+    ]
+
+
+def _merged_data(found: list[DataSummary]) -> DataSummary | None:
+    if not found:
+        return None
+    return DataSummary(
+        rows=found[0].rows,
+        columns=_unique([columns for data in found for columns in data.columns]),
+        notes=_unique([note for data in found for note in data.notes]),
+    )
+
+
+def _first(values: list[T | None]) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _unique(values: list[T]) -> list[T]:
+    return [value for i, value in enumerate(values) if value not in values[:i]]
