@@ -1,0 +1,177 @@
+"""Membership attacks on a union run: which of my rows does the other side have? They read a View and nothing else.
+
+Shapes: B rows of a step's batch, D cut width, N rows of the union.
+
+In a union run a row that the other side lacks carries a synthetic label (seen by the feature party through cut gradients)
+or a synthetic feature (seen by the label party as cut embeddings). Each attack scores how real a row looks.
+Threat model of all: an honest-but-curious party with its own view, the contract and its own rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from tallystick.attacks.discriminator import LearnedDiscriminator
+from tallystick.attacks.view import Attack, Scores, StepView, View, scored, scored_rows
+from tallystick.errors import ConfigError
+
+
+def _top_direction(matrix_BD: Tensor) -> Tensor:
+    """Top right-singular vector; by the smaller Gram matrix, in float64."""
+    matrix_BD = matrix_BD.double()
+    vectors_DD: Tensor = torch.linalg.eigh(matrix_BD.T @ matrix_BD).eigenvectors
+    return vectors_DD[:, -1]
+
+
+def _standardised(matrix_BD: Tensor) -> Tensor:
+    """Centre, and divide by one scale for all columns, so that directions stay as they are."""
+    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
+    return centred_BD / centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralMembership:
+    """Distance from the batch's mean along its top singular direction, |<x - mean, v>|.
+
+    FLORIST, appendix C (after Tran et al. 2018): x is the cut gradient for the feature party and [embedding; label] for the
+    label party. The paper leaves the label's scale open; here the label column is centred and multiplied by ``label_scale``
+    times the embeddings' root mean square deviation per column.
+
+    Args:
+        signed: keep the sign of the projection: stronger where real and synthetic rows form two equally large clusters,
+            which the absolute value folds onto each other.
+        label_scale: weight of the label column, at least 0.
+    """
+
+    signed: bool = False
+    label_scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.label_scale >= 0:
+            raise ConfigError(f"spectral membership attack: label_scale={self.label_scale}; expected at least 0")
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score every batch by itself; no randomness is used."""
+        return scored(view, [self._score(step) for step in view.steps])
+
+    def _score(self, step: StepView) -> Tensor:
+        features_BD = _standardised(step.received_BD)
+        if step.targets_B is not None and self.label_scale > 0:
+            label_B = (step.targets_B.double() - step.targets_B.double().mean()) * self.label_scale
+            features_BD = torch.cat([features_BD, label_B[:, None]], dim=1)
+        projection_B = features_BD @ _top_direction(features_BD)
+        return projection_B if self.signed else -projection_B.abs()
+
+
+def _oriented_cosine(grad_BD: Tensor) -> Tensor:
+    """Cosine of each gradient with the batch's main direction, oriented so that the rarer side of 0 is positive.
+
+    A cut gradient is (p - y) times the top model's slope at that row. Slopes are much alike, so the sign of the cosine tells
+    the labels apart; residuals of a fitted model add up to 0, so the rarer label has the longer gradients.
+    """
+    cosine_B = cosine_similarity(grad_BD.double(), _top_direction(grad_BD)[None, :], dim=1)
+    return cosine_B if (cosine_B > 0).double().mean() <= 0.5 else -cosine_B
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientDirection:
+    """Direction of a row's cut gradient: a row whose gradient points the way of a label that is never filled in is real.
+
+    Not in the paper. Perfect for its share: under majority labels every positive-looking gradient belongs to a shared row
+    (TPR = rate of positives at FPR 0), under minority every negative-looking one. For the feature party's view.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score every batch by itself; no randomness is used."""
+        return scored(view, [_oriented_cosine(step.received_BD) for step in view.steps])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionFlips:
+    """Does a row's gradient change sides between epochs? A real label never changes; one drawn anew each step does.
+
+    Not in the paper, whose attacks look at one batch at a time. Aimed at random-pred and random-pos with fresh draws.
+    A run of one epoch gives it nothing to see: it then scores no rows.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score each row by |mean sign of its cosine| over the run; no randomness is used."""
+        sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
+        for step in view.steps:
+            sum_N[step.rows_B] += torch.sign(_oriented_cosine(step.received_BD))
+            count_N[step.rows_B] += 1
+        return scored_rows(view, sum_N.abs(), torch.where(count_N > 1, count_N, 0.0))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Consistency:
+    """How alike are the things received for one row in consecutive epochs? A stand-in drawn anew each time is not.
+
+    Not in the paper. Aimed at sampled, random and Gaussian features with fresh draws (embeddings drift, stand-ins jump), and
+    at fresh labels. A run of one epoch gives it nothing to see: it then scores no rows.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score each row by the mean cosine between standardised vectors of consecutive sightings; no randomness is used."""
+        width = view.steps[0].received_BD.shape[1]
+        last_ND, seen_N = torch.zeros(view.rows, width), torch.zeros(view.rows, dtype=torch.bool)
+        sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
+        for step in view.steps:
+            now_BD = _standardised(step.received_BD)
+            again_B = seen_N[step.rows_B]
+            rows = step.rows_B[again_B]
+            sum_N[rows] += cosine_similarity(now_BD[again_B], last_ND[rows].double(), dim=1)
+            count_N[rows] += 1
+            last_ND[step.rows_B], seen_N[step.rows_B] = now_BD.float(), True
+        return scored_rows(view, sum_N, count_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdenticalEmbeddings:
+    """Is there another row with (nearly) the same embedding nearby? A stand-in has its donor's.
+
+    FLORIST's fea-sampling feeds a real row's features for an absent one, so both have one embedding: to the bit in one batch,
+    nearly in batches a few steps apart, and to the bit over the whole union in any pass that does not train (validation,
+    prediction). Both rows of a pair look the same, so a donor is suspected with its copies. For the label party's view.
+
+    Args:
+        window: how many steps back to compare with (0: only within the batch), at least 0.
+    """
+
+    window: int = 0
+
+    def __post_init__(self) -> None:
+        if self.window < 0:
+            raise ConfigError(f"identical-embeddings attack: window={self.window} steps; expected at least 0")
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score each row of each step by its distance to the nearest other row in the window; no randomness is used."""
+        nearest = [torch.full(step.rows_B.shape, torch.inf, dtype=torch.float64) for step in view.steps]
+        for index, step in enumerate(view.steps):
+            for earlier in range(max(0, index - self.window), index + 1):
+                other = view.steps[earlier]
+                # float64, so that the fast form |a|^2 + |b|^2 - 2ab still tells a copy (1e-8 of the norm) from a neighbour
+                distance_BB = torch.cdist(step.received_BD.double(), other.received_BD.double())
+                distance_BB[step.rows_B[:, None] == other.rows_B[None, :]] = torch.inf
+                nearest[index] = torch.minimum(nearest[index], distance_BB.min(dim=1).values)
+                nearest[earlier] = torch.minimum(nearest[earlier], distance_BB.min(dim=0).values)
+        return scored(view, [torch.where(nearest_B.isinf(), 0.0, nearest_B) for nearest_B in nearest])
+
+
+FEATURE_PARTY_ATTACKS: Mapping[str, Attack] = {
+    "spectral": SpectralMembership(),
+    "direction": GradientDirection(),
+    "flips": DirectionFlips(),
+    "consistency": Consistency(),
+    "learned": LearnedDiscriminator(),
+}
+LABEL_PARTY_ATTACKS: Mapping[str, Attack] = {
+    "spectral": SpectralMembership(),
+    "spectral-signed": SpectralMembership(signed=True),
+    "identical": IdenticalEmbeddings(),
+    "consistency": Consistency(),
+    "learned": LearnedDiscriminator(),
+}

@@ -1,0 +1,103 @@
+"""View: all that one party received in a run, which is what an attacker in its seat has.
+
+Shapes: B rows of a step's batch, D cut width, N scored rows.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from tallystick.errors import DataError
+
+Received = Literal["cut_gradient", "cut_embedding"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepView:
+    """What one party saw of one training step.
+
+    Args:
+        epoch: which pass over the rows, from 0.
+        rows_B: int64, the batch's rows as the contract numbers them (positions in the union or the intersection).
+        own_B: bool, whether this party has the row itself.
+        received_BD: float32, what came over the wire: cut gradients (feature party) or cut embeddings (label party).
+        targets_B: float32, the targets that a label party itself used in this step; None for a feature party.
+    """
+
+    epoch: int
+    rows_B: Tensor
+    own_B: Tensor
+    received_BD: Tensor
+    targets_B: Tensor | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """One party's view of a run: its steps in order, and the rows whose presence at the other side it knows anyhow.
+
+    A party knows that the other side has every row of the union that it lacks itself, and that the other side lacks the
+    dummy rows that it planted; ``known_absent`` lists the latter. No one else's labels and no truth are in here.
+    """
+
+    received: Received
+    steps: tuple[StepView, ...]
+    known_present: Tensor | None = None  # int64 rows, besides those that this party lacks
+    known_absent: Tensor | None = None  # int64 rows
+
+    def __post_init__(self) -> None:
+        if not self.steps:
+            raise DataError("attack: the view holds no step; record at least one step of the run")
+
+    @property
+    def rows(self) -> int:
+        """One more than the greatest row number seen."""
+        return 1 + max(int(step.rows_B.max()) for step in self.steps)
+
+    def known(self) -> Tensor:
+        """Give 1 per row known to be present at the other side, -1 for absent, 0 for unknown; int8, length ``rows``."""
+        known_N = torch.zeros(self.rows, dtype=torch.int8)
+        for step in self.steps:
+            known_N[step.rows_B[~step.own_B]] = 1
+        for rows, value in ((self.known_present, 1), (self.known_absent, -1)):
+            if rows is not None:
+                known_N[rows[rows < self.rows]] = value
+        return known_N
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scores:
+    """An attack's guesses about groups of rows, each group judged by itself: a step's batch, or the whole run.
+
+    Args:
+        rows: per group, int64, the rows that are scored.
+        values: per group, float64, a score per row: the higher, the more the attacker thinks the row is real at the other side.
+    """
+
+    rows: tuple[Tensor, ...]
+    values: tuple[Tensor, ...]
+
+
+class Attack(Protocol):
+    """Reads a view and scores rows; sees nothing else."""
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score rows of the view."""
+        ...
+
+
+def scored(view: View, values: list[Tensor]) -> Scores:
+    """Make Scores of one value per row and step, keeping the rows whose presence the attacker does not know anyhow."""
+    unknown_N = view.known() == 0
+    keep = [unknown_N[step.rows_B] for step in view.steps]
+    return Scores(
+        rows=tuple(step.rows_B[keep_B] for step, keep_B in zip(view.steps, keep, strict=True)),
+        values=tuple(value_B[keep_B].double() for value_B, keep_B in zip(values, keep, strict=True)),
+    )
+
+
+def scored_rows(view: View, sum_N: Tensor, count_N: Tensor) -> Scores:
+    """Make Scores of one mean per row over the whole run, keeping rows that are unknown and were seen often enough."""
+    rows = torch.nonzero((view.known() == 0) & (count_N > 0)).squeeze(1)
+    return Scores(rows=(rows,), values=((sum_N[rows] / count_N[rows]).double(),))
