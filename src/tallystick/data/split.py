@@ -1,0 +1,61 @@
+"""Which rows are for training, validation and test.
+
+Shapes: N rows.
+"""
+
+import hashlib
+from collections.abc import Sequence
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.config.contract import Split
+from tallystick.data.text import rows_listed
+from tallystick.errors import DataError
+
+TRAINING, VALIDATION, TEST = 0, 1, 2
+
+Parts = NDArray[np.uint8]
+
+
+def split_by_hash(ids: Sequence[bytes], split: Split, *, seed: int) -> Parts:
+    """Assign each id to a part (N,) by a keyed hash: the same for every party, whatever else is in its table.
+
+    The key is the contract's public seed: the split is reproducible, not secret. BLAKE2b, RFC 7693.
+    """
+    key = seed.to_bytes(8, "big")
+    hashes = b"".join(hashlib.blake2b(uid, digest_size=8, key=key, person=b"tallystick-split").digest() for uid in ids)
+    uniform_N = np.frombuffer(hashes, dtype=">u8").astype(np.uint64) / 2.0**64
+    parts_N = np.full(len(ids), TRAINING, dtype=np.uint8)
+    parts_N[uniform_N < split.test + split.validation] = VALIDATION
+    parts_N[uniform_N < split.test] = TEST
+    return parts_N
+
+
+def split_by_time(times: pl.Series, split: Split) -> Parts:
+    """Assign each row to a part (N,) by time: the latest are test, those before validation, the earliest training.
+
+    Rows of one time stay together, in the later part, so that shares are met only as far as times differ.
+    Raises DataError for missing times, and if a part that should have rows gets none.
+    """
+    missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)
+    if missing.any():
+        raise DataError(f"time column {times.name!r}: missing in {rows_listed(missing)} rows; leave these rows out of the table")
+    if times.dtype.is_nested() or times.dtype == pl.Binary:
+        raise DataError(f"time column {times.name!r} has type {times.dtype}; give dates, time stamps, numbers or ISO text")
+    rank_N = times.rank("dense").to_numpy().astype(np.int64)
+    ordered_N = np.sort(rank_N)
+    parts_N = np.full(len(times), TRAINING, dtype=np.uint8)
+    for part, share in ((VALIDATION, split.validation + split.test), (TEST, split.test)):
+        wanted = round(share * len(times))
+        if wanted:
+            parts_N[rank_N >= ordered_N[len(times) - wanted]] = part
+    wanted_parts = [("training", TRAINING, 1.0), ("validation", VALIDATION, split.validation), ("test", TEST, split.test)]
+    empty = [name for name, part, share in wanted_parts if share and not (parts_N == part).any()]
+    if empty:
+        raise DataError(
+            f"time column {times.name!r} has {int(rank_N.max())} distinct times in {len(times)} rows: none are left for "
+            f"{' and '.join(empty)}; use a finer time column or split.method = hash"
+        )
+    return parts_N

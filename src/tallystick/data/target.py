@@ -1,0 +1,115 @@
+"""Labels and sample weights as tensors. Rows are named in errors by number, never by content.
+
+Shapes: N rows.
+"""
+
+from typing import Literal
+
+import msgspec
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.config.contract import Target
+from tallystick.data.text import as_number, as_text, rows_listed
+from tallystick.errors import DataError
+
+
+class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
+    """How a label column becomes a tensor, saved beside the model."""
+
+    type: Literal["binary", "multiclass", "regression"]
+    classes: tuple[str, ...] = ()  # class c is classes[c]; for binary, classes[1] is the positive one
+    mean: float = 0.0  # regression: label = mean + deviation * encoded
+    deviation: float = 1.0
+
+    @classmethod
+    def fit(cls, column: pl.Series, target: Target, training_rows: NDArray[np.int64]) -> "LabelCoder":
+        """Fit on a whole label column; mean and deviation come from the training rows alone.
+
+        Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
+        Raises DataError for null or NaN labels, infinite ones in regression, a constant label, or another count of classes
+        than the target has.
+        """
+        _refuse_missing(column)
+        if target.type == "regression":
+            return _fit_regression(column, training_rows)
+        values = as_text(column.unique().sort()).unique(maintain_order=True)
+        if len(values) != target.classes:
+            raise DataError(
+                f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
+                f"target.type = {target.type} needs exactly {target.classes}"
+            )
+        if as_text(column.gather(training_rows)).n_unique() < 2:
+            raise DataError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
+        return cls(type=target.type, classes=tuple(values.to_list()))
+
+    def encode(self, column: pl.Series) -> Tensor:
+        """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for regression.
+
+        Raises DataError for missing labels and for values that were not there at fitting.
+        """
+        _refuse_missing(column)
+        if self.type == "regression":
+            values = torch.from_numpy(_finite(column).to_numpy().copy())
+            return ((values - self.mean) / self.deviation).to(torch.float32)
+        text = as_text(column)
+        codes = text.replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
+        if codes.null_count():
+            raise DataError(f"label column {column.name!r}: values never seen before in {rows_listed(codes.is_null())} rows")
+        labels = torch.from_numpy(codes.to_numpy().copy())
+        return labels.to(torch.float32) if self.type == "binary" else labels
+
+    def to_json(self) -> str:
+        """Write as JSON."""
+        return msgspec.json.encode(self).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "LabelCoder":
+        """Read back what to_json wrote; raises DataError if it is something else."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except msgspec.DecodeError as error:
+            raise DataError(f"a saved label coder is not readable: {error}") from None
+
+
+def encode_weights(column: pl.Series) -> Tensor:
+    """Give sample weights as float32 (N,); raises DataError unless all are finite and none is negative, and some are positive."""
+    weights = as_number(column)
+    wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
+    if wrong.any():
+        raise DataError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
+    if not (weights > 0).any():
+        raise DataError(f"weight column {column.name!r}: every weight is 0; at least one must be above")
+    return torch.from_numpy(weights.to_numpy().copy()).to(torch.float32)
+
+
+def _refuse_missing(column: pl.Series) -> None:
+    missing = column.is_null()
+    if column.dtype.is_float():
+        missing = missing | column.is_nan().fill_null(False)
+    if missing.any():
+        raise DataError(
+            f"label column {column.name!r}: missing (null or NaN) in {rows_listed(missing)} rows; leave them out of the table"
+        )
+
+
+def _finite(column: pl.Series) -> pl.Series:
+    numbers = as_number(column)
+    infinite = numbers.is_infinite()
+    if infinite.any():
+        raise DataError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
+    return numbers
+
+
+def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64]) -> LabelCoder:
+    labels = _finite(column).to_numpy()[training_rows]
+    with np.errstate(over="ignore", invalid="ignore"):
+        mean, deviation = float(labels.mean()), float(labels.std())
+    if not np.isfinite([mean, deviation]).all():
+        raise DataError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
+    if deviation <= 1e-12 * abs(mean):
+        raise DataError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
+    return LabelCoder(type="regression", mean=mean, deviation=deviation)

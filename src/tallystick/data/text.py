@@ -1,0 +1,69 @@
+"""Cells as text: one spelling for a value, whatever type the column has in one party's file or another's."""
+
+import polars as pl
+
+from tallystick.errors import DataError
+
+WHOLE_NUMBER = r"^([+-]?[0-9]+)\.0+$"
+
+
+def as_text(column: pl.Series) -> pl.Series:
+    """Spell every cell as text; nulls, NaN and infinities become null.
+
+    1, 1.0, "1" and "1.0" are all "1"; true is "true"; dates are ISO 8601, and a time stamp at midnight is its date;
+    time stamps with a zone are moved to UTC first. Raises DataError for a type that has no spelling (list, struct, binary).
+    """
+    kind = column.dtype
+    if kind.is_float():
+        text = _float_text(column)
+    elif isinstance(kind, pl.Datetime):
+        moved = column.dt.convert_time_zone("UTC") if kind.time_zone else column
+        text = moved.dt.strftime("%Y-%m-%dT%H:%M:%S%.f").str.strip_suffix("T00:00:00")
+    elif isinstance(kind, pl.Decimal):
+        text = column.cast(pl.String).str.replace(r"(\.[0-9]*?)0+$", "$1").str.strip_suffix(".")
+    elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Boolean, pl.Date, pl.Time, pl.Null) or kind.is_integer():
+        text = column.cast(pl.String)
+    else:
+        raise DataError(f"column {column.name!r} has type {kind}, which cannot be compared as text; convert it or drop it")
+    return text.str.replace(WHOLE_NUMBER, "$1").str.replace(r"^-0$", "0").alias(column.name)
+
+
+def as_number(column: pl.Series) -> pl.Series:
+    """Give a column as float64: dates as days and time stamps as seconds since 1970, durations in seconds; NaN becomes null.
+
+    Raises DataError for text, naming the column and the count of cells that are no numbers.
+    """
+    kind = column.dtype
+    if kind in (pl.String, pl.Categorical, pl.Enum):
+        numbers = column.cast(pl.String).str.strip_chars().cast(pl.Float64, strict=False)
+        wrong = numbers.null_count() - column.null_count()
+        if wrong:
+            raise DataError(
+                f"column {column.name!r}: {wrong} of {len(column)} cells are text that is no number; "
+                "list it under categorical, or clean it"
+            )
+    elif isinstance(kind, pl.Datetime | pl.Duration):
+        fraction = {"ms": 1e3, "us": 1e6, "ns": 1e9}[kind.time_unit]
+        numbers = column.to_physical().cast(pl.Float64) / fraction
+    elif kind == pl.Time:
+        numbers = column.to_physical().cast(pl.Float64) / 1e9
+    elif kind.is_numeric() or kind in (pl.Boolean, pl.Date, pl.Null):
+        numbers = column.to_physical().cast(pl.Float64) if kind == pl.Date else column.cast(pl.Float64)
+    else:
+        raise DataError(f"column {column.name!r} has type {kind}, which is no number; convert it or drop it")
+    return numbers.fill_nan(None).alias(column.name)
+
+
+def rows_listed(rows: pl.Series, *, limit: int = 5) -> str:
+    """Name the first few rows where a mask is true, by number (from 0) and never by content."""
+    found = rows.fill_null(False).arg_true()
+    numbers = ", ".join(str(row) for row in found.head(limit))
+    return f"{len(found)} (row {numbers}{', ...' if len(found) > limit else ''}, counted from 0)"
+
+
+def _float_text(column: pl.Series) -> pl.Series:
+    finite = column.cast(pl.Float64).set(~column.is_finite().fill_null(False), None)
+    # Below 2^63 a whole number is spelt in full; other numbers have the shortest spelling that reads back the same.
+    whole = (finite == finite.round()) & (finite.abs() < 9.2e18)
+    spelt = finite.set(~whole.fill_null(False), None).cast(pl.Int64).cast(pl.String)
+    return spelt.zip_with(whole.fill_null(False), column.set(~column.is_finite().fill_null(False), None).cast(pl.String))
