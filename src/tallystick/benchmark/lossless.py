@@ -1,0 +1,114 @@
+"""Is federated training lossless? ``tallystick bench lossless`` compares every weight with training in one process."""
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tallystick.benchmark.joined import train_joined
+from tallystick.benchmark.processes import LABEL, run_pair
+from tallystick.config.contract import NetworkModel, Training
+from tallystick.data.features import Features, FeatureShape
+from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.split import JoinedModel, LabelModel
+from tallystick.network.channel import Channel
+from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.label_party import train_label_party
+from tallystick.training.messages import CutWidth
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+
+FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300))
+OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
+NETWORK = NetworkModel(hidden=(64, 32, 32), cut_after=2)
+ROWS, BATCH, EPOCHS = 5_000, 250, 10
+
+
+def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
+    """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        run_pair(__name__, {"folder": folder, "seed": seed}, timeout_s=timeout_s)
+        federated = {role: read_tensors(Path(folder) / f"{role}.safetensors")[0] for role in (LABEL, "feature")}
+    bottom, label = _modules(seed)
+    data = _Data(seed)
+    steps = EPOCHS * data.schedule.steps_per_epoch
+    train_joined(
+        JoinedModel([bottom], label),
+        [data.feature.rows],
+        data.own.rows,
+        data.objective,
+        training=_training(),
+        schedule=data.schedule,
+        steps=steps,
+    )
+    joined = {LABEL: dict(label.state_dict()), "feature": dict(bottom.state_dict())}
+    differences = [
+        (joined[role][name].double() - tensor.double()).abs().max().item()
+        for role, tensors in federated.items()
+        for name, tensor in tensors.items()
+    ]
+    initial = {LABEL: _modules(seed)[1], "feature": _modules(seed)[0]}
+    moved = max(
+        (joined[role][name] - tensor).abs().max().item() for role in joined for name, tensor in initial[role].state_dict().items()
+    )
+    return {
+        "max_abs_weight_difference": max(differences),
+        "max_abs_weight_change_by_training": moved,
+        "steps": steps,
+        "tensors": len(differences),
+        "weights": sum(tensor.numel() for tensors in federated.values() for tensor in tensors.values()),
+        "sha256": {role: _digest(module) for role, module in (("feature", bottom), (LABEL, label))},
+    }
+
+
+def party(role: str, channel: Channel, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One party's process."""
+    bottom, label = _modules(arguments["seed"])
+    data = _Data(arguments["seed"])
+    folder = Path(arguments["folder"])
+    store = CheckpointStore(folder / role)
+    if role == LABEL:
+        width = channel.receive(CutWidth).width
+        train_label_party(
+            label, data.own.rows, data.objective, [channel], [width], training=_training(), schedule=data.schedule, store=store
+        )
+    else:
+        train_feature_party(bottom, data.feature.rows, channel, training=_training(), schedule=data.schedule, store=store)
+    write_tensors(folder / f"{role}.safetensors", dict((label if role == LABEL else bottom).state_dict()), {})
+    return {"done": True}
+
+
+class _Data:
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.feature = _features(FEATURE_SHAPE, generator)
+        self.own = _features(OWN_SHAPE, generator)
+        logit_N = self.feature.numeric_NF.sum(dim=1) + self.own.numeric_NF.sum(dim=1)
+        self.objective = Supervised("binary", (torch.rand(ROWS, generator=generator) < torch.sigmoid(logit_N)).float())
+        empty = torch.empty(0, dtype=torch.int64)
+        self.schedule = Schedule(train_N=torch.arange(ROWS), validation_N=empty, batch_size=BATCH, seed=seed)
+
+
+def _features(shape: FeatureShape, generator: torch.Generator) -> Features:
+    codes = [torch.randint(0, size, (ROWS,), generator=generator) for size in shape.cardinalities]
+    return Features(numeric_NF=torch.randn(ROWS, shape.numeric, generator=generator), categorical_NG=torch.stack(codes, dim=1))
+
+
+def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
+    bottom = build_bottom(NETWORK, "feature", FEATURE_SHAPE, seed=seed)
+    return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [NETWORK.hidden[NETWORK.cut_after - 1]], outputs=1, seed=seed)
+
+
+def _training() -> Training:
+    return Training(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+
+
+def _digest(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()

@@ -1,0 +1,274 @@
+"""Speed of federated training beside the same model in one process: ``tallystick bench training``.
+
+Two scenarios. ``small``: 20,000 rows, the feature party's 20 columns through 20-128-64, the label party's 20 columns
+beside the cut, top 84-64-1, batch 256, Adam, one thread each. ``criteo``: 26 categoricals of 100,000 values at
+width 4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores.
+The feature party's process also trains the joined model, in turns with the federated runs, so that both see the same
+machine; ratios are medians over the turns.
+"""
+
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.benchmark.joined import train_joined
+from tallystick.benchmark.processes import LABEL, run_pair
+from tallystick.config.contract import Training
+from tallystick.cut.forward import receive_logits, send_embeddings
+from tallystick.data.features import Features, FeatureShape
+from tallystick.evaluation.metrics import auc
+from tallystick.models.build import seeded
+from tallystick.models.split import JoinedModel, LabelModel
+from tallystick.models.tabular import Columns, TabularBottom, TabularTop
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.label_party import train_label_party
+from tallystick.training.messages import CutWidth
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+
+STALENESS = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """Sizes of a speed benchmark."""
+
+    rows: int
+    batch_size: int
+    feature: FeatureShape
+    own: FeatureShape | None
+    bottom: tuple[int, ...]
+    top: tuple[int, ...]
+    threads: int
+    steps: int
+    warm_up: int
+    quality_epochs: int
+
+
+SCENARIOS = {
+    "small": Scenario(
+        rows=20_000,
+        batch_size=256,
+        feature=FeatureShape(numeric=20, cardinalities=()),
+        own=FeatureShape(numeric=20, cardinalities=()),
+        bottom=(128, 64),
+        top=(64,),
+        threads=1,
+        steps=1_500,
+        warm_up=200,
+        quality_epochs=5,
+    ),
+    "criteo": Scenario(
+        rows=81_920,
+        batch_size=8_192,
+        feature=FeatureShape(numeric=13, cardinalities=(100_000,) * 26),
+        own=None,
+        bottom=(128, 128),
+        top=(128, 128),
+        threads=0,
+        steps=30,
+        warm_up=6,
+        quality_epochs=0,
+    ),
+}
+
+
+class Turn(Message, frozen=True):
+    """The label party's process waits for the feature party's between turns."""
+
+    mode: str
+
+
+def run(*, scenario: str = "small", turns: int = 5, timeout_s: float = 900) -> dict[str, Any]:
+    """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios."""
+    results = run_pair(__name__, {"scenario": scenario, "turns": turns}, timeout_s=timeout_s)
+    measured = results["feature"]
+    rates = {mode: statistics.median(values) for mode, values in measured["steps_per_s"].items()}
+    per_turn = measured["steps_per_s"]
+    report: dict[str, Any] = {
+        "scenario": scenario,
+        "steps_per_s": rates["synchronous"],
+        "pipelined_steps_per_s": rates["pipelined"],
+        "centralized_steps_per_s": rates["centralized"],
+        "staleness": STALENESS,
+        "turns": per_turn,
+        "cores": torch.get_num_threads() if not SCENARIOS[scenario].threads else SCENARIOS[scenario].threads,
+    }
+    for mode, name in (("synchronous", "ratio"), ("pipelined", "pipelined_ratio")):
+        report[name] = statistics.median(a / b for a, b in zip(per_turn[mode], per_turn["centralized"], strict=True))
+    return report | {f"test_auc_{mode}": value for mode, value in results[LABEL]["auc"].items()}
+
+
+def party(role: str, channel: Channel, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One party's process."""
+    scenario = SCENARIOS[arguments["scenario"]]
+    if scenario.threads:
+        torch.set_num_threads(scenario.threads)
+    data = _Data(scenario)
+    if role == LABEL:
+        return {"auc": _label_party(scenario, data, channel, arguments["turns"])}
+    return {"steps_per_s": _feature_party(scenario, data, channel, arguments["turns"])}
+
+
+def _label_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, float]:
+    for _ in range(2 * turns):
+        mode = channel.receive(Turn).mode
+        _train_label(scenario, data, channel, mode, data.long_schedule(scenario.steps))
+    scores = {}
+    for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
+        channel.receive(Turn)
+        model = _train_label(scenario, data, channel, mode, data.schedule())
+        logits = receive_logits(model, data.own_source, data.test_batches(), [channel], [scenario.bottom[-1]])
+        scores[mode] = auc(data.target_N[data.test_N].numpy(), logits.numpy())
+    return {mode: float(value) for mode, value in scores.items() if value is not None}
+
+
+def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, list[float]]:
+    rates: dict[str, list[float]] = {"centralized": [], "synchronous": [], "pipelined": []}
+    for _ in range(turns):
+        clock = _Clock(scenario.warm_up, scenario.steps)
+        bottom, label = _modules(scenario)
+        train_joined(
+            JoinedModel([bottom], label),
+            [data.feature_source],
+            data.own_source,
+            data.objective,
+            training=_training("synchronous", 1),
+            schedule=data.long_schedule(scenario.steps),
+            steps=scenario.steps,
+            progress=clock.at,
+        )
+        rates["centralized"].append(clock.rate())
+        for mode in ("synchronous", "pipelined"):
+            channel.send(Turn(mode=mode))
+            clock = _Clock(scenario.warm_up, scenario.steps)
+            _train_feature(scenario, data, channel, mode, data.long_schedule(scenario.steps), clock)
+            rates[mode].append(clock.rate())
+    for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
+        channel.send(Turn(mode=mode))
+        bottom = _train_feature(scenario, data, channel, mode, data.schedule(), None)
+        send_embeddings(bottom, data.feature_source, data.test_batches(), channel)
+    return rates
+
+
+def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
+    _, model = _modules(scenario)
+    width = channel.receive(CutWidth).width
+    epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
+    with tempfile.TemporaryDirectory() as folder:
+        train_label_party(
+            model,
+            data.own_source,
+            data.objective,
+            [channel],
+            [width],
+            training=_training(mode, epochs),
+            schedule=schedule,
+            store=CheckpointStore(Path(folder)),
+        )
+    return model
+
+
+def _train_feature(
+    scenario: Scenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule, clock: "_Clock | None"
+) -> nn.Module:
+    bottom, _ = _modules(scenario)
+    epochs = 1 if clock is not None else scenario.quality_epochs
+    with tempfile.TemporaryDirectory() as folder:
+        train_feature_party(
+            bottom,
+            data.feature_source,
+            channel,
+            training=_training(mode, epochs),
+            schedule=schedule,
+            store=CheckpointStore(Path(folder)),
+            progress=(lambda _what, step, _total: clock.at(step)) if clock is not None else (lambda _what, _step, _total: None),
+        )
+    return bottom
+
+
+def _training(mode: str, epochs: int) -> Training:
+    return Training.model_validate(
+        {"mode": mode, "staleness": STALENESS, "epochs": epochs, "patience": None, "checkpoint_every": 1_000_000}
+    )
+
+
+def _modules(scenario: Scenario) -> tuple[nn.Module, LabelModel]:
+    with seeded(1, "feature"):
+        bottom = TabularBottom(scenario.feature, embedding_width=4, hidden=scenario.bottom)
+    with seeded(1, "label"):
+        own = Columns(scenario.own, embedding_width=4) if scenario.own is not None else None
+        width = bottom.width + (own.width if own is not None else 0)
+        return bottom, LabelModel(TabularTop(width, hidden=scenario.top, outputs=1), bottom=own)
+
+
+class _Clock:
+    """Time between the end of the warm-up and the last step."""
+
+    def __init__(self, warm_up: int, last: int) -> None:
+        self._marks: dict[int, float] = {}
+        self._warm_up, self._last = warm_up, last
+
+    def at(self, step: int) -> None:
+        if step in (self._warm_up, self._last):
+            self._marks[step] = time.perf_counter()
+
+    def rate(self) -> float:
+        return (self._last - self._warm_up) / (self._marks[self._last] - self._marks[self._warm_up])
+
+
+class _Data:
+    """Rows drawn from a seed, the same in both processes; the label depends on both sides' columns."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        generator = torch.Generator().manual_seed(7)
+        rows = scenario.rows * (2 if scenario.quality_epochs else 1)
+        self._scenario = scenario
+        self._feature = _columns(scenario.feature, rows, generator)
+        self._own = _columns(scenario.own, rows, generator) if scenario.own is not None else None
+        signal_N = _signal(self._feature, generator) + (_signal(self._own, generator) if self._own is not None else 0)
+        self.target_N = (torch.rand(rows, generator=generator) < torch.sigmoid(signal_N)).float()
+        self.test_N = torch.arange(scenario.rows, rows)
+        self.objective = Supervised("binary", self.target_N)
+        self.own_source = self._own.rows if self._own is not None else None
+        self.feature_source = self._feature.rows
+
+    def schedule(self) -> Schedule:
+        return self._schedule(torch.arange(self._scenario.rows))
+
+    def long_schedule(self, steps: int) -> Schedule:
+        """One epoch of so many full batches, so that nothing but steps is timed."""
+        needed = steps * self._scenario.batch_size
+        return self._schedule(torch.arange(self._scenario.rows).repeat(-(-needed // self._scenario.rows))[:needed])
+
+    def test_batches(self) -> tuple[Tensor, ...]:
+        return torch.split(self.test_N, self._scenario.batch_size)
+
+    def _schedule(self, train_N: Tensor) -> Schedule:
+        empty = torch.empty(0, dtype=torch.int64)
+        return Schedule(train_N=train_N, validation_N=empty, batch_size=self._scenario.batch_size, seed=1)
+
+
+def _columns(shape: FeatureShape, rows: int, generator: torch.Generator) -> Features:
+    codes = [torch.randint(0, size, (rows,), generator=generator) for size in shape.cardinalities]
+    return Features(
+        numeric_NF=torch.randn(rows, shape.numeric, generator=generator),
+        categorical_NG=torch.stack(codes, dim=1) if codes else torch.empty(rows, 0, dtype=torch.int64),
+    )
+
+
+def _signal(features: Features, generator: torch.Generator) -> Tensor:
+    """A smooth, not quite linear function of the numeric columns."""
+    weights_F = torch.randn(features.numeric_NF.shape[1], generator=generator) / features.numeric_NF.shape[1] ** 0.5
+    linear_N = features.numeric_NF @ weights_F
+    signal_N: Tensor = linear_N + 0.5 * torch.sin(2 * linear_N) + 0.5 * features.numeric_NF[:, 0] * features.numeric_NF[:, 1]
+    return signal_N
