@@ -1,0 +1,194 @@
+"""What all alignment protocols say to each other: sizes first, then rows in chunks, checked before they are used.
+
+Shapes: N rows of a list; B rows of a chunk; W bytes of a row.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tallystick.alignment.group import InvalidElement
+from tallystick.alignment.matching import DuplicateTags
+from tallystick.errors import DataError, PeerError, ProtocolError, TallystickError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Array, MalformedMessage, Message, Stopped
+
+CHUNK_ROWS = 2048
+"""Rows of a message: 64 KiB of group elements, a tenth of a second of one core's work."""
+MAX_ROWS = 50_000_000
+"""Most ids that a list may have unless the caller says otherwise; some 150 bytes of memory each."""
+RESERVED = b"\x00tallystick/"
+"""No id may begin with this: dummy ids do."""
+
+Rows = np.ndarray[Any, Any]
+
+
+class Size(Message, frozen=True):
+    """How many rows the list named ``of`` has; both sides check it before memory is allocated."""
+
+    of: str
+    rows: int
+
+
+class Chunk(Message, frozen=True):
+    """The next rows of the list named ``of``."""
+
+    limit: ClassVar[int] = 1 << 20
+    of: str
+    rows: Array
+
+
+def spans(count: int) -> Iterator[slice]:
+    """Cut ``count`` rows into chunks."""
+    return (slice(start, min(start + CHUNK_ROWS, count)) for start in range(0, count, CHUNK_ROWS))
+
+
+def chunks(rows_N: Rows) -> Iterator[Rows]:
+    """Cut an array into chunks (views)."""
+    return (rows_N[span] for span in spans(len(rows_N)))
+
+
+def send_size(channel: Channel, of: str, rows: int) -> None:
+    """Announce a list."""
+    channel.send(Size(of=of, rows=rows))
+
+
+def receive_size(channel: Channel, of: str, *, at_most: int, remedy: str = "") -> int:
+    """Receive the announcement of the list ``of``; raises ProtocolError if it is another list or over the limit."""
+    size = channel.receive(Size)
+    if size.of != of:
+        raise ProtocolError(channel.peer, f"{channel.peer} announced {size.of[:80]!r} where {of!r} is due")
+    if not 0 <= size.rows <= at_most:
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} announced {size.rows} rows of {of!r}; this side takes at most {at_most}{remedy}"
+        )
+    return size.rows
+
+
+def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> list[int]:
+    """Tell every peer how many ids this side has and learn how many each of them has.
+
+    Raises DataError, on every side alike, if a list is empty, and ProtocolError if one is longer than ``max_rows``.
+    """
+    for channel in channels:
+        send_size(channel, "ids", ids)
+    remedy = "; raise the party file's limits.max_rows on this side, or send fewer"
+    sizes = [receive_size(channel, "ids", at_most=max_rows, remedy=remedy) for channel in channels]
+    if ids == 0:
+        raise DataError("alignment needs ids on every side: this side has 0; check the table and its key column")
+    for channel, size in zip(channels, sizes, strict=True):
+        if size == 0:
+            raise DataError(f"alignment needs ids on every side: {channel.peer} has 0; its table or key column needs a look")
+    return sizes
+
+
+def check_ids(ids: Sequence[bytes], *, max_rows: int) -> None:
+    """Raise DataError for ids that repeat, are over the limit, are no bytes or begin with the reserved prefix."""
+    if len(ids) > max_rows:
+        raise DataError(f"this side has {len(ids)} ids, over limits.max_rows = {max_rows}; raise the limit or align fewer rows")
+    wrong = sum(not isinstance(identifier, bytes) for identifier in ids)
+    if wrong:
+        raise DataError(f"{wrong} of this side's {len(ids)} ids are not bytes; encode them")
+    duplicates = len(ids) - len(set(ids))
+    if duplicates:
+        raise DataError(f"{duplicates} of this side's {len(ids)} ids are duplicates; keep one row per id before aligning")
+    if any(identifier.startswith(RESERVED) for identifier in ids):
+        raise DataError(f"an id begins with {RESERVED!r}, which is reserved for dummy ids; rename it")
+
+
+def trade(
+    channels: Sequence[Channel],
+    *,
+    sends: str,
+    outgoing: Iterable[Rows],
+    receives: str,
+    incoming: Sequence[int],
+    shape: tuple[int, ...] = (),
+    dtype: type[np.generic] = np.uint8,
+) -> Iterator[tuple[int, Rows]]:
+    """Send the chunks of one list to every channel while a list comes in from each; yields (channel's index, rows).
+
+    The sides take turns, a chunk out and a chunk in, so neither can fill the other's buffers. ``incoming`` gives
+    the announced length of each channel's list, ``shape`` and ``dtype`` its rows.
+
+    Raises ProtocolError if a peer sends another list, another number of rows or rows of another shape.
+    """
+    pieces = iter(outgoing)
+    expected = [spans(count) for count in incoming]
+    busy = True
+    while busy:
+        busy = False
+        piece = next(pieces, None)
+        if piece is not None:
+            busy = True
+            message = Chunk(of=sends, rows=Array.of(piece))
+            for channel in channels:
+                channel.send(message)
+        for index, channel in enumerate(channels):
+            span = next(expected[index], None)
+            if span is not None:
+                busy = True
+                yield index, _receive_chunk(channel, receives, span, shape, dtype)
+
+
+def send_list(channel: Channel, of: str, rows_N: Rows) -> None:
+    """Send a list that the peer knows the length of."""
+    for _ in trade([channel], sends=of, outgoing=chunks(rows_N), receives="", incoming=[0]):
+        raise AssertionError("nothing is due")
+
+
+def receive_list(
+    channel: Channel, of: str, count: int, *, shape: tuple[int, ...] = (), dtype: type[np.generic] = np.uint8
+) -> Rows:
+    """Receive a list of announced length whole."""
+    rows_N = np.empty((count, *shape), dtype=dtype)
+    arriving = trade([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
+    for span, (_, rows_B) in zip(spans(count), arriving, strict=True):
+        rows_N[span] = rows_B
+    return rows_N
+
+
+def _receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...], dtype: type[np.generic]) -> Rows:
+    chunk = channel.receive(Chunk)
+    if chunk.of != of:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent rows of {chunk.of[:80]!r} where {of!r} are due")
+    try:
+        rows_B = chunk.rows.numpy(span.stop - span.start, *shape)
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer} broke off {of!r} at row {span.start}: {error}") from None
+    if rows_B.dtype != dtype:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} as {rows_B.dtype}, expected {np.dtype(dtype)}")
+    return rows_B
+
+
+@contextmanager
+def blaming(channel: Channel, of: str) -> Iterator[None]:
+    """Turn what is wrong with elements that came from this peer into a ProtocolError that names it and the list."""
+    try:
+        yield
+    except InvalidElement:
+        wrong = "an element that is the identity or not a canonical ristretto255 encoding"
+        raise ProtocolError(channel.peer, f"{channel.peer} sent, among {of!r}, {wrong}") from None
+    except DuplicateTags as error:
+        wrong = f"{error.count} duplicates; its ids must be unique"
+        raise ProtocolError(channel.peer, f"{channel.peer} sent, among {of!r}, {wrong}") from None
+
+
+@contextmanager
+def telling(channels: Sequence[Channel]) -> Iterator[None]:
+    """If the block fails, tell the peers before the error goes on, so that none of them waits in vain.
+
+    They hear what they did wrong, but not what is wrong with this side's ids.
+    """
+    try:
+        yield
+    except TallystickError as error:
+        lost = error.peer if isinstance(error, PeerError) and not isinstance(error, ProtocolError) else None
+        reason = str(error) if isinstance(error, PeerError) else "its ids cannot be aligned; its own log says why"
+        for channel in channels:
+            if channel.peer != lost:
+                with suppress(PeerError):
+                    channel.send(Stopped(reason=reason))
+        raise

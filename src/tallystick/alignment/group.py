@@ -1,0 +1,115 @@
+"""ristretto255: a prime-order group in which Diffie-Hellman is hard, from libsodium, a batch at a time.
+
+Elements are rows of a uint8 array, which libsodium reads and writes in place. Its calls let other threads run, so
+batches in as many threads as there are cores keep all of them busy (workers.py).
+
+Shapes: N elements of 32 bytes.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable, Sequence
+from hashlib import sha512
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import rbcl
+
+ELEMENT_BYTES = 32
+SCALAR_BYTES = 32
+
+DOMAIN = b"tallystick/alignment/v1/ristretto255\x00"
+"""Prefix of every hashed id, so that these elements mean nothing to any other protocol."""
+
+Elements = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def _bind(name: str, arguments: int) -> Callable[..., int]:
+    function: Callable[..., int] = getattr(rbcl._sodium, name)
+    function.argtypes = [ctypes.c_void_p] * arguments  # type: ignore[attr-defined]
+    function.restype = ctypes.c_int  # type: ignore[attr-defined]
+    return function
+
+
+_multiply = _bind("crypto_scalarmult_ristretto255", 3)
+_from_hash = _bind("crypto_core_ristretto255_from_hash", 2)
+_scalar_reduce = _bind("crypto_core_ristretto255_scalar_reduce", 2)
+_scalar_multiply = _bind("crypto_core_ristretto255_scalar_mul", 3)
+
+if os.name == "posix":
+    # rbcl unpacks libsodium into a temporary file at every import and leaves it there; by now it is loaded.
+    Path(rbcl._sodium._name).unlink(missing_ok=True)
+
+
+class InvalidElement(ValueError):
+    """Bytes that encode no group element canonically, or encode the identity; ``index`` is their row."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(f"element {index} is not a canonical ristretto255 encoding, or is the identity")
+        self.index = index
+
+
+class Scalar:
+    """A secret exponent; it prints as "secret" and cannot be pickled."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self, encoded: bytes) -> None:
+        if len(encoded) != SCALAR_BYTES:
+            raise ValueError(f"a scalar has {SCALAR_BYTES} bytes, got {len(encoded)}")
+        self._buffer = ctypes.create_string_buffer(encoded, SCALAR_BYTES)
+
+    @classmethod
+    def reduced(cls, wide: bytes) -> "Scalar":
+        """Reduce 64 uniform bytes modulo the group's order."""
+        if len(wide) != 64:
+            raise ValueError(f"a scalar is reduced from 64 bytes, got {len(wide)}")
+        scalar = cls(bytes(SCALAR_BYTES))
+        _scalar_reduce(scalar.address, wide)
+        return scalar
+
+    def __mul__(self, other: "Scalar") -> "Scalar":
+        product = Scalar(bytes(SCALAR_BYTES))
+        _scalar_multiply(product.address, self.address, other.address)
+        return product
+
+    def is_zero(self) -> bool:
+        """Whether it would send everything to the identity."""
+        return not any(self._buffer.raw)
+
+    @property
+    def address(self) -> int:
+        """Where libsodium reads it."""
+        return ctypes.addressof(self._buffer)
+
+    def __repr__(self) -> str:
+        return "Scalar(secret)"
+
+    def __reduce__(self) -> str:
+        raise TypeError("a secret scalar does not leave its process")
+
+
+def hash_to_group(ids: Sequence[bytes]) -> Elements:
+    """Hash ids to elements (N, 32): SHA-512 of a domain prefix and the id, then RFC 9496's one-way map (section 4.3.4)."""
+    elements_N32 = np.empty((len(ids), ELEMENT_BYTES), dtype=np.uint8)
+    out = elements_N32.ctypes.data
+    for row, identifier in enumerate(ids):
+        _from_hash(out + row * ELEMENT_BYTES, sha512(DOMAIN + identifier).digest())
+    return elements_N32
+
+
+def multiply(elements_N32: Elements, scalar: Scalar) -> Elements:
+    """Multiply every element by ``scalar``: the group operation of "x to the power s" in the papers.
+
+    Raises InvalidElement for an element that is the identity or not canonically encoded.
+    """
+    if elements_N32.ndim != 2 or elements_N32.shape[1] != ELEMENT_BYTES or elements_N32.dtype != np.uint8:
+        raise ValueError(f"elements are uint8 of shape (N, {ELEMENT_BYTES}), got {elements_N32.dtype} of {elements_N32.shape}")
+    elements_N32 = np.ascontiguousarray(elements_N32)
+    product_N32 = np.empty_like(elements_N32)
+    read, by, write = elements_N32.ctypes.data, scalar.address, product_N32.ctypes.data
+    for offset in range(0, elements_N32.nbytes, ELEMENT_BYTES):
+        if _multiply(write + offset, by, read + offset):
+            raise InvalidElement(offset // ELEMENT_BYTES)
+    return product_N32

@@ -1,0 +1,38 @@
+"""Where alignment's secrets come from: keys, shuffles and dummies are drawn from a cryptographic source."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tallystick.alignment.group import Scalar
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureRandom:
+    """Draws from ``source``, which gives that many uniformly random bytes: the operating system's, unless a test fixes it."""
+
+    source: Callable[[int], bytes] = os.urandom
+
+    def bytes(self, count: int) -> bytes:
+        """Draw bytes."""
+        return self.source(count)
+
+    def scalar(self) -> Scalar:
+        """Draw a secret exponent, uniform over the non-zero scalars."""
+        while True:
+            scalar = Scalar.reduced(self.bytes(64))
+            if not scalar.is_zero():
+                return scalar
+
+    def below(self, bound: int) -> int:
+        """Draw an integer from 0 to bound - 1; at least 128 bits more than needed make the bias negligible."""
+        width = bound.bit_length() // 8 + 17
+        return int.from_bytes(self.bytes(width), "little") % bound
+
+    def permutation(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """Draw a uniform permutation: the order of random 128-bit keys (two are equal with a chance below count^2 / 2^129)."""
+        keys_N2 = np.frombuffer(self.bytes(16 * count), dtype=np.uint64).reshape(count, 2)
+        return np.lexsort((keys_N2[:, 0], keys_N2[:, 1])).astype(np.int64, copy=False)

@@ -1,0 +1,172 @@
+"""Intersection against Python's sets, over memory channels with each role in a thread."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallystick.alignment import exchange
+from tallystick.alignment.group import hash_to_group
+from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, PeerStopped, ProtocolError
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+
+from .roles import error_of, in_threads
+
+RNG = SecureRandom()
+SETS = st.sets(st.binary(max_size=6), min_size=1, max_size=40)
+
+
+def intersect(label_ids, *feature_ids, **options):
+    """Run all roles; gives the label party's outcome and each feature party's (an exception where one was raised)."""
+    names = [f"feature{number}" for number in range(len(feature_ids))]
+    pairs = [memory_channels("label", name, timeout_s=20) for name in names]
+    return in_threads(
+        lambda: intersect_label_party(label_ids, [mine for mine, _ in pairs], rng=RNG, threads=1, **options),
+        *(
+            lambda ids=ids, channel=theirs: intersect_feature_party(ids, channel, rng=RNG, threads=1, **options)
+            for ids, (_, theirs) in zip(feature_ids, pairs, strict=True)
+        ),
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(label=SETS, features=st.lists(SETS, min_size=1, max_size=3), common=SETS)
+def test_finds_the_rows_that_all_have_in_one_order(label, features, common):
+    tables = [list(ids | common) for ids in (label, *features)]
+    outcomes = intersect(*tables)
+    aligned = [[table[row] for row in outcome.rows_N] for table, outcome in zip(tables, outcomes, strict=True)]
+    assert all(ids == aligned[0] for ids in aligned)
+    assert set(aligned[0]) == set.intersection(*map(set, tables))
+    assert len(aligned[0]) == outcomes[0].sizes["intersection"] == outcomes[1].sizes["intersection"]
+    assert outcomes[0].sizes["feature0"] == len(tables[1])
+    assert outcomes[1].sizes["label"] == len(tables[0])
+
+
+def test_several_chunks_and_unequal_sizes(monkeypatch):
+    monkeypatch.setattr(exchange, "CHUNK_ROWS", 7)
+    label, feature = [b"%d" % n for n in range(100)], [b"%d" % n for n in range(90, 111)]
+    ours, theirs = intersect(label, feature)
+    assert [label[row] for row in ours.rows_N] == [feature[row] for row in theirs.rows_N]
+    assert set(ours.rows_N) == set(range(90, 100))
+    assert ours.multiplications == theirs.multiplications == 121
+
+
+def test_order_does_not_depend_on_keys_or_on_the_order_of_the_table():
+    ids = [b"%d" % n for n in range(50)]
+    first, _ = intersect(ids, ids)
+    second, _ = intersect(ids[::-1], ids)
+    assert [ids[row] for row in first.rows_N] == [ids[::-1][row] for row in second.rows_N]
+    assert list(first.rows_N) != sorted(first.rows_N)
+
+
+def test_label_party_learns_pairwise_intersections_and_says_so():
+    ours, theirs, _ = intersect([b"a", b"b", b"c"], [b"a", b"b"], [b"b", b"c", b"d"])
+    assert ours.sizes == {"own": 3, "feature0": 2, "feature1": 3, "intersection": 1} | {
+        "intersection with feature0": 2,
+        "intersection with feature1": 2,
+    }
+    assert any("feature1 too" in sentence for sentence in ours.learnt)
+    assert theirs.sizes == {"own": 2, "label": 3, "intersection": 1}
+
+
+@pytest.mark.parametrize(("label", "feature"), [([], [b"x"]), ([b"x"], []), ([], [])])
+def test_an_empty_side_ends_both(label, feature):
+    for outcome in intersect(label, feature):
+        assert isinstance(outcome, DataError)
+        assert "needs ids on every side" in str(outcome)
+
+
+def test_no_common_id_ends_both():
+    for outcome in intersect([b"a"], [b"A", b"b"]):
+        assert isinstance(outcome, DataError)
+        assert "no id is common" in str(outcome)
+
+
+def test_duplicate_ids_end_both_without_telling_the_peer_how_many():
+    ours, theirs = intersect([b"a", b"b", b"a"], [b"a"])
+    assert isinstance(ours, DataError)
+    assert "1 of this side's 3 ids are duplicates" in str(ours)
+    assert isinstance(theirs, PeerStopped)
+    assert "duplicate" not in str(theirs)
+
+
+def test_a_peer_over_the_limit_ends_both():
+    channels = memory_channels("label", "feature", timeout_s=5)
+    ours, theirs = in_threads(
+        lambda: intersect_label_party([b"a"], [channels[0]], rng=RNG, max_rows=2),
+        lambda: intersect_feature_party([b"a", b"b", b"c"], channels[1], rng=RNG),
+    )
+    assert isinstance(ours, ProtocolError)
+    assert "feature announced 3 rows" in str(ours)
+    assert isinstance(theirs, PeerStopped)
+
+
+IDENTITY = bytes(32)
+NOT_CANONICAL = b"\xff" * 32
+
+
+@pytest.mark.parametrize("element", [IDENTITY, NOT_CANONICAL, b"\x01" + bytes(31)])
+def test_invalid_elements_are_refused_by_either_side(element):
+    rows = np.frombuffer(element, dtype=np.uint8).reshape(1, 32)
+
+    def as_feature(channel):
+        exchange.send_size(channel, "ids", 1)
+        channel.receive(exchange.Size)
+        exchange.send_list(channel, "feature party's blinded ids", rows)
+
+    def as_label(channel):
+        exchange.send_size(channel, "ids", 1)
+        channel.receive(exchange.Size)
+        exchange.send_list(channel, "label party's blinded ids", rows)
+
+    for error in (
+        error_of(lambda channel: intersect_label_party([b"a"], [channel], rng=RNG), as_feature),
+        error_of(lambda channel: intersect_feature_party([b"a"], channel, rng=RNG), as_label),
+    ):
+        assert isinstance(error, ProtocolError)
+        assert error.peer == "peer"
+        assert "blinded ids" in str(error)
+        assert "canonical" in str(error)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.zeros((2, 32), np.uint8), np.zeros((4, 32), np.uint8), np.zeros((3, 31), np.uint8), np.zeros((3, 32), np.int32)],
+    ids=["too few", "too many", "too short", "wrong type"],
+)
+def test_a_list_of_another_shape_is_refused(rows):
+    def cheat(channel):
+        exchange.send_size(channel, "ids", 3)
+        channel.receive(exchange.Size)
+        channel.send(exchange.Chunk(of="feature party's blinded ids", rows=Array.of(rows)))
+
+    error = error_of(lambda channel: intersect_label_party([b"a"], [channel], rng=RNG), cheat)
+    assert isinstance(error, ProtocolError)
+    assert "feature party's blinded ids" in str(error)
+
+
+def test_a_peer_that_repeats_an_id_is_refused(monkeypatch):
+    monkeypatch.setattr("tallystick.alignment.psi.check_ids", lambda *_, **__: None)
+    ours, theirs = intersect([b"a", b"b"], [b"b", b"b"])
+    assert isinstance(ours, ProtocolError)
+    assert "1 duplicates" in str(ours)
+    assert isinstance(theirs, PeerStopped)
+
+
+@pytest.mark.parametrize("places", [[0, 0], [0, 2], [-1, 0]])
+def test_places_that_are_none_are_refused(places):
+    def cheat(channel):
+        exchange.send_size(channel, "ids", 2)
+        channel.receive(exchange.Size)
+        exchange.receive_list(channel, "feature party's blinded ids", 2, shape=(32,))
+        exchange.send_list(channel, "label party's blinded ids", hash_to_group([b"x", b"y"]))
+        exchange.receive_list(channel, "label party's tags", 2, shape=(16,))
+        exchange.send_size(channel, "places of the joint rows", 2)
+        exchange.send_list(channel, "places of the joint rows", np.array(places, dtype=np.int64))
+
+    error = error_of(lambda channel: intersect_feature_party([b"a", b"b"], channel, rng=RNG), cheat)
+    assert isinstance(error, ProtocolError)
+    assert "places of the joint rows" in str(error)
