@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 
 from tallystick.errors import DataError
 from tallystick.evaluation.measure import Comparison
@@ -194,11 +195,11 @@ class Result(_Part, frozen=True, kw_only=True):
 
     def to_json(self) -> str:
         """Give the result as indented JSON; numbers that are not finite become null."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+        return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
 
     def to_dict(self) -> dict[str, Any]:
         """Give the result as what json.loads(to_json()) gives."""
-        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self))
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
         return found
 
 
@@ -268,6 +269,12 @@ def _shifted(phases: list[Phase], seconds: float) -> list[Phase]:
     return [
         phase if phase.started is None else msgspec.structs.replace(phase, started=phase.started + seconds) for phase in phases
     ]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a result holds {value!r} of {type(value)}; give plain numbers, texts, lists and dictionaries")
 
 
 def _merged_data(found: list[DataSummary]) -> DataSummary | None:

@@ -1,0 +1,318 @@
+"""Where things go on the page: from values to coordinates, and nothing else.
+
+Charts are drawn by charts.html.j2; wide ones are laid out in per cent of their track, so that text keeps its size
+on a narrow screen, square ones in the units of their own picture.
+"""
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tallystick.report.result import Attack, Phase, Training
+
+Point = tuple[float, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A mark on an axis."""
+
+    at: float
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Axis:
+    """A linear scale from values [low, high] to coordinates [start, end]."""
+
+    low: float
+    high: float
+    start: float = 0.0
+    end: float = 100.0
+
+    def at(self, value: float) -> float:
+        """Coordinate of a value, kept within the axis."""
+        share = (value - self.low) / (self.high - self.low)
+        return round(self.start + min(max(share, 0.0), 1.0) * (self.end - self.start), 2)
+
+    def ticks(self, count: int = 5) -> list[Tick]:
+        """About ``count`` round values on the axis."""
+        step = _round_step((self.high - self.low) / count)
+        digits = max(0, -math.floor(math.log10(step)))
+        first = math.ceil(self.low / step - 1e-9)
+        last = math.floor(self.high / step + 1e-9)
+        return [Tick(at=self.at(i * step), label=f"{i * step:,.{digits}f}") for i in range(first, last + 1)]
+
+
+def spanning(values: Sequence[float], *, start: float = 0.0, end: float = 100.0, floor: float | None = None) -> Axis:
+    """An axis with round ends around the values, from ``floor`` if given."""
+    low = min(values) if floor is None else floor
+    high = max([*values, low])
+    step = _round_step(max(high - low, abs(high) * 1e-3, 1e-9) / 5)
+    return Axis(
+        low=low if floor is not None else math.floor(low / step) * step,
+        high=(math.floor(high / step) + 1) * step,
+        start=start,
+        end=end,
+    )
+
+
+def _round_step(raw: float) -> float:
+    power = 10.0 ** math.floor(math.log10(raw))
+    return next(power * each for each in (1, 2, 2.5, 5, 10) if power * each >= raw * (1 - 1e-9))
+
+
+# --- line charts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line: its name in the legend, its colour class and its points as the picture's coordinates."""
+
+    name: str
+    colour: str  # "joint", "own" or "muted": a class of page.css
+    points: list[Point]
+    dashed: bool = False
+    dots: list[Point] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """The points as an SVG path."""
+        return "M" + "L".join(f"{x:g},{y:g}" for x, y in self.points)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plot:
+    """A framed chart in a picture of ``width`` x ``height`` units."""
+
+    title: str
+    summary: str  # for those who do not see it
+    width: int
+    height: int
+    x: Axis
+    y: Axis
+    x_label: str
+    y_label: str
+    series: list[Series]
+    x_ticks: list[Tick]
+    diagonal: bool = False
+    mark: Point | None = None
+    mark_label: str = ""
+
+
+LEFT, TOP, RIGHT, BOTTOM = 46, 12, 12, 42
+
+
+def _axes(width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> tuple[Axis, Axis]:
+    return (
+        Axis(low=x[0], high=x[1], start=LEFT, end=width - RIGHT),
+        Axis(low=y[0], high=y[1], start=height - BOTTOM, end=TOP),
+    )
+
+
+def _points(x: Axis, y: Axis, xs: Sequence[float], ys: Sequence[float]) -> list[Point]:
+    return [(x.at(a), y.at(b)) for a, b in zip(xs, ys, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """A line before it has a place: values, name and colour."""
+
+    name: str
+    colour: str
+    xs: Sequence[float]
+    ys: Sequence[float]
+
+
+def roc_plot(lines: Sequence[Line], summary: str) -> Plot:
+    """ROC curves in a square, above the diagonal of guessing."""
+    x, y = _axes(400, 396, (0, 1), (0, 1))
+    return Plot(
+        title="ROC curve",
+        summary=summary,
+        width=400,
+        height=396,
+        x=x,
+        y=y,
+        x_label="false positive rate",
+        y_label="true positive rate",
+        series=[
+            Series(name=line.name, colour=line.colour, points=_points(x, y, line.xs, line.ys), dashed=line.colour == "own")
+            for line in lines
+        ],
+        x_ticks=x.ticks(),
+        diagonal=True,
+    )
+
+
+def reliability_plot(lines: Sequence[Line], summary: str) -> Plot:
+    """Observed against predicted rate per bin, beside the diagonal of perfect calibration."""
+    top = spanning([value for line in lines for value in (*line.xs, *line.ys)], floor=0.0).high
+    x, y = _axes(400, 396, (0, min(top, 1.0)), (0, min(top, 1.0)))
+    series = [
+        Series(name=line.name, colour=line.colour, points=places, dots=places, dashed=line.colour == "own")
+        for line, places in ((line, _points(x, y, line.xs, line.ys)) for line in lines)
+    ]
+    return Plot(
+        title="Reliability",
+        summary=summary,
+        width=400,
+        height=396,
+        x=x,
+        y=y,
+        x_label="predicted probability",
+        y_label="observed rate",
+        series=series,
+        x_ticks=x.ticks(),
+        diagonal=True,
+    )
+
+
+def loss_plot(joint: Training, own: Training | None) -> Plot | None:
+    """Training and validation loss per epoch, the best epoch marked; None without two finite losses."""
+    lines = [
+        _loss_line("joint, training", "muted", joint, "train_loss"),
+        _loss_line("joint, validation", "joint", joint, "validation_loss"),
+        *([] if own is None else [_loss_line("own columns only, validation", "own", own, "validation_loss")]),
+    ]
+    lines = [line for line in lines if line.xs]
+    values = [value for line in lines for value in line.ys]
+    if len(values) < 2:
+        return None
+    last = max(max(line.xs) for line in lines)
+    first = min(min(line.xs) for line in lines)
+    span = spanning(values)
+    x, y = _axes(560, 340, (first, max(last, first + 1)), (span.low, span.high))
+    placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
+    best = next(
+        (
+            point
+            for line, points in placed
+            for epoch, point in zip(line.xs, points, strict=True)
+            if line.colour == "joint" and epoch == joint.best_epoch
+        ),
+        None,
+    )
+    step = max(1, math.ceil((last - first) / 10))
+    return Plot(
+        title="Loss per epoch",
+        summary="; ".join(f"{line.name}: from {line.ys[0]:.4g} to {line.ys[-1]:.4g}" for line in lines),
+        width=560,
+        height=340,
+        x=x,
+        y=y,
+        x_label="epoch",
+        y_label="loss",
+        series=[
+            Series(
+                name=line.name,
+                colour=line.colour,
+                points=points,
+                dots=points if len(points) <= 40 else [],
+                dashed=line.colour == "own",
+            )
+            for line, points in placed
+        ],
+        x_ticks=[Tick(at=x.at(epoch), label=str(int(epoch))) for epoch in range(int(first), int(last) + 1, step)],
+        mark=best,
+        mark_label=f"best: epoch {joint.best_epoch}",
+    )
+
+
+def _loss_line(name: str, colour: str, training: Training, loss: str) -> Line:
+    known = [(float(epoch.epoch), value) for epoch in training.history if (value := getattr(epoch, loss)) is not None]
+    return Line(name=name, colour=colour, xs=[epoch for epoch, _ in known], ys=[value for _, value in known])
+
+
+# --- tracks, in per cent of their width
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """A value with its interval on a track."""
+
+    at: float
+    low: float | None = None
+    high: float | None = None
+    since: float | None = None  # where a second value lies, from which this one moved
+
+
+def attack_track(attack: Attack) -> Track | None:
+    """An attack's AUC between 0.5 and 1."""
+    axis = Axis(low=0.5, high=1.0)
+    if attack.auc is None:
+        return None
+    return Track(
+        at=axis.at(attack.auc),
+        low=None if attack.low is None else axis.at(attack.low),
+        high=None if attack.high is None else axis.at(attack.high),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """A phase's place on the run's time line."""
+
+    phase: Phase
+    left: float
+    width: float
+
+
+def timeline(phases: Sequence[Phase]) -> tuple[list[Bar], Axis]:
+    """Place every phase after the one before it of the same party, unless it says when it started; in order of start."""
+    ends: dict[str, float] = {}
+    placed = []
+    for phase in phases:
+        start = ends.get(phase.party, 0.0) if phase.started is None else phase.started
+        ends[phase.party] = start + phase.seconds
+        placed.append((start, phase))
+    axis = Axis(low=0.0, high=max([*ends.values(), 1e-9]))
+    bars = [
+        Bar(phase=phase, left=axis.at(start), width=round(axis.at(start + phase.seconds) - axis.at(start), 2))
+        for start, phase in placed
+    ]
+    first: dict[str, float] = {}
+    for start, phase in placed:
+        first[phase.name] = min(start, first.get(phase.name, math.inf))
+    names = {name: rank for rank, name in enumerate(sorted(first, key=lambda name: first[name]))}
+    return sorted(bars, key=lambda bar: names[bar.phase.name]), axis
+
+
+# --- the stick
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stick:
+    """Outlines of the two halves of a tally stick, in a picture of 1000 x 100 units."""
+
+    stock: str
+    foil: str
+
+
+def stick(contract_hash: str) -> Stick:
+    """Cut a tally stick for a contract: equal hashes give equal notches on both halves, and on both sides' reports."""
+    cuts = hashlib.sha256(contract_hash.encode()).digest()
+    upper, lower, split, foil_end = 8.0, 92.0, 50.0, 868.0
+    notches = [(48 + 33.5 * i + cuts[i] % 9, 4 + cuts[i] / 24, 9 + cuts[i + 8] / 14) for i in range(24)]
+    grain = [(12 + i * 856 / 16, split + 3.2 * math.sin(cuts[i] / 40 + i * 0.9)) for i in range(17)]
+
+    def edge(y: float, inward: float) -> list[Point]:
+        return [point for x, half, deep in notches for point in ((x - half, y), (x, y + inward * deep), (x + half, y))]
+
+    stock = [
+        (12, upper),
+        *edge(upper, 1),
+        (980, upper),
+        (992, upper + 12),
+        (992, lower - 12),
+        (980, lower),
+        (foil_end + 12, lower),
+    ]
+    stock += [(foil_end + 12, grain[-1][1] - 1.5), *((x, y - 1.5) for x, y in reversed(grain))]
+    foil = [*((x, y + 1.5) for x, y in grain), (foil_end, lower), *reversed(edge(lower, -1)), (12, lower)]
+    return Stick(stock=_closed(stock), foil=_closed(foil))
+
+
+def _closed(points: Sequence[Point]) -> str:
+    return "M" + "L".join(f"{x:.1f},{y:.1f}" for x, y in points) + "Z"

@@ -1,0 +1,75 @@
+"""Numbers, times and sizes as people read them."""
+
+from collections.abc import Iterable
+from datetime import datetime
+from itertools import groupby
+from operator import attrgetter
+from typing import TypeVar
+
+from tallystick.evaluation.measure import MetricValue
+from tallystick.report.result import Attack
+
+T = TypeVar("T")
+
+
+NOTHING = "\N{EN DASH}"
+MINUS = "\N{MINUS SIGN}"
+
+
+def number(value: float | None, *, signed: bool = False) -> str:
+    """Four decimals below 10, fewer above, none from 1,000 on; a real minus sign."""
+    if value is None:
+        return NOTHING
+    large = abs(value)
+    form = ".4f" if large < 10 else ".2f" if large < 100 else ".1f" if large < 1000 else ".0f"
+    return f"{value:{'+' if signed else ''},{form}}".replace("-", MINUS)
+
+
+def interval_text(value: MetricValue, before: str = "", *, signed: bool = False) -> str:
+    """Give ``low to high`` after ``before``, or nothing without an interval."""
+    if value["low"] is None or value["high"] is None:
+        return ""
+    return f"{before}{number(value['low'], signed=signed)} to {number(value['high'], signed=signed)}"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds for people: 0.42 s, 12.3 s, 3 min 12 s, 2 h 5 min."""
+    if seconds is None:
+        return NOTHING
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    whole = round(seconds)
+    return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def size(count: float) -> str:
+    """Bytes for people, in powers of 1,000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 999.5:
+            return f"{count:.0f} {unit}" if unit == "B" or count >= 99.95 else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} TB"
+
+
+def moment(iso: str) -> str:
+    """An ISO 8601 time for people, or as it is if it is none."""
+    try:
+        found = datetime.fromisoformat(iso)
+    except ValueError:
+        return iso
+    return f"{found.day} {found:%B %Y, %H:%M %Z}".strip()
+
+
+def percent(share: float | None) -> str:
+    """A share for people: 0.2134 is 21.3 %."""
+    return NOTHING if share is None else f"{100 * share:.1f} %"
+
+
+def ends(attack: Attack) -> str:
+    """An attack's interval, or nothing."""
+    return "" if attack.low is None or attack.high is None else f"{number(attack.low)} to {number(attack.high)}"
+
+
+def in_runs(values: Iterable[T], name: str) -> list[tuple[str, list[T]]]:
+    """Group neighbours that are equal in the (dotted) attribute, so that a table names it once."""
+    return [(key, list(group)) for key, group in groupby(values, attrgetter(name))]

@@ -1,0 +1,211 @@
+"""Render a result into one HTML page that needs nothing but itself.
+
+The page loads nothing (its content policy forbids it), runs no script, and carries the result as JSON. Every value
+from the result is escaped. It shows what the result holds and computes nothing but where things go.
+"""
+
+import json
+import os
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from tallystick.errors import StorageError
+from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.evaluation.metrics import METRICS
+from tallystick.report import charts, formats
+from tallystick.report.result import Result, read_result
+from tallystick.report.words import headline, names_of, verdict
+
+
+def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Path:
+    """Write the report of ``result`` to ``path``, replacing what was there only once the page is complete.
+
+    Raises DataError if a dictionary is not a result, StorageError if the file cannot be written.
+    """
+    page, path = to_html(result), Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StorageError(f"the report {path} cannot be written: {error}; make room or choose another folder") from error
+    return path
+
+
+def to_html(result: Result | dict[str, Any]) -> str:
+    """Give the report of ``result`` as one page of HTML."""
+    shown = result if isinstance(result, Result) else read_result(result)
+    bars, clock = charts.timeline(shown.phases)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            r=shown,
+            css=Markup(_file("page.css")),  # noqa: S704 (our own file)
+            json=_script_json(shown.to_dict()),
+            headline=headline(shown),
+            names=names_of(shown),
+            colours=_party_colours(shown),
+            stick=charts.stick(shown.contract.hash),
+            lift=_lift(shown),
+            metrics=_metric_rows(shown.evaluation),
+            roc=_roc(shown),
+            reliability=_reliability(shown),
+            loss=charts.loss_plot(shown.training, shown.own_only_training) if shown.training else None,
+            bars=bars,
+            clock=clock,
+            sent=sum(phase.bytes_sent for phase in shown.phases),
+            received=sum(phase.bytes_received for phase in shown.phases),
+            attack_track=charts.attack_track,
+        )
+    )
+
+
+def _party_colours(result: Result) -> dict[str, str]:
+    """Colour class per party: the label party's is that of its own columns, the others take turns."""
+    others = [party.name for party in result.parties if party.role != "label"]
+    return {party.name: "own" for party in result.parties if party.role == "label"} | {
+        name: f"other{i % 3}" for i, name in enumerate(others)
+    }
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricRow:
+    """One metric of both models and their difference, with what the difference means."""
+
+    title: str
+    better: str  # "higher" or "lower"
+    joint: MetricValue
+    own: MetricValue | None
+    difference: MetricValue | None
+    verdict: str
+
+
+def _metric_rows(evaluation: Comparison | None) -> list[MetricRow]:
+    if evaluation is None:
+        return []
+    own, difference = evaluation["own_only"] or {}, evaluation["difference"] or {}
+    return [
+        MetricRow(
+            title=metric.title,
+            better="higher" if metric.higher_is_better else "lower",
+            joint=evaluation["joint"][name],
+            own=own.get(name),
+            difference=difference.get(name),
+            verdict=verdict(difference[name], metric) if name in difference else "unclear",
+        )
+        for name, metric in METRICS[evaluation["target"]].items()
+        if name in evaluation["joint"]
+    ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lift:
+    """The opening picture: the first metric of both models on one axis."""
+
+    axis: charts.Axis
+    ends: tuple[str, str]  # what the axis's ends mean
+    title: str
+    joint: charts.Track
+    own: charts.Track | None
+
+
+def _lift(result: Result) -> Lift | None:
+    evaluation = result.evaluation
+    if evaluation is None:
+        return None
+    name, metric = next(iter(METRICS[evaluation["target"]].items()))
+    joint = evaluation["joint"][name]
+    own = evaluation["own_only"][name] if evaluation["own_only"] else None
+    found = [value for each in (joint, own) if each for value in (each["value"], each["high"]) if value is not None]
+    if joint["value"] is None:
+        return None
+    axis, ends = charts.spanning(found, floor=0.0), ("no error", "")
+    if name == "auc":
+        low = 0.5 if min(found) >= 0.5 else 0.0
+        axis, ends = charts.Axis(low=low, high=1.0), ("guessing" if low else "all wrong", "perfect")
+    elif name == "accuracy":
+        axis, ends = charts.Axis(low=0.0, high=1.0), ("all wrong", "all right")
+    return Lift(
+        axis=axis,
+        ends=ends,
+        title=metric.title,
+        joint=_track(axis, joint, since=own["value"] if own else None),
+        own=_track(axis, own) if own and own["value"] is not None else None,
+    )
+
+
+def _track(axis: charts.Axis, value: MetricValue, since: float | None = None) -> charts.Track:
+    assert value["value"] is not None
+    return charts.Track(
+        at=axis.at(value["value"]),
+        low=None if value["low"] is None else axis.at(value["low"]),
+        high=None if value["high"] is None else axis.at(value["high"]),
+        since=None if since is None else axis.at(since),
+    )
+
+
+def _roc(result: Result) -> charts.Plot | None:
+    lines = [
+        charts.Line(name=name, colour=colour, xs=curve["false_positive_rate"], ys=curve["true_positive_rate"])
+        for name, colour, curves in _curves(result)
+        if (curve := curves["roc"]) is not None
+    ]
+    if not lines:
+        return None
+    shown = " and ".join(line.name for line in lines)
+    return charts.roc_plot(lines, f"True positive rate against false positive rate: {shown}. The metrics table holds the areas.")
+
+
+def _reliability(result: Result) -> charts.Plot | None:
+    lines = [
+        charts.Line(name=name, colour=colour, xs=curve["predicted"], ys=curve["observed"])
+        for name, colour, curves in _curves(result)
+        if (curve := curves["reliability"]) is not None
+    ]
+    if not lines:
+        return None
+    shown = " and ".join(line.name for line in lines)
+    return charts.reliability_plot(lines, f"Observed rate against predicted probability per bin of equal mass: {shown}.")
+
+
+def _curves(result: Result) -> list[tuple[str, str, Any]]:
+    curves = result.evaluation["curves"] if result.evaluation else {}
+    return [
+        (title, colour, curves[model])
+        for model, title, colour in (("own_only", "own columns only", "own"), ("joint", "joint", "joint"))
+        if model in curves
+    ]
+
+
+def _script_json(value: dict[str, Any]) -> Markup:
+    """JSON that cannot end the script element it stands in: <, > and & are written as escapes."""
+    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        number=formats.number,
+        duration=formats.duration,
+        size=formats.size,
+        moment=formats.moment,
+        interval=formats.interval_text,
+        percent=formats.percent,
+        ends=formats.ends,
+        in_runs=formats.in_runs,
+    )
+    return environment
+
+
+def _file(name: str) -> str:
+    return (resources.files("tallystick.report") / name).read_text(encoding="utf-8")

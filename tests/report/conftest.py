@@ -1,0 +1,246 @@
+"""A sample result: random scores of the demo's size, measured for real."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from tallystick.evaluation.measure import compare
+from tallystick.evaluation.metrics import TargetType
+from tallystick.report import result as r
+
+CONTRACT = """version: 1
+name: flights-delay
+parties:
+  carrier: {role: label}
+  weather: {role: feature}
+alignment: {method: intersection, keys: [{name: flight, normalise: [trim, lower]}]}
+target: {type: binary}
+training: {epochs: 8, batch_size: 512, mode: synchronous}
+seed: 1
+"""
+
+
+def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
+    rng = np.random.default_rng(seed)
+    own, more = rng.normal(size=rows), rng.normal(size=rows)
+    if target == "regression":
+        return compare(
+            target,
+            300 + 90 * own + 60 * more + 40 * rng.normal(size=rows),
+            300 + 90 * own + 55 * more,
+            300 + 90 * own,
+            generator=rng,
+        )
+    if target == "multiclass":
+        labels = rng.integers(0, 3, rows)
+        hint = np.eye(3)[labels]
+        return compare(target, labels, 1.6 * hint + rng.normal(size=(rows, 3)), hint + rng.normal(size=(rows, 3)), generator=rng)
+    joint = 0.75 * own + 0.72 * more - 1.4
+    labels = rng.random(rows) < 1 / (1 + np.exp(-joint))
+    return compare(target, labels, joint, 0.7 * own - 1.27, bins=15, generator=rng)
+
+
+def history(best: int, start: float, floor: float) -> list[r.Epoch]:
+    return [
+        r.Epoch(
+            epoch=i,
+            train_loss=floor - 0.012 + (start - floor) * np.exp(-i / 1.8) - 0.0022 * i,
+            validation_loss=floor + (start - floor) * np.exp(-i / 1.5) + 0.0016 * max(0, i - best) ** 1.5,
+            seconds=3.1 + 0.1 * (i % 3),
+        )
+        for i in range(1, 9)
+    ]
+
+
+def phases(party: str, other: float) -> list[r.Phase]:
+    return [
+        r.Phase(name="handshake", party=party, seconds=0.31, started=0.0, bytes_sent=2100, bytes_received=2100, messages=4),
+        r.Phase(
+            name="alignment",
+            party=party,
+            seconds=24.2,
+            started=0.4,
+            bytes_sent=int(20.9e6 * other),
+            bytes_received=int(20.9e6 / other),
+            messages=160,
+        ),
+        r.Phase(
+            name="training",
+            party=party,
+            seconds=31.4,
+            started=24.8,
+            bytes_sent=int(241e6 * other),
+            bytes_received=int(241e6 / other),
+            messages=7360,
+        ),
+        r.Phase(
+            name="evaluation",
+            party=party,
+            seconds=2.2,
+            started=67.0,
+            bytes_sent=int(17e6 * other),
+            bytes_received=int(1e5 / other),
+            messages=260,
+        ),
+    ]
+
+
+def sample_result(target: TargetType = "binary", party: str | None = None) -> r.Result:
+    """What the demo's report would hold: flights whose delays an airline foretells, with and without the weather."""
+    guarantee = "semi-honest, decisional Diffie-Hellman on ristretto255"
+    own = [] if party == "weather" else [r.Phase(name="own-columns baseline", party="carrier", seconds=10.6, started=56.3)]
+    return r.Result(
+        run_id="2026-01-31-0930-5f21",
+        party=party,
+        parties=[r.Party(name="carrier", role="label"), r.Party(name="weather", role="feature")],
+        contract=r.ContractInfo(
+            name="flights-delay",
+            hash="8f6b1d3c52aa90e4b7c1d2f3a4958677e8d9c0b1a2f3e4d5c6b7a8990f1e2d3c",
+            yaml=CONTRACT,
+            summary={
+                "target": target,
+                "batch size": 512,
+                "epochs": 8,
+                "optimizer": "adam, rate 0.001",
+                "cut after": "layer 2 of 4",
+                "seed": 1,
+            },
+        ),
+        started="2026-01-31T09:30:12+00:00",
+        seconds=69.8,
+        phases=[
+            *(phases("carrier", 1.0) if party != "weather" else []),
+            *own,
+            *(phases("weather", 0.97) if party != "carrier" else []),
+        ],
+        alignment=r.Alignment(
+            method="intersection",
+            sizes={"rows of carrier": 327_346, "rows of weather": 318_950, "rows in common": 310_112},
+            learnt=[
+                "carrier learnt how many ids weather has, and which are in common.",
+                "weather learnt how many ids carrier has, and which are in common.",
+            ],
+        ),
+        learnt=[
+            r.Learnt(
+                step="handshake",
+                party="carrier",
+                what="weather's certificate, version and contract hash",
+                guarantee="TLS 1.3, both sides verified",
+            ),
+            r.Learnt(
+                step="handshake",
+                party="weather",
+                what="carrier's certificate, version and contract hash",
+                guarantee="TLS 1.3, both sides verified",
+            ),
+            r.Learnt(
+                step="alignment",
+                party="carrier",
+                what="the size of weather's id set; which own ids weather has too",
+                guarantee=guarantee,
+            ),
+            r.Learnt(
+                step="alignment",
+                party="weather",
+                what="the size of carrier's id set; which own ids carrier has too",
+                guarantee=guarantee,
+            ),
+            r.Learnt(
+                step="training",
+                party="carrier",
+                what="a cut embedding of 128 numbers per row and step",
+                guarantee="no formal guarantee",
+            ),
+            r.Learnt(
+                step="training",
+                party="weather",
+                what="a cut gradient of 128 numbers per row and step: labels may leak through it",
+                guarantee="no formal guarantee",
+            ),
+            r.Learnt(step="evaluation", party="carrier", what="a cut embedding per test row", guarantee="no formal guarantee"),
+        ],
+        data=r.DataSummary(
+            rows={"train": 217_078, "validation": 31_012, "test": 62_022},
+            columns=[r.Columns(party="carrier", numeric=4, categorical=4), r.Columns(party="weather", numeric=11, categorical=5)],
+            notes=["9,430 flights without a known delay were left out.", "12 duplicate keys: the first row was kept."],
+        ),
+        model=[
+            r.ModelPart(party="weather", name="bottom model", layers="5 embeddings of width 4, 31-128-128", parameters=41_088),
+            r.ModelPart(party="carrier", name="bottom model", layers="4 embeddings of width 4, 20-128-128", parameters=20_004),
+            r.ModelPart(party="carrier", name="top model", layers="256-128-128-1", parameters=49_537),
+        ],
+        training=r.Training(
+            mode="synchronous", steps=3392, best_epoch=6, history=history(6, 0.62, 0.42), seconds=31.4, steps_per_s=108.0
+        ),
+        own_only_training=None
+        if party == "weather"
+        else r.Training(
+            mode="one process", steps=3392, best_epoch=5, history=history(5, 0.63, 0.455), seconds=10.6, steps_per_s=320.0
+        ),
+        evaluation=None if party == "weather" else evaluation(target),
+        versions={"tallystick": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "rbcl": "1.1.2", "grpcio": "1.85.1"},
+        sections=r.Sections(notes=["A sample: its scores are random numbers."]),
+    )
+
+
+def with_audits(result: r.Result) -> r.Result:
+    """Add the sections that later runs have."""
+    return msgspec.structs.replace(
+        result,
+        sections=r.Sections(
+            membership=r.Audit(
+                summary="Both sides trained on the union; label-majority leaks through the gradient's sign.",
+                attacks=[
+                    r.Attack(
+                        name="spectral", view="weather, from cut gradients", auc=0.5768, low=0.57, high=0.583, tpr_at_fpr_0=0.0
+                    ),
+                    r.Attack(
+                        name="direction",
+                        view="weather, from cut gradients",
+                        auc=0.628,
+                        low=0.624,
+                        high=0.632,
+                        tpr_at_fpr_0=0.256,
+                        note="certain about positives",
+                    ),
+                    r.Attack(name="identical embeddings", view="carrier, from cut embeddings", auc=None),
+                ],
+            ),
+            leakage=r.Audit(
+                defense="Marvell, power 4: no formal guarantee",
+                attacks=[
+                    r.Attack(name="norm", view="weather, from cut gradients", auc=0.972, low=0.96, high=0.98, tpr_at_fpr_0=0.4)
+                ],
+            ),
+            privacy=r.Privacy(
+                summary="Releases of carrier's labels under label differential privacy.",
+                releases=[
+                    r.Release(
+                        what="AUC of the test split",
+                        mechanism="per-bin histogram",
+                        protects="labels",
+                        epsilon=1.0,
+                        party="carrier",
+                        note="interval 0.761 to 0.769",
+                    )
+                ],
+                spent_epsilon=1.0,
+                cap_epsilon=4.0,
+            ),
+            notes=result.sections.notes,
+        ),
+    )
+
+
+@pytest.fixture
+def make() -> Callable[..., r.Result]:
+    return sample_result
+
+
+@pytest.fixture
+def make_audited() -> Callable[..., r.Result]:
+    return lambda *args, **more: with_audits(sample_result(*args, **more))
