@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args
+from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -89,7 +89,7 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
 
 def redacted(text: str) -> str:
     """Blank out the passwords of a URL or a connection string."""
-    text = re.sub(r"://([^:@/\s]*):.*@", r"://\1:***@", text)
+    text = re.sub(r"(:/{1,2})([^:@/\s]*):.*@", r"\1\2:***@", text)
     return re.sub(r"(?i)(password|passwd|pwd|secret|token)(\s*=\s*)('[^']*'|[^\s;&]+)", r"\1\2***", text)
 
 
@@ -209,17 +209,19 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
 
 
 def _model_at(model: type[Model], path: tuple[int | str, ...]) -> type[Model] | None:
-    """Find the model whose keys stand at ``path``, stepping through mappings and lists."""
+    """Find the model whose keys stand at ``path``, stepping through models, mappings and lists."""
     current: Any = model
     for step in path:
         if isinstance(current, type) and issubclass(current, Model):
             field = current.model_fields.get(str(step))
-            current = _inner(field.annotation) if field else None
+            current = _required(field.annotation) if field else None
+        else:
+            arguments = get_args(current)
+            current = _required(arguments[-1] if get_origin(current) is dict else arguments[0]) if arguments else None
     return current if isinstance(current, type) and issubclass(current, Model) else None
 
 
-def _inner(annotation: Any) -> Any:
-    """Strip mapping, list, optional and Annotated from around a model."""
-    if isinstance(annotation, type) and issubclass(annotation, Model):
-        return annotation
-    return next((found for argument in get_args(annotation) if (found := _inner(argument)) is not None), None)
+def _required(annotation: Any) -> Any:
+    """Strip ``| None`` from an annotation."""
+    arguments = get_args(annotation)
+    return arguments[0] if arguments and arguments[-1] is type(None) else annotation

@@ -1,0 +1,138 @@
+"""The profile of a table: what `tallystick check` shows a party of its own rows before anything is sent.
+
+A profile holds statistics of private rows. It stays on the party's machine.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import polars as pl
+
+from tallystick.config.contract import Alignment, Contract, Key
+from tallystick.config.party import PartyFile
+from tallystick.data.encoder import feature_columns
+from tallystick.data.keys import KeyReport, read_keys
+from tallystick.data.table import require_column
+from tallystick.data.text import as_text
+
+MOSTLY_MISSING = 0.9
+LEAKS = 0.999
+SHOWN_CLASSES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnProfile:
+    """One column at a glance; minimum and maximum are for numbers and times."""
+
+    name: str
+    type: str
+    use: str  # key, label, weight, time, numeric, categorical or unused
+    missing_share: float
+    distinct: int
+    minimum: str | None
+    maximum: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """A table at a glance."""
+
+    rows: int
+    keys: KeyReport
+    columns: tuple[ColumnProfile, ...]
+    label_balance: dict[str, float] | None  # class -> share; None for a feature party or a label with many values
+    warnings: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain values for JSON."""
+        return asdict(self)
+
+
+def profile(frame: pl.DataFrame, party: PartyFile, contract: Contract | None = None) -> Profile:
+    """Look at a party's table as the job would: keys, types, missing values, label balance, and what looks wrong.
+
+    Without a contract, keys are compared as they are written. Raises DataError for absent columns and unusable keys.
+    """
+    alignment = contract.alignment if contract else Alignment(keys=tuple(Key(name=name) for name in party.keys))
+    keys = read_keys(frame, columns=party.keys, alignment=alignment)
+    uses = _uses(frame, party)
+    columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)
+    label = require_column(frame, party.label, use="label") if party.label is not None else None
+    return Profile(
+        rows=frame.height,
+        keys=keys.report,
+        columns=columns,
+        label_balance=_balance(label) if label is not None else None,
+        warnings=tuple(_warnings(frame, columns, keys.report, label)),
+    )
+
+
+def _uses(frame: pl.DataFrame, party: PartyFile) -> dict[str, str]:
+    features = feature_columns(frame, party)
+    named = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
+    own = {party.label: "label", party.weight: "weight", party.time: "time"}
+    return named | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
+
+
+def _column(column: pl.Series, use: str) -> ColumnProfile:
+    missing = column.null_count() + (int(column.is_nan().sum()) if column.dtype.is_float() else 0)
+    ordered = column.dtype.is_numeric() or column.dtype.is_temporal()
+    lowest, highest = (column.min(), column.max()) if ordered else (None, None)
+    return ColumnProfile(
+        name=column.name,
+        type=str(column.dtype),
+        use=use,
+        missing_share=missing / max(len(column), 1),
+        distinct=column.drop_nulls().n_unique() if not column.dtype.is_nested() else 0,
+        minimum=None if lowest is None else str(lowest),
+        maximum=None if highest is None else str(highest),
+    )
+
+
+def _balance(label: pl.Series) -> dict[str, float] | None:
+    text = as_text(label).drop_nulls()
+    if not 0 < text.n_unique() <= SHOWN_CLASSES:
+        return None
+    counts = text.value_counts(sort=True, normalize=True, name="share")
+    return dict(sorted(zip(counts.get_column(label.name).to_list(), counts.get_column("share").to_list(), strict=True)))
+
+
+def _warnings(frame: pl.DataFrame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:
+    lines = []
+    if keys.null_rows:
+        lines.append(f"{keys.null_rows} of {keys.rows} rows have no key")
+    if keys.duplicated_keys:
+        lines.append(f"{keys.duplicated_keys} keys stand in more than one row; {keys.duplicate_rows} rows are left out")
+    for column in columns:
+        if column.use not in ("numeric", "categorical"):
+            continue
+        values = frame.get_column(column.name)
+        if column.missing_share >= MOSTLY_MISSING:
+            lines.append(f"column {column.name!r} is missing in {column.missing_share:.0%} of rows")
+        if column.distinct <= 1 and column.missing_share in (0, 1):
+            lines.append(f"column {column.name!r} is constant; it will be left out")
+        if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
+            lines.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
+        if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
+            lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
+        if label is not None and column.distinct > 1 and _gives_away(values, label):
+            lines.append(f"column {column.name!r} all but equals the label; is it known before the label is? (leakage)")
+    if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
+        lines.append(f"label column {label.name!r} has {infinite} infinite numbers")
+    return lines
+
+
+def _gives_away(values: pl.Series, label: pl.Series) -> bool:
+    """Say whether a column determines the label: a correlation of one, or few values each with one label."""
+    pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
+    if pair.height < 3:
+        return False
+    if values.dtype.is_numeric() and label.dtype.is_numeric():
+        correlation = pair.select(pl.corr(pl.col("value").cast(pl.Float64), pl.col("label").cast(pl.Float64))).item()
+        if correlation is not None and abs(correlation) > LEAKS:
+            return True
+    groups = pair.group_by("value").agg(pl.len(), pl.col("label").n_unique().alias("labels"))
+    few = groups.height <= max(2, pair.height // 10)
+    pure = groups.filter(pl.col("labels") == 1).get_column("len").sum() / pair.height
+    return bool(few and pair.get_column("label").n_unique() > 1 and pure >= LEAKS)

@@ -1,0 +1,207 @@
+"""The contract: what is accepted, what its errors say, and when two contracts are the same."""
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.config.contract import ROLE_ALIASES, Contract, differences, load_contract, parse_contract
+from tallystick.config.reading import Model
+from tallystick.errors import ConfigError
+
+BASE: dict[str, Any] = {
+    "name": "job",
+    "parties": {"carrier": {"role": "label"}, "weather": {"role": "feature"}},
+    "alignment": {"keys": [{"name": "flight", "normalise": ["trim", "lower"]}]},
+}
+
+BASE_JSON = parse_contract(BASE).canonical_json()
+
+
+def changed(**paths: Any) -> dict[str, Any]:
+    """The base with keys set, a__b for a.b."""
+    data = copy.deepcopy(BASE)
+    for path, value in paths.items():
+        *folders, last = path.split("__")
+        place = data
+        for folder in folders:
+            place = place.setdefault(folder, {})
+        place[last] = value
+    return data
+
+
+def error(data: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_contract(data, source="contract.yaml")
+    return str(caught.value)
+
+
+def write(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "contract.yaml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("paths", "line"),
+    [
+        ({"training__batch_size": 0}, "contract.yaml: training.batch_size = 0: must be at least 1"),
+        ({"training__batch_size": 1.5}, "contract.yaml: training.batch_size = 1.5: must be a whole number"),
+        ({"training__batch_size": True}, "contract.yaml: training.batch_size = true: must be a whole number"),
+        ({"training__learning_rate": "fast"}, 'contract.yaml: training.learning_rate = "fast": must be a number'),
+        ({"training__learning_rate": float("nan")}, "contract.yaml: training.learning_rate = NaN: must be a finite number"),
+        ({"training__optimizer": "adamw"}, 'contract.yaml: training.optimizer = "adamw": must be adam or sgd'),
+        ({"training__epoch": 3}, "contract.yaml: training.epoch: is not a known key; did you mean epochs?"),
+        ({"trainin": {}}, "contract.yaml: trainin: is not a known key; did you mean training?"),
+        ({"parties__weather": {"role": "feature", "rol": 1}}, "contract.yaml: parties.weather.rol: is not a known key; did you mean role?"),
+        ({"model__hidden": []}, "contract.yaml: model.hidden = []: must be a list of at least 1"),
+        ({"model__hidden": [8, 0]}, "contract.yaml: model.hidden.1 = 0: must be at least 1"),
+        ({"model__hidden": 8}, "contract.yaml: model.hidden = 8: must be a list, such as [a, b]"),
+        ({"model__cut_after": 5}, "contract.yaml: model.cut_after = 5: must be at most 4, the number of layers in model.hidden"),
+        ({"model__wide": "yes"}, 'contract.yaml: model.wide = "yes": must be true or false'),
+        ({"model__top": "mine"}, 'contract.yaml: model.top = "mine": must be an import path, such as "package.module:Class"'),
+        ({"model__bottoms": {"shop": "a:B"}}, "contract.yaml: model.bottoms.shop: is not a party with a table; allowed"),
+        ({"target": {"type": "multiclass"}}, "contract.yaml: target.classes = 2: must be at least 3 for target.type = multiclass"),
+        ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: goes with target.type = multiclass only"),
+        ({"split": {"validation": 0.5, "test": 0.5}}, "contract.yaml: split.validation + split.test = 1: must be below 1"),
+        ({"split": {"validation": 0}}, "contract.yaml: split.validation = 0: must be above 0, or set training.patience to null"),
+        ({"network": {"heartbeat_s": 9, "deadline_s": 3}}, "network.heartbeat_s = 9: must be below network.deadline_s = 3"),
+        ({"parties": {"a": {"role": "label"}, "b": {"role": "guest"}}}, "contract.yaml: parties: 2 label parties; exactly one"),
+        ({"parties": {"a": {"role": "label"}}}, "contract.yaml: parties: no feature party; at least one"),
+        ({"parties": {"a": {"role": "boss"}}}, 'contract.yaml: parties.a.role = "boss": must be label, feature or helper'),
+        ({"parties": {"A b": {"role": "label"}}}, "contract.yaml: parties.A b"),
+        ({"parties__h": {"role": "helper"}}, "only alignment.method = union-with-helper has one"),
+        ({"alignment__method": "union-with-helper"}, "0 helpers; alignment.method = union-with-helper needs exactly one"),
+        ({"alignment__method": "union", "parties__third": {"role": "host"}}, "takes exactly one feature party, found 2"),
+        ({"alignment__keys": [{"name": "a"}, {"name": "a"}]}, 'alignment.keys = ["a", "a"]: each key name must be given once'),
+        ({"alignment__keys": [{"name": "a", "normalise": ["strip"]}]}, 'alignment.keys.0.normalise.0 = "strip": must be trim, lower'),
+        ({"seed": -1}, "contract.yaml: seed = -1: must be at least 0"),
+        ({"version": 2}, "contract.yaml: version = 2: must be 1"),
+    ],
+)
+def test_error_names_key_value_and_what_is_allowed(paths: dict[str, Any], line: str) -> None:
+    assert line in error(changed(**paths))
+
+
+def test_all_problems_are_listed_at_once() -> None:
+    lines = error(changed(training__batch_size=0, training__epochs=0, seed="x")).splitlines()
+    assert [line.split(" = ")[0] for line in lines] == [
+        "contract.yaml: training.epochs",
+        "contract.yaml: training.batch_size",
+        "contract.yaml: seed",
+    ]
+
+
+def test_missing_key_says_what_it_is() -> None:
+    data = changed()
+    del data["name"]
+    assert "contract.yaml: name: is missing; it says: name of the job" in error(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "must hold `key: value` lines, found nothing"),
+        ("- a\n", "must hold `key: value` lines, found list"),
+        ("name: a\nname: b\n", 'line 2: the key "name" is given twice'),
+        ("name: [a\n", "line 2: expected ',' or ']'"),
+        ("a: &x 1\nb: *x\n", "line 2: aliases (*name) are not read here"),
+        ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+    ],
+)
+def test_unreadable_yaml(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_contract(write(tmp_path, text))
+    assert message in str(caught.value)
+
+
+def test_absent_and_binary_files(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        load_contract(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match="not UTF-8"):
+        load_contract(tmp_path / "binary.yaml")
+
+
+def test_yaml_scalars_mean_what_they_look_like(tmp_path: Path) -> None:
+    text = yaml.safe_dump(changed()).replace("name: job", "name: no") + "training: {learning_rate: 1e-3, patience: null}\n"
+    contract = load_contract(write(tmp_path, text))
+    assert (contract.name, contract.training.learning_rate, contract.training.patience) == ("no", 0.001, None)
+
+
+def test_aliases_layout_and_defaults_do_not_change_the_hash(tmp_path: Path) -> None:
+    plain = parse_contract(BASE)
+    for alias, role in ROLE_ALIASES.items():
+        if role == "helper":
+            continue
+        name = "carrier" if role == "label" else "weather"
+        assert parse_contract(changed(**{f"parties__{name}": {"role": alias}})).hash == plain.hash
+    spelt = parse_contract(json.loads(plain.canonical_json()))
+    turned = parse_contract(dict(reversed(BASE.items())))
+    assert spelt.hash == turned.hash == plain.hash == load_contract(write(tmp_path, yaml.safe_dump(BASE))).hash
+    assert parse_contract(changed(seed=2)).hash != plain.hash
+    assert parse_contract(changed(training__learning_rate=1)).hash == parse_contract(changed(training__learning_rate=1.0)).hash
+
+
+def test_parties_by_role() -> None:
+    parties = {name: {"role": role} for name, role in (("z", "host"), ("l", "active"), ("a", "passive"))}
+    contract = parse_contract(changed(parties=parties))
+    assert (contract.label_party, contract.feature_parties, contract.helper) == ("l", ("a", "z"), None)
+    assert contract.role_of("z") == "feature"
+    helped = parse_contract(changed(parties__h={"role": "arbiter"}, alignment__method="union-with-helper"))
+    assert helped.helper == "h"
+
+
+def test_differences_name_the_key_and_both_values() -> None:
+    own, theirs = parse_contract(BASE), parse_contract(changed(training__batch_size=256, model__hidden=[8, 8]))
+    assert differences(own.canonical_json(), own.canonical_json()) == []
+    assert differences(own.canonical_json(), theirs.canonical_json()) == [
+        "model.hidden.0: ours 128, theirs 8",
+        "model.hidden.1: ours 128, theirs 8",
+        "model.hidden.2: ours 128, theirs absent",
+        "model.hidden.3: ours 128, theirs absent",
+        "training.batch_size: ours 512, theirs 256",
+    ]
+
+
+@given(st.one_of(st.text(), st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)).map(json.dumps)))
+def test_differences_survive_whatever_a_peer_sends(theirs: str) -> None:
+    lines = differences(BASE_JSON, theirs)
+    assert 1 <= len(lines) <= 51
+    assert all(line.isprintable() and len(line) < 400 for line in lines)
+
+
+def test_deeply_nested_peer_contract_is_refused() -> None:
+    lines = differences(parse_contract(BASE).canonical_json(), "[" * 100_000 + "]" * 100_000)
+    assert lines == ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
+
+
+def keys_of(model: type[Model], prefix: str = "") -> list[str]:
+    """Every key path of a config model; mapping and list levels show as NAME and []."""
+    found = []
+    for name, field in model.model_fields.items():
+        assert field.description, f"{model.__name__}.{name} has no description"
+        found.append(f"{prefix}{name}")
+        inner = [model_in for model_in in _models(field.annotation)]
+        for child in inner:
+            found += keys_of(child, f"{prefix}{name}.")
+    return found
+
+
+def _models(annotation: Any) -> list[type[Model]]:
+    if isinstance(annotation, type) and issubclass(annotation, Model):
+        return [annotation]
+    return [model for argument in getattr(annotation, "__args__", ()) for model in _models(argument)]
+
+
+def test_every_key_is_documented() -> None:
+    from tallystick.config.party import PartyFile
+
+    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
+    missing = [key for model in (Contract, PartyFile) for key in keys_of(model) if f"`{key}`" not in text]
+    assert missing == []
