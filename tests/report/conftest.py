@@ -1,6 +1,7 @@
 """A sample result: random scores of the demo's size, measured for real."""
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -23,6 +24,7 @@ seed: 1
 """
 
 
+@cache
 def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     own, more = rng.normal(size=rows), rng.normal(size=rows)
@@ -92,6 +94,7 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
     """What the demo's report would hold: flights whose delays an airline foretells, with and without the weather."""
     guarantee = "semi-honest, decisional Diffie-Hellman on ristretto255"
     own = [] if party == "weather" else [r.Phase(name="own-columns baseline", party="carrier", seconds=10.6, started=56.3)]
+    losses = [] if party == "weather" else history(6, 0.62, 0.42)
     return r.Result(
         run_id="2026-01-31-0930-5f21",
         party=party,
@@ -174,7 +177,12 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
             r.ModelPart(party="carrier", name="top model", layers="256-128-128-1", parameters=49_537),
         ],
         training=r.Training(
-            mode="synchronous", steps=3392, best_epoch=6, history=history(6, 0.62, 0.42), seconds=31.4, steps_per_s=108.0
+            mode="synchronous",
+            steps=3392,
+            best_epoch=6,
+            history=losses,
+            seconds=31.4,
+            steps_per_s=108.0,
         ),
         own_only_training=None
         if party == "weather"

@@ -101,7 +101,7 @@ class Plot:
     mark_label: str = ""
 
 
-LEFT, TOP, RIGHT, BOTTOM = 46, 12, 12, 42
+LEFT, TOP, RIGHT, BOTTOM = 58, 12, 12, 42
 
 
 def _axes(width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> tuple[Axis, Axis]:
@@ -284,34 +284,33 @@ def timeline(phases: Sequence[Phase]) -> tuple[list[Bar], Axis]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stick:
-    """Outlines of the two halves of a tally stick, in a picture of 1000 x 100 units."""
+    """Outlines of the two halves of a tally stick and the tips of its notches, in a picture of 1000 x 100 units."""
 
     stock: str
     foil: str
+    scores: list[tuple[float, float, float]]  # x, upper tip, lower tip
 
 
 def stick(contract_hash: str) -> Stick:
-    """Cut a tally stick for a contract: equal hashes give equal notches on both halves, and on both sides' reports."""
+    """Cut a tally stick for a contract: equal hashes give equal notches on both halves, and on both sides' reports.
+
+    The stock, with the handle, is the label party's; the foil is the others'.
+    """
     cuts = hashlib.sha256(contract_hash.encode()).digest()
-    upper, lower, split, foil_end = 8.0, 92.0, 50.0, 868.0
-    notches = [(48 + 33.5 * i + cuts[i] % 9, 4 + cuts[i] / 24, 9 + cuts[i + 8] / 14) for i in range(24)]
-    grain = [(12 + i * 856 / 16, split + 3.2 * math.sin(cuts[i] / 40 + i * 0.9)) for i in range(17)]
+    upper, lower, split, end = 6.0, 94.0, 50.0, 862.0
+    notches = [(44 + 33.6 * i + cuts[i] % 11, 3 + cuts[i] / 32, 8 + cuts[i + 8] / 12) for i in range(24)]
+    xs = [8 + i * (end - 8) / 60 for i in range(61)]
+    grain = [(x, split + 2.6 * math.sin(x / 70 + cuts[0]) + 1.4 * math.sin(x / 23 + cuts[1])) for x in xs]
 
     def edge(y: float, inward: float) -> list[Point]:
         return [point for x, half, deep in notches for point in ((x - half, y), (x, y + inward * deep), (x + half, y))]
 
-    stock = [
-        (12, upper),
-        *edge(upper, 1),
-        (980, upper),
-        (992, upper + 12),
-        (992, lower - 12),
-        (980, lower),
-        (foil_end + 12, lower),
-    ]
-    stock += [(foil_end + 12, grain[-1][1] - 1.5), *((x, y - 1.5) for x, y in reversed(grain))]
-    foil = [*((x, y + 1.5) for x, y in grain), (foil_end, lower), *reversed(edge(lower, -1)), (12, lower)]
-    return Stick(stock=_closed(stock), foil=_closed(foil))
+    stock = [(8, upper + 2), (10, upper), *edge(upper, 1), (984, upper), (994, upper + 10), (998, split), (994, lower - 10)]
+    stock += [(984, lower), (end + 10, lower), (end + 10, grain[-1][1] - 1.5), *((x, y - 1.5) for x, y in reversed(grain))]
+    foil = [*((x, y + 1.5) for x, y in grain), (end, lower), *reversed(edge(lower, -1)), (10, lower), (8, lower - 2)]
+    return Stick(
+        stock=_closed(stock), foil=_closed(foil), scores=[(round(x, 1), upper + deep, lower - deep) for x, _, deep in notches]
+    )
 
 
 def _closed(points: Sequence[Point]) -> str:

@@ -6,9 +6,6 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
-from tallystick.evaluation.measure import MetricValue
-from tallystick.report.result import Attack
-
 T = TypeVar("T")
 
 
@@ -16,28 +13,28 @@ NOTHING = "\N{EN DASH}"
 MINUS = "\N{MINUS SIGN}"
 
 
-def number(value: float | None, *, signed: bool = False) -> str:
-    """Four decimals below 10, fewer above, none from 1,000 on; a real minus sign."""
+def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str:
+    """``digits`` decimals below 10, fewer above, none from 1,000 on; a real minus sign."""
     if value is None:
         return NOTHING
     large = abs(value)
-    form = ".4f" if large < 10 else ".2f" if large < 100 else ".1f" if large < 1000 else ".0f"
+    form = f".{digits}f" if large < 10 else ".2f" if large < 100 else ".1f" if large < 1000 else ".0f"
     return f"{value:{'+' if signed else ''},{form}}".replace("-", MINUS)
 
 
-def interval_text(value: MetricValue, before: str = "", *, signed: bool = False) -> str:
-    """Give ``low to high`` after ``before``, or nothing without an interval."""
-    if value["low"] is None or value["high"] is None:
+def interval(low: float | None, high: float | None, *, signed: bool = False, digits: int = 4) -> str:
+    """Give ``low to high``, or nothing where there is no interval."""
+    if low is None or high is None:
         return ""
-    return f"{before}{number(value['low'], signed=signed)} to {number(value['high'], signed=signed)}"
+    return f"{number(low, signed=signed, digits=digits)} to {number(high, signed=signed, digits=digits)}"
 
 
 def duration(seconds: float | None) -> str:
     """Seconds for people: 0.42 s, 12.3 s, 3 min 12 s, 2 h 5 min."""
     if seconds is None:
         return NOTHING
-    if seconds < 60:
-        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    if seconds < 59.95:
+        return f"{seconds:.2f} s" if seconds < 9.995 else f"{seconds:.1f} s"
     whole = round(seconds)
     return f"{whole // 60} min {whole % 60} s" if whole < 3600 else f"{whole // 3600} h {whole % 3600 // 60} min"
 
@@ -63,11 +60,6 @@ def moment(iso: str) -> str:
 def percent(share: float | None) -> str:
     """A share for people: 0.2134 is 21.3 %."""
     return NOTHING if share is None else f"{100 * share:.1f} %"
-
-
-def ends(attack: Attack) -> str:
-    """An attack's interval, or nothing."""
-    return "" if attack.low is None or attack.high is None else f"{number(attack.low)} to {number(attack.high)}"
 
 
 def in_runs(values: Iterable[T], name: str) -> list[tuple[str, list[T]]]:

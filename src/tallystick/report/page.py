@@ -7,6 +7,7 @@ from the result is escaped. It shows what the result holds and computes nothing 
 import json
 import os
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -190,6 +191,7 @@ def _script_json(value: dict[str, Any]) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
 
 
+@cache
 def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
@@ -199,9 +201,8 @@ def _environment() -> Environment:
         duration=formats.duration,
         size=formats.size,
         moment=formats.moment,
-        interval=formats.interval_text,
+        interval=formats.interval,
         percent=formats.percent,
-        ends=formats.ends,
         in_runs=formats.in_runs,
     )
     return environment

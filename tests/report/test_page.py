@@ -1,0 +1,226 @@
+"""The page stands alone, hurts nobody and says what the numbers say."""
+
+import json
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import msgspec
+import pytest
+
+from tallystick.errors import DataError, StorageError
+from tallystick.report import Result, render, to_html
+from tallystick.report.formats import duration, number, size
+from tallystick.report.result import Attack, Epoch, Learnt, Party, Training
+from tallystick.report.words import headline
+
+VOID = {"meta", "br", "link", "img", "input", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that elements nest, and collects tags, attributes, text and the embedded result."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text: list[str] = []
+        self.result = ""
+        self.feed(page)
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open[-1:] == ["script"]:
+            self.result += data
+        elif self.open[-1:] != ["style"]:
+            self.text.append(data.strip())
+
+
+def words(page: str) -> str:
+    return re.sub(r"\s+", " ", " ".join(Page(page).text))
+
+
+@pytest.fixture(params=["binary", "multiclass", "regression", "feature party", "audited", "bare"])
+def shown(request, make, make_audited) -> Result:
+    bare = Result(
+        run_id="r", party=None, parties=[Party(name="a", role="label")], contract=make().contract, started="soon", seconds=0.0
+    )
+    return {
+        "audited": make_audited,
+        "feature party": lambda: make(party="weather"),
+        "bare": lambda: bare,
+    }.get(request.param, lambda: make(request.param))()
+
+
+def test_page_nests_and_stands_alone(shown: Result) -> None:
+    page = to_html(shown)
+    assert len(page) < 200_000
+    assert "default-src 'none'" in page
+    parsed = Page(page)
+    tags = {tag for tag, _ in parsed.tags}
+    assert not tags & {"link", "img", "iframe", "object", "embed", "form", "base"}
+    assert [attributes["type"] for tag, attributes in parsed.tags if tag == "script"] == ["application/json"]
+    for _, attributes in parsed.tags:
+        assert not [name for name in attributes if name.startswith("on") or name in ("src", "srcset", "action", "xlink:href")]
+        assert (attributes.get("href") or "#").startswith("#")
+    assert not re.search(r"https?:|//[a-z]|url\(|@import", page.split('<script type="application/json"')[0])
+
+
+def test_embedded_json_is_the_result(shown: Result) -> None:
+    found = json.loads(Page(to_html(shown)).result)
+    assert found == shown.to_dict()
+    assert to_html(found) == to_html(shown)
+
+
+def test_links_and_labels_lead_somewhere(shown: Result) -> None:
+    parsed = Page(to_html(shown))
+    ids = [attributes["id"] for _, attributes in parsed.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    for tag, attributes in parsed.tags:
+        if tag == "a":
+            assert attributes["href"][1:] in ids
+        if "aria-labelledby" in attributes:
+            assert attributes["aria-labelledby"] in ids
+        if tag == "svg":
+            assert attributes.get("aria-hidden") == "true" or attributes.get("aria-label")
+
+
+def test_hostile_text_is_shown_not_run(make_audited) -> None:
+    """Every text of the result is replaced by one that tries to leave its element or attribute."""
+    evil = "</script><script>alert('x')</script>\"><img src=x onerror=alert(1)>{{ 7 * 7 }}&"
+    keep = {"binary", "label", "feature", "joint", "own_only", "roc", "reliability"}
+
+    def poison(value: Any) -> Any:
+        if isinstance(value, str):
+            return value if value in keep else evil + value
+        if isinstance(value, list):
+            return [poison(each) for each in value]
+        return {key: poison(each) for key, each in value.items()} if isinstance(value, dict) else value
+
+    given = make_audited().to_dict()
+    for table, part in (("data", "rows"), ("alignment", "sizes"), ("contract", "summary")):
+        given[table][part] = {evil + key: value for key, value in given[table][part].items()}
+    given["versions"] = {evil: "1"}
+    poisoned = poison(given)
+    page = to_html(poisoned)
+    parsed = Page(page)
+    assert not {tag for tag, _ in parsed.tags} & {"img"}
+    assert [tag for tag, _ in parsed.tags].count("script") == 1
+    assert json.loads(parsed.result) == poisoned
+    assert "49" + "&amp;" not in page
+    assert "{{ 7 * 7 }}" in " ".join(parsed.text)
+
+
+def test_headline_says_what_the_interval_says(make) -> None:
+    result = make()
+    assert headline(result).title.startswith("Joining raised AUC from 0.6")
+    assert headline(make("regression")).title.startswith("Joining lowered RMSE from ")
+    assert "carrier kept them" in headline(make(party="weather")).text
+
+    def with_difference(value: float, low: float | None, high: float | None) -> str:
+        difference = {**result.evaluation["difference"], "auc": {"value": value, "low": low, "high": high, "reason": None}}
+        told = headline(msgspec.structs.replace(result, evaluation={**result.evaluation, "difference": difference}))
+        return f"{told.title}: {told.text}"
+
+    assert "made no clear difference to AUC" in with_difference(0.004, -0.001, 0.009)
+    assert "fall behind" in with_difference(-0.02, -0.03, -0.01)
+    assert "by 0.020 (95 % interval 0.010 to 0.030)" in with_difference(-0.02, -0.03, -0.01)
+    assert "did not change AUC" in with_difference(0.0, None, None)
+    assert "beat" in with_difference(0.004, None, None)
+
+    alone = msgspec.structs.replace(result, evaluation={**result.evaluation, "own_only": None, "difference": None})
+    assert headline(alone).title.startswith("The joint model reaches AUC 0.7")
+    assert "carrier alone" not in words(to_html(alone))
+
+
+def test_metrics_without_a_value_are_explained(make) -> None:
+    result = make()
+    nothing = {"value": None, "low": None, "high": None, "reason": "only one class occurs"}
+    for models in (("joint",), ("own_only", "difference"), ("joint", "own_only", "difference")):
+        evaluation = dict(result.evaluation)
+        for model in models:
+            evaluation[model] = dict.fromkeys(evaluation[model], nothing)
+        evaluation["curves"] = {"joint": {"roc": None, "reliability": None}}
+        text = words(to_html(msgspec.structs.replace(result, evaluation=evaluation)))
+        assert "only one class occurs" in text
+
+
+def test_feature_party_sees_no_curve_and_no_metric(make) -> None:
+    text = words(to_html(make(party="weather")))
+    assert "as weather saw it" in text
+    assert "Metrics stay with the label party" in text
+    for hidden in ("ROC", "Reliability", "Every metric", "validation loss"):
+        assert hidden not in text
+
+
+def test_audits_and_budget_are_shown_when_present(make, make_audited) -> None:
+    plain, audited = words(to_html(make())), words(to_html(make_audited()))
+    for section in ("Who is in the intersection?", "Do the labels leak?", "Privacy budget"):
+        assert section not in plain
+        assert section in audited
+    assert "25.6 %" in audited
+    assert "no formal guarantee" in plain
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"training": Training(mode="synchronous", steps=0)},
+        {"training": Training(mode="m", steps=1, best_epoch=1, history=[Epoch(epoch=1, train_loss=0.5, validation_loss=0.5)])},
+        {"training": Training(mode="m", steps=1, history=[Epoch(epoch=1, train_loss=None)])},
+        {"phases": [], "learnt": [], "data": None, "alignment": None},
+        {"seconds": 0, "parties": [Party(name=n, role="feature") for n in "bcdef"]},
+        {"learnt": [Learnt(step="s", party="a stranger", what="w", guarantee="No formal guarantee")]},
+    ],
+)
+def test_unusual_results_render(make, change) -> None:
+    Page(to_html(msgspec.structs.replace(make(), **change)))
+
+
+def test_attacks_outside_the_scale_stay_on_it(make_audited) -> None:
+    result = make_audited()
+    audit = msgspec.structs.replace(result.sections.leakage, attacks=[Attack(name="a", view="v", auc=0.4, low=0.3, high=1.2)])
+    page = to_html(msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=audit)))
+    assert not re.search(r'(?:width|x)="-', page)
+
+
+def test_same_contract_same_stick(make) -> None:
+    def stick(result: Result) -> str:
+        return to_html(result).split('class="stock"')[1].split("</svg>")[0]
+
+    other = msgspec.structs.replace(make(), contract=msgspec.structs.replace(make().contract, hash="another"))
+    assert stick(make()) == stick(make(party="weather")) != stick(other)
+
+
+def test_render_writes_whole_pages_only(make, tmp_path) -> None:
+    path = render(make(), tmp_path / "report.html")
+    before = path.read_text(encoding="utf-8")
+    assert before == to_html(make())
+    with pytest.raises(DataError, match="run_id"):
+        render({"party": None}, path)
+    assert path.read_text(encoding="utf-8") == before
+    with pytest.raises(StorageError, match="cannot be written"):
+        render(make(), tmp_path / "absent" / "report.html")
+    assert [each.name for each in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_numbers_for_people() -> None:
+    minus = "\N{MINUS SIGN}"
+    assert [number(x) for x in (0.76543, 12.345, 123.45, 1234.5, None)] == ["0.7654", "12.35", "123.5", "1,234", "\N{EN DASH}"]
+    assert number(-0.05, signed=True) == minus + "0.0500"
+    assert number(0.05, signed=True, digits=3) == "+0.050"
+    assert [duration(x) for x in (0.421, 12.34, 59.99, 192, 7500)] == ["0.42 s", "12.3 s", "1 min 0 s", "3 min 12 s", "2 h 5 min"]
+    assert [size(x) for x in (0, 999, 1000, 20.9e6, 241e6, 3e9)] == ["0 B", "999 B", "1.0 kB", "20.9 MB", "241 MB", "3.0 GB"]

@@ -1,0 +1,66 @@
+"""Results go to JSON and back, and merge."""
+
+import json
+import math
+
+import msgspec
+import numpy as np
+import pytest
+
+from tallystick.errors import DataError
+from tallystick.report import merge, read_result
+from tallystick.report.result import Epoch, Training
+
+
+def test_results_survive_json(make_audited) -> None:
+    result = make_audited()
+    assert read_result(result.to_json()) == result
+    assert read_result(json.loads(result.to_json())) == result
+    assert json.loads(result.to_json()) == result.to_dict()
+
+
+def test_numbers_that_are_not_finite_become_null(make) -> None:
+    training = Training(
+        mode="m", steps=np.int64(3), history=[Epoch(epoch=1, train_loss=math.nan, validation_loss=np.float32(0.5))]
+    )
+    found = read_result(msgspec.structs.replace(make(), training=training).to_json())
+    assert found.training.history == [Epoch(epoch=1, train_loss=None, validation_loss=0.5)]
+    assert found.training.steps == 3
+
+
+def test_what_is_no_result_is_named(make) -> None:
+    good = make().to_dict()
+    for bad, field in (
+        ({**good, "seconds": "long"}, r"\$\.seconds"),
+        ({**good, "extra": 1}, "extra"),
+        ({**good, "parties": [{"name": "a", "role": "guest"}]}, "role"),
+        ({"run_id": "r"}, "party"),
+    ):
+        with pytest.raises(DataError, match=field):
+            read_result(bad)
+    with pytest.raises(DataError, match="not a result"):
+        read_result(b"garbage")
+
+
+def test_merge_covers_all_parties(make) -> None:
+    carrier, weather, both = make(party="carrier"), make(party="weather"), make()
+    later = msgspec.structs.replace(weather, started="2026-01-31T09:30:14+00:00")
+    merged = merge([later, carrier])
+    assert merged.party is None
+    assert merged.role is None
+    assert merged.evaluation == carrier.evaluation
+    assert merged.training.history == carrier.training.history
+    assert merged.learnt == both.learnt
+    assert len(merged.phases) == len(carrier.phases) + len(weather.phases)
+    assert merged.phases[-1].started == pytest.approx(weather.phases[-1].started + 2)
+    assert merged.started == carrier.started
+    assert merge([merge([carrier])]).parties == carrier.parties
+
+
+def test_merge_refuses_different_runs(make) -> None:
+    with pytest.raises(DataError, match="more than one run"):
+        merge([make(), msgspec.structs.replace(make(), run_id="other")])
+    with pytest.raises(DataError, match="no results"):
+        merge([])
+    with pytest.raises(DataError, match="ISO 8601"):
+        merge([msgspec.structs.replace(make(), started="soon")])
