@@ -1,0 +1,277 @@
+"""The privacy ledger: an append-only, crash-safe record of every DP release, and the cap that refuses one too many.
+
+One SQLite file per party. A release is spent, which means committed and on disk, before its noise is drawn: a crash between
+the two wastes budget and never under-counts. The rollback journal with synchronous=EXTRA is chosen over WAL because a WAL cut
+short loses its last commits silently, while a database file cut short is refused when it is opened.
+"""
+
+import hashlib
+import json
+import math
+import os
+import sqlite3
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.errors import ConfigError, StorageError
+from tallystick.privacy.events import Event, Unit, check_delta, check_epsilon, total_epsilon
+
+_SCHEMA = """
+CREATE TABLE entries (
+    id INTEGER PRIMARY KEY, time TEXT NOT NULL, party TEXT NOT NULL, dataset TEXT NOT NULL,
+    what TEXT NOT NULL, event TEXT NOT NULL, chain TEXT NOT NULL
+);
+CREATE TABLE caps (
+    id INTEGER PRIMARY KEY, time TEXT NOT NULL, party TEXT NOT NULL, dataset TEXT NOT NULL,
+    epsilon REAL NOT NULL, delta REAL NOT NULL
+);
+CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), entries INTEGER NOT NULL, chain TEXT NOT NULL);
+INSERT INTO head VALUES (1, 0, '');
+CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+PRAGMA user_version = 1;
+"""
+
+_ROUNDING = 1e-9  # a tenth spent ten times is a budget of one
+
+
+class BudgetExceeded(ConfigError):
+    """The release would pass the cap of its data set; nothing was spent and nothing may be released."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One release: when, by whom, on which data set, what it was and what it cost."""
+
+    number: int
+    time: str
+    party: str
+    dataset: str
+    what: str
+    event: Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cap:
+    """The most that may be spent on a data set: label-DP epsilon at delta."""
+
+    epsilon: float
+    delta: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if self.delta != 0:
+            check_delta(self.delta)
+
+
+class Ledger:
+    """One party's ledger file; safe for several processes and threads at once.
+
+    Guarantee: the total covers every release whose ``spend`` returned, after any crash. Not protected: a file that is deleted
+    or replaced by an older copy as a whole looks like an earlier state; keep it where only the party's own jobs can write.
+    Raises StorageError for a file that is cut short, altered or not a ledger. Recovery: restore a copy taken after the last
+    release, or treat the budget of all its data sets as used up and start a new file for new data sets.
+    """
+
+    def __init__(self, path: Path | str, *, party: str, wait_s: float = 30.0) -> None:
+        self.path = Path(path)
+        self.party = party
+        self._wait_s = wait_s
+        if not self.path.exists():
+            _create(self.path)
+        with self._transaction() as connection:
+            self._check(connection)
+
+    def spend(self, dataset: str, event: Event, *, what: str) -> Entry:
+        """Record a release before it is made; returns once the entry is on disk. Raises BudgetExceeded if it would pass the
+        cap."""
+        with self._transaction() as connection:
+            self._check(connection)
+            cap = self._cap(connection, dataset)
+            if cap is not None:
+                events = [entry.event for entry in self._entries(connection, dataset)]
+                before = total_epsilon(events, delta=cap.delta)
+                after = total_epsilon([*events, event], delta=cap.delta)
+                if after > cap.epsilon * (1 + _ROUNDING):
+                    raise BudgetExceeded(
+                        f"{what} on data set {dataset!r} would bring {self.party}'s label-DP epsilon from {before:.6g} "
+                        f"to {after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
+                        f"release with a smaller epsilon, or not at all"
+                    )
+            number, chain = connection.execute("SELECT entries + 1, chain FROM head").fetchone()
+            entry = Entry(number=number, time=_now(), party=self.party, dataset=dataset, what=what, event=event)
+            row = (number, entry.time, entry.party, dataset, what, msgspec.json.encode(event).decode())
+            link = _link(chain, row)
+            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, link))
+            connection.execute("UPDATE head SET entries = ?, chain = ?", (number, link))
+        return entry
+
+    def total(self, dataset: str, *, delta: float = 0.0, unit: Unit = "label") -> float:
+        """Give the epsilon spent on a data set by this party, at ``delta``; infinite where no such bound holds."""
+        return total_epsilon([entry.event for entry in self.entries(dataset)], delta=delta, unit=unit)
+
+    def entries(self, dataset: str | None = None) -> list[Entry]:
+        """List this party's releases, oldest first."""
+        with self._transaction() as connection:
+            self._check(connection)
+            return self._entries(connection, dataset)
+
+    def cap(self, dataset: str) -> Cap | None:
+        """Give the cap that holds for a data set, or None."""
+        with self._transaction() as connection:
+            return self._cap(connection, dataset)
+
+    def set_cap(self, dataset: str, cap: Cap) -> None:
+        """Set the cap from now on; earlier caps stay on record."""
+        with self._transaction() as connection:
+            connection.execute(
+                "INSERT INTO caps (time, party, dataset, epsilon, delta) VALUES (?, ?, ?, ?, ?)",
+                (_now(), self.party, dataset, cap.epsilon, cap.delta),
+            )
+
+    def export(self, *, delta: float = 1e-6) -> dict[str, Any]:
+        """Give everything as plain data for JSON: per data set its cap, totals and entries (an infinite total is None)."""
+        datasets: dict[str, list[Entry]] = {}
+        for entry in self.entries():
+            datasets.setdefault(entry.dataset, []).append(entry)
+        return {
+            "party": self.party,
+            "delta": delta,
+            "datasets": {name: self._export(name, rows, delta) for name, rows in datasets.items()},
+        }
+
+    def _export(self, dataset: str, entries: list[Entry], delta: float) -> dict[str, Any]:
+        cap = self.cap(dataset)
+        events = [entry.event for entry in entries]
+        running, rows = [], []
+        for index, entry in enumerate(entries, 1):
+            running.append(finite(total_epsilon(events[:index], delta=cap.delta if cap and cap.delta else 0.0)))
+            rows.append(
+                {
+                    "number": entry.number,
+                    "time": entry.time,
+                    "what": entry.what,
+                    "event": msgspec.to_builtins(entry.event),
+                }
+            )
+        return {
+            "cap": {"epsilon": cap.epsilon, "delta": cap.delta} if cap else None,
+            "label_epsilon": finite(total_epsilon(events)),
+            "label_epsilon_at_delta": finite(total_epsilon(events, delta=delta)),
+            "record_epsilon": finite(total_epsilon(events, unit="record")),
+            "running_label_epsilon": running,
+            "entries": rows,
+        }
+
+    def _entries(self, connection: sqlite3.Connection, dataset: str | None) -> list[Entry]:
+        rows = connection.execute(
+            "SELECT id, time, party, dataset, what, event FROM entries "
+            "WHERE party = ? AND (? IS NULL OR dataset = ?) ORDER BY id",
+            (self.party, dataset, dataset),
+        )
+        return [_entry(row) for row in rows]
+
+    def _cap(self, connection: sqlite3.Connection, dataset: str) -> Cap | None:
+        row = connection.execute(
+            "SELECT epsilon, delta FROM caps WHERE party = ? AND dataset = ? ORDER BY id DESC LIMIT 1",
+            (self.party, dataset),
+        ).fetchone()
+        return Cap(epsilon=row[0], delta=row[1]) if row else None
+
+    def _check(self, connection: sqlite3.Connection) -> None:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != 1:
+            raise self._broken("it is not a ledger of this version")
+        problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if problem != "ok":
+            raise self._broken(str(problem))
+        count, head = connection.execute("SELECT entries, chain FROM head").fetchone()
+        chain, seen = "", 0
+        for row in connection.execute("SELECT id, time, party, dataset, what, event, chain FROM entries ORDER BY id"):
+            seen += 1
+            chain = _link(chain, row[:6])
+            if row[0] != seen or row[6] != chain:
+                raise self._broken(f"entry {seen} is not the one that was written")
+        if (seen, chain) != (count, head):
+            raise self._broken(f"it holds {seen} entries where {count} were written")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        # mode=rw never creates: a ledger that vanished must not come back empty.
+        try:
+            connection = sqlite3.connect(
+                f"{self.path.absolute().as_uri()}?mode=rw", uri=True, timeout=self._wait_s, isolation_level=None
+            )
+        except sqlite3.Error as error:
+            raise self._broken(str(error)) from error
+        try:
+            connection.execute("PRAGMA synchronous=EXTRA")
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+            except BaseException:
+                connection.execute("ROLLBACK")
+                raise
+            connection.execute("COMMIT")
+        except (sqlite3.Error, msgspec.DecodeError) as error:
+            raise self._broken(str(error)) from error
+        finally:
+            connection.close()
+
+    def _broken(self, why: str) -> StorageError:
+        return StorageError(
+            f"the privacy ledger {self.path} cannot be used: {why}. Nothing was spent and nothing may be released from its data "
+            "sets. Restore a copy taken after the last release, or treat their budget as used "
+            "up and start a new ledger file for new data sets"
+        )
+
+
+def finite(value: float) -> float | None:
+    """Give None for infinity, which JSON does not have."""
+    return value if math.isfinite(value) else None
+
+
+def _create(path: Path) -> None:
+    """Make an empty ledger that appears whole or not at all, also when two processes do so at once."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
+            fresh = Path(folder) / "fresh"
+            connection = sqlite3.connect(fresh)
+            try:
+                connection.execute("PRAGMA synchronous=EXTRA")
+                connection.executescript(_SCHEMA)
+            finally:
+                connection.close()
+            try:
+                os.link(fresh, path)
+            except FileExistsError:
+                return  # another process was first, and its file is as good
+    except OSError as error:
+        raise StorageError(f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written") from error
+
+
+def _entry(row: tuple[int, str, str, str, str, str]) -> Entry:
+    number, time, party, dataset, what, event = row
+    return Entry(
+        number=number,
+        time=time,
+        party=party,
+        dataset=dataset,
+        what=what,
+        event=msgspec.json.decode(event, type=Event),
+    )
+
+
+def _link(chain: str, row: tuple[int, str, str, str, str, str]) -> str:
+    return hashlib.sha256(json.dumps([chain, *row]).encode()).hexdigest()
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,168 @@
+"""Secure aggregation: K clients send vectors of integers and the server learns their sum and nothing else.
+
+Bonawitz et al. 2017, sections 3 and 4.0.1 (pairwise masks without the recovery of dropped clients): each pair of clients
+agrees on a key over X25519, both expand it to the same stream of 64-bit words, one adds the stream and the other subtracts it.
+
+Threat model: an honest-but-curious server that relays the keys, and clients that do not collude with it; whoever holds K - 1
+clients' terms learns the last one. Not protected: a server that swaps the relayed keys for its own reads every term; where
+that is a worry, sign the keys. Noise inside the terms (polya_share) bounds what the sum itself tells.
+
+A client that drops out leaves its masks in the sum, which is then uniformly random: the server raises and tells the rest,
+and the round starts again among those that remain, with new keys and noise shares for the new number of clients. A sum with
+a share of noise missing is never produced.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from tallystick.errors import ConfigError, PeerError, ProtocolError, TallystickError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message, Stopped
+
+Ints = NDArray[np.int64]
+KEY_BYTES = 32
+MAX_CLIENTS = 10_000
+
+
+class Join(Message, frozen=True):
+    """A client's fresh public key for this round."""
+
+    public_key: bytes
+
+
+class Roster(Message, frozen=True):
+    """All clients' public keys, and which of them is the receiver."""
+
+    public_keys: tuple[bytes, ...]
+    position: int
+
+
+class Term(Message, frozen=True):
+    """One client's vector, masked or plain."""
+
+    limit: ClassVar[int] = 16 * MEBIBYTE
+    values: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlainTerms:
+    """Sends a client's vectors as they are: the server sees each client's own."""
+
+    channel: Channel
+    clients: int | None = None  # not known, and not needed: each client adds the whole noise
+
+    def send(self, values_L: Ints) -> None:
+        """Send the next vector of this round."""
+        self.channel.send(Term(values=Array.of(values_L.astype(np.int64))))
+
+
+class MaskedTerms:
+    """Sends a client's vectors under pairwise masks."""
+
+    def __init__(self, channel: Channel, *, least_clients: int = 2) -> None:
+        """Exchange keys; raises ProtocolError if the roster is short, repeats a key or lacks this client's own."""
+        self.channel = channel
+        private_key = X25519PrivateKey.generate()
+        own = private_key.public_key().public_bytes_raw()
+        channel.send(Join(public_key=own))
+        roster = channel.receive(Roster)
+        keys = roster.public_keys
+        if not max(2, least_clients) <= len(keys) <= MAX_CLIENTS:
+            raise ProtocolError(
+                channel.peer,
+                f"{channel.peer} lists {len(keys)} clients for a masked sum; at least {least_clients} are due",
+            )
+        if not 0 <= roster.position < len(keys) or keys[roster.position] != own or len(set(keys)) != len(keys):
+            raise ProtocolError(channel.peer, f"{channel.peer} sent a roster that repeats a key or lacks this client's own")
+        self.clients = len(keys)
+        self._position = roster.position
+        self._round = hashlib.sha256(b"".join(keys)).digest()
+        self._secrets = [None if key == own else _agree(private_key, key, channel.peer) for key in keys]
+        self._sent = 0
+
+    def send(self, values_L: Ints) -> None:
+        """Mask and send the next vector of this round."""
+        masked_L = values_L.astype(np.int64).view(np.uint64).copy()
+        for other, secret in enumerate(self._secrets):
+            if secret is None:
+                continue
+            mask_L = _expand(secret, self._round, self._sent, len(masked_L))
+            masked_L = masked_L + mask_L if self._position < other else masked_L - mask_L
+        self._sent += 1
+        self.channel.send(Term(values=Array.of(masked_L.view(np.int64))))
+
+
+def exchange_keys(channels: Sequence[Channel]) -> None:
+    """Collect every client's public key and hand all of them to each (the server's side of MaskedTerms)."""
+    if len(channels) < 2:
+        raise ConfigError(f"a masked sum over {len(channels)} client hides nothing; it needs at least 2 clients")
+    with all_or_none(channels):
+        keys = tuple(channel.receive(Join).public_key for channel in channels)
+        for position, channel in enumerate(channels):
+            if len(keys[position]) != KEY_BYTES:
+                raise ProtocolError(
+                    channel.peer, f"{channel.peer} sent a key of {len(keys[position])} bytes; {KEY_BYTES} are due"
+                )
+            channel.send(Roster(public_keys=keys, position=position))
+
+
+def receive_sum(channels: Sequence[Channel], length: int) -> Ints:
+    """Receive one vector of ``length`` from every client and add them up modulo 2^64, in which the masks cancel.
+
+    Raises PeerError naming a client that dropped out or broke the protocol, after telling the others; there is no partial sum.
+    """
+    with all_or_none(channels):
+        total_L = np.zeros(length, dtype=np.uint64)
+        for channel in channels:
+            term = channel.receive(Term)
+            try:
+                total_L += term.values.numpy(length).astype(np.int64).view(np.uint64)
+            except MalformedMessage as error:
+                raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
+        return total_L.view(np.int64)
+
+
+@contextmanager
+def all_or_none(channels: Sequence[Channel]) -> Iterator[None]:
+    """End the round for every client when it fails, saying why: a client that dropped out or misbehaved is named."""
+    try:
+        yield
+    except TallystickError as error:
+        reason = f"{error}; nothing was released"
+        if isinstance(error, PeerError):
+            reason = (
+                f"{error.peer} dropped out of the sum over {len(channels)} clients; nothing was released, "
+                "start a new round without it"
+            )
+            error.add_note(reason)
+        for channel in channels:
+            if isinstance(error, PeerError) and channel.peer == error.peer:
+                continue
+            try:
+                channel.send(Stopped(reason=reason))
+            except PeerError as second:
+                error.add_note(f"{second.peer} could not be told: {second}")
+        raise
+
+
+def _agree(private_key: X25519PrivateKey, key: bytes, peer: str) -> bytes:
+    try:
+        return private_key.exchange(X25519PublicKey.from_public_bytes(key))
+    except ValueError as error:
+        raise ProtocolError(peer, f"{peer} relayed a client key that is not a usable X25519 key: {error}") from None
+
+
+def _expand(secret: bytes, round_id: bytes, step: int, length: int) -> NDArray[np.uint64]:
+    key = HKDF(algorithm=SHA256(), length=32, salt=round_id, info=b"tallystick mask %d" % step).derive(secret)
+    stream = Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(8 * length))
+    return np.frombuffer(stream, dtype="<u8")
