@@ -1,0 +1,93 @@
+"""Mechanism 6: another mechanism's answer summed securely, the noise drawn in shares."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from tallystick.errors import ConfigError
+from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
+from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
+from tallystick.evaluation.private.ranks import TwoStatistics
+from tallystick.evaluation.private.thresholds import ThresholdCounts
+from tallystick.privacy.events import Event
+from tallystick.privacy.noise import NoiseSource
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureSum:
+    """The inner mechanism with pairwise masks, so that the server sees only the sum, and with one noise for all clients together.
+
+    Goryczka and Xiong 2017, section 4 (discrete Laplace as a sum of Polya shares); Bonawitz et al. 2017 (masks). Threat model: an
+    honest-but-curious server that colludes with no client, or with so few that ``honest`` clients are left. Guarantee: the inner
+    mechanism's, for the sum (the shares' table is within 2^-140 of exact in total variation). Not protected: against a
+    server that invents clients, unless ``honest`` is set, which makes every share large enough for that many to suffice.
+    The error does not depend on the number of clients (it grows as sqrt(K / honest) where ``honest`` is set).
+    """
+
+    name: ClassVar[str] = "secure-sum"
+    shares_scores: ClassVar[bool] = False
+
+    inner: TwoStatistics | LabelHistogram | RecordHistogram | ThresholdCounts
+    honest: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.honest is not None and self.honest < 2:
+            raise ConfigError(f"honest is {self.honest}; at least 2 clients must be taken as honest, or leave it out for all")
+        if isinstance(self.inner, ThresholdCounts) and self.inner.kind == "gaussian":
+            raise ConfigError("Gaussian noise is not drawn in shares; use Laplace noise with secure aggregation")
+
+    @property
+    def protects(self) -> str:
+        """What the inner mechanism protects."""
+        return self.inner.protects
+
+    @property
+    def reveals(self) -> str:
+        """The sums alone."""
+        histogram = "the score histogram over all clients and " if self.inner.needs_totals else ""
+        return f"only sums over all clients: {histogram}the noisy answer of {self.inner.name}"
+
+    @property
+    def needs_totals(self) -> bool:
+        """As the inner mechanism."""
+        return self.inner.needs_totals
+
+    @property
+    def epsilon(self) -> float:
+        """As the inner mechanism."""
+        return self.inner.epsilon
+
+    @property
+    def sensitivity(self) -> float:
+        """As the inner mechanism: one label sits with one client."""
+        return self.inner.sensitivity
+
+    @property
+    def event(self) -> Event:
+        """As the inner mechanism."""
+        return self.inner.event
+
+    def bins(self, grid: Bins) -> Bins:
+        """As the inner mechanism."""
+        return self.inner.bins(grid)
+
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:
+        """As the inner mechanism."""
+        return self.inner.answer(positives_B, negatives_B, bins, noise=noise)
+
+    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
+        """Draw this client's share where ``shares`` clients take part; raises ConfigError if they are too few for the whole."""
+        if shares is None:
+            raise ConfigError("a secure sum draws noise in shares; say how many clients take part")
+        if self.honest is not None and shares < self.honest:
+            raise ConfigError(
+                f"{shares} clients take part, but {self.honest} shares make the whole noise; lower honest or find more clients"
+            )
+        return self.inner.noise(bins, source=source, shape=shape, shares=self.honest or shares)
+
+    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+        """As the inner mechanism."""
+        return self.inner.estimate(total_L, bins)
+
+    def predicted_sd(self, population: Population) -> float:
+        """As the inner mechanism with a single client."""
+        return self.inner.predicted_sd(replace(population, clients=population.clients / self.honest if self.honest else 1))

@@ -1,0 +1,191 @@
+"""Private AUC over channels: K clients that hold scores and labels, and a server that learns the noisy sum.
+
+One function per role and mechanism family. ``client`` and ``server`` serve every counting mechanism, plain or securely summed;
+``noisy_scores_client`` and ``noisy_scores_server`` are the score-sharing baseline. Both sides must be given the same
+mechanism (the contract holds it). A client's budget is spent in its ledger before its answer leaves.
+
+A client without rows takes part like any other: its answer is noise. A client that drops out ends the round for all, by name
+(privacy/masks.py); what the others spent stays spent, and a new round may start without it.
+"""
+
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.errors import ConfigError, ProtocolError
+from tallystick.evaluation.private.aggregation import SecureSum
+from tallystick.evaluation.private.bins import GRID_BINS, Bins, Population, check_scores, score_grid
+from tallystick.evaluation.private.mechanism import CountingMechanism
+from tallystick.evaluation.private.result import PrivateAuc, conclude
+from tallystick.evaluation.private.scores import NoisyScores
+from tallystick.network.channel import Channel
+from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message
+from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.masks import MaskedTerms, PlainTerms, all_or_none, exchange_keys, receive_sum
+from tallystick.privacy.noise import NoiseSource
+
+
+class PublicBins(Message, frozen=True):
+    """The bins to answer on: inner edges, and how many rows of all clients each holds."""
+
+    edges: Array
+    totals: Array
+
+
+class RowCount(Message, frozen=True):
+    """How many rows a client holds, where the mechanism does not make bin totals public."""
+
+    rows: int
+
+
+class PublicResult(Message, frozen=True):
+    """The released AUC and its interval, for every client."""
+
+    auc: float
+    low: float
+    high: float
+
+
+class NoisyScoreRows(Message, frozen=True):
+    """Noisy scores with their labels."""
+
+    limit: ClassVar[int] = 256 * MEBIBYTE
+    scores: Array
+    labels: Array
+
+
+def client(
+    labels_N: NDArray[Any],
+    scores_N: NDArray[Any],
+    channel: Channel,
+    *,
+    mechanism: CountingMechanism,
+    noise: NoiseSource,
+    ledger: Ledger | None = None,
+    dataset: str = "",
+) -> PublicResult:
+    """Answer with noise and learn the released AUC (DPAUC, steps 1 to 3 of the overall workflow).
+
+    ``labels_N`` are 0 or 1 and ``scores_N`` in [0, 1], one per row; no row is fine. ``noise`` must be SecureNoise in a release.
+    Raises DataError for other values, BudgetExceeded if the ledger's cap for ``dataset`` refuses, PeerError if the round ends.
+    """
+    labels, scores = check_scores(labels_N, scores_N)
+    terms: MaskedTerms | PlainTerms = PlainTerms(channel=channel)
+    if isinstance(mechanism, SecureSum):
+        terms = MaskedTerms(channel, least_clients=mechanism.honest or 2)
+    if mechanism.needs_totals:
+        terms.send(Bins(edges=score_grid()).count(scores))
+        bins = _read_bins(channel)
+    else:
+        channel.send(RowCount(rows=len(scores)))
+        bins = mechanism.bins(Bins(edges=score_grid()))
+    answer_L = mechanism.answer(*bins.count_classes(labels, scores), bins, noise=noise)
+    noise_L = mechanism.noise(bins, source=noise, shares=terms.clients)
+    if ledger is not None:
+        ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
+    terms.send(answer_L + noise_L)
+    return channel.receive(PublicResult)
+
+
+def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed: Population) -> PrivateAuc:
+    """Add up the clients' noisy answers and compute the AUC (DPAUC, steps 4 to 6), then tell every client.
+
+    ``assumed`` (class balance and AUC) only serves the predicted error. Raises PeerError naming the client that dropped out
+    or broke the protocol, DataError where the noise leaves no AUC to compute; nothing partial is released.
+    """
+    if not channels:
+        raise ConfigError("no client takes part; a private AUC needs at least one")
+    if isinstance(mechanism, SecureSum):
+        exchange_keys(channels)
+    with all_or_none(channels):
+        if mechanism.needs_totals:
+            totals_G = receive_sum(channels, GRID_BINS)
+            if np.any(totals_G < 0):
+                raise ProtocolError(
+                    channels[0].peer, "the clients' score histograms add up to a negative count; one of them is not honest"
+                )
+            bins = mechanism.bins(Bins(edges=score_grid(), totals_B=totals_G))
+            rows = bins.rows
+            for channel in channels:
+                channel.send(PublicBins(edges=Array.of(bins.edges), totals=Array.of(bins.totals())))
+        else:
+            bins = mechanism.bins(Bins(edges=score_grid()))
+            rows = sum(_row_count(channel) for channel in channels)
+        length = _answer_length(mechanism, bins)
+        total_L = receive_sum(channels, length)
+        result = conclude(mechanism, total_L, bins, rows=rows, clients=len(channels), assumed=assumed)
+        for channel in channels:
+            channel.send(PublicResult(auc=result.auc, low=result.interval[0], high=result.interval[1]))
+    return result
+
+
+def noisy_scores_client(
+    labels_N: NDArray[Any],
+    scores_N: NDArray[Any],
+    channel: Channel,
+    *,
+    mechanism: NoisyScores,
+    noise: NoiseSource,
+    ledger: Ledger | None = None,
+    dataset: str = "",
+) -> float:
+    """Send noisy scores with their labels (DPAUC Table 3's baseline: labels are NOT protected) and learn the AUC."""
+    labels, scores = check_scores(labels_N, scores_N)
+    noisy = mechanism.perturb(scores, noise=noise)
+    if ledger is not None:
+        ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
+    channel.send(NoisyScoreRows(scores=Array.of(noisy), labels=Array.of(labels)))
+    return channel.receive(PublicResult).auc
+
+
+def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) -> float:
+    """Pool the clients' noisy scores and compute their AUC."""
+    with all_or_none(channels):
+        rows = [_noisy_rows(channel) for channel in channels]
+        auc = mechanism.estimate(np.concatenate([labels for labels, _ in rows]), np.concatenate([scores for _, scores in rows]))
+        for channel in channels:
+            channel.send(PublicResult(auc=auc, low=auc, high=auc))
+    return auc
+
+
+def _read_bins(channel: Channel) -> Bins:
+    message = channel.receive(PublicBins)
+    try:
+        edges, totals = message.edges.numpy(None), message.totals.numpy(None)
+        return Bins(edges=edges.astype(np.float64), totals_B=totals.astype(np.int64))
+    except (MalformedMessage, ConfigError) as error:
+        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
+
+
+def _row_count(channel: Channel) -> int:
+    rows = channel.receive(RowCount).rows
+    if rows < 0:
+        raise ProtocolError(channel.peer, f"{channel.peer} claims {rows} rows")
+    return rows
+
+
+def _answer_length(mechanism: CountingMechanism, bins: Bins) -> int:
+    nothing = np.zeros(len(bins), dtype=np.int64)
+    return len(mechanism.answer(nothing, nothing, bins, noise=_NO_NOISE))
+
+
+class _NoNoise:
+    """Stands in where an answer about no rows is computed, which flips no coin."""
+
+    def binomial(self, counts: NDArray[np.int64], probability: object) -> NDArray[np.int64]:  # noqa: ARG002
+        return counts * 0
+
+
+_NO_NOISE: Any = _NoNoise()
+
+
+def _noisy_rows(channel: Channel) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    message = channel.receive(NoisyScoreRows)
+    try:
+        scores = message.scores.numpy(None).astype(np.float64)
+        labels = message.labels.numpy(len(scores)).astype(bool)
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
+    return labels, scores

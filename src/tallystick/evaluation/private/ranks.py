@@ -1,0 +1,190 @@
+"""Mechanism 5: two statistics over public mid-ranks, and mechanism 2: randomised response, which shares its estimator.
+
+With centred mid-ranks r in [-1/2, 1/2] (shares of all M rows), S = sum of r over the positives, P positives and N = M - P
+negatives,
+    AUC = 1/2 + M S / (P N),
+exactly: the AUC is one linear query and the number of positives.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from tallystick.errors import ConfigError
+from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, paper_thresholds
+from tallystick.evaluation.private.histogram import laplace_or_share
+from tallystick.privacy.events import Event, PureDP, check_epsilon
+from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
+
+RANK_UNITS = 4096
+"""Units per rank of 1: S is released in integers of this size, each row's term rounded at random without bias."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoStatistics:
+    """S and P with discrete Laplace noise, the budget split between them.
+
+    Threat model: a server that sees each client's two noisy numbers. Guarantee: epsilon label DP: a flipped label moves S by
+    at most 1/2 (share ``split`` of epsilon) and P by 1 (the rest). Not protected: the score histogram on the fine grid, from
+    which the mid-ranks come (each client's own unless summed securely; a single label party keeps it, and only the two
+    numbers leave).
+    The least error of all mechanisms here, but nothing besides AUC and class balance can be read from it.
+    """
+
+    name: ClassVar[str] = "two-statistics"
+    protects: ClassVar[str] = "labels"
+    reveals: ClassVar[str] = (
+        "two noisy numbers; with several clients also the score histogram (per client; in sum with secure aggregation)"
+    )
+    shares_scores: ClassVar[bool] = False
+    needs_totals: ClassVar[bool] = True
+
+    epsilon: float
+    split: float = 0.7
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        if not 0 < self.split < 1:
+            raise ConfigError(f"split is {self.split!r}; the share of epsilon for the rank sum must lie in (0, 1)")
+
+    @classmethod
+    def tuned(cls, epsilon: float, population: Population) -> "TwoStatistics":
+        """Split the budget best for an assumed population: shares as the cube roots of what each variance weighs."""
+        ranks = (_weight_of_ranks(population) / 2) ** (2 / 3)
+        positives = abs(_weight_of_positives(population)) ** (2 / 3)
+        return cls(epsilon=epsilon, split=min(max(ranks / (ranks + positives), 0.5), 0.98))
+
+    @property
+    def sensitivity(self) -> float:
+        """Of S, in ranks; that of P is 1."""
+        return 0.5
+
+    @property
+    def scales(self) -> tuple[float, float]:
+        """Scales of the noise on S (in RANK_UNITS) and on P."""
+        return RANK_UNITS / 2 / (self.split * self.epsilon), 1 / ((1 - self.split) * self.epsilon)
+
+    @property
+    def event(self) -> Event:
+        """Pure label DP."""
+        return PureDP(epsilon=self.epsilon)
+
+    def bins(self, grid: Bins) -> Bins:
+        """Use the grid as it is."""
+        return grid
+
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+        """Give S in RANK_UNITS and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
+        units_B = bins.centred_ranks() * RANK_UNITS
+        floor_B = np.floor(units_B)
+        rounded_up = noise.binomial(positives_B, units_B - floor_B)
+        ranks = (positives_B * floor_B.astype(np.int64) + rounded_up).sum(-1)
+        return np.stack([ranks, positives_B.sum(-1)], axis=-1)
+
+    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
+        """Draw noise for S and for P."""
+        return np.stack([laplace_or_share(scale, shape, source=source, shares=shares) for scale in self.scales], axis=-1)
+
+    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+        """Put the two numbers into the formula."""
+        positives = total_L[..., 1].astype(np.float64)
+        return auc_of_rank_sum(total_L[..., 0] / RANK_UNITS, positives, bins.rows), positives
+
+    def predicted_sd(self, population: Population) -> float:
+        """Propagate both noises and the rounding (1/6 of a unit squared per positive) through the formula."""
+        noise_ranks, noise_positives = (population.clients * discrete_laplace_variance(scale) for scale in self.scales)
+        ranks = (noise_ranks + population.positives / 6) / RANK_UNITS**2
+        return math.sqrt(ranks * _weight_of_ranks(population) ** 2 + noise_positives * _weight_of_positives(population) ** 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomisedResponse:
+    """Every label flipped once with probability 1/(1 + e^epsilon), the AUC debiased (DPAUC_RR; Menon et al. 2015).
+
+    Threat model: a server that sees the counts of flipped labels per score bin. Guarantee: epsilon label DP, also for any
+    further use of the same flipped labels. Not protected: the number of scores between any two thresholds, per client, is
+    exact (the paper's own warning).
+    The paper's debiasing by alpha, beta and pi is algebraically S/(1-2q) and (P - qM)/(1-2q) in the formula above. Unbounded.
+    """
+
+    name: ClassVar[str] = "randomised-response"
+    protects: ClassVar[str] = "labels"
+    reveals: ClassVar[str] = "each client's exact score histogram, and its flipped labels by score bin"
+    shares_scores: ClassVar[bool] = True
+    needs_totals: ClassVar[bool] = False
+
+    epsilon: float
+    thresholds: int = 200
+
+    def __post_init__(self) -> None:
+        check_epsilon(self.epsilon)
+        paper_thresholds(self.thresholds)
+
+    @property
+    def flip_probability(self) -> float:
+        """Chance that a label is reported wrongly."""
+        return 1 / (1 + math.exp(self.epsilon))
+
+    @property
+    def sensitivity(self) -> float:
+        """One label."""
+        return 1.0
+
+    @property
+    def event(self) -> Event:
+        """Pure label DP."""
+        return PureDP(epsilon=self.epsilon)
+
+    def bins(self, grid: Bins) -> Bins:  # noqa: ARG002 - the thresholds are fixed beforehand
+        """Give the bins between the paper's thresholds."""
+        return Bins(edges=paper_thresholds(self.thresholds))
+
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+        """Flip every label and count positives then negatives per bin (2 B)."""
+        kept = noise.binomial(positives_B, 1 - self.flip_probability)
+        flipped = noise.binomial(negatives_B, self.flip_probability)
+        return np.concatenate([kept + flipped, positives_B + negatives_B - kept - flipped], axis=-1)
+
+    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
+        """No noise besides the flips, which have no shares either."""
+        if shares is not None:
+            raise ConfigError(
+                "randomised response adds no noise to its counts, so there is nothing to share; sum another mechanism securely"
+            )
+        return np.zeros((*shape, 2 * len(bins)), dtype=np.int64)
+
+    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+        """Debias S and P and put them into the formula."""
+        flipped_B, totals_B = total_L[..., : len(bins)], total_L[..., : len(bins)] + total_L[..., len(bins) :]
+        rows = totals_B.sum(-1).astype(np.float64)
+        ranks_B = (np.cumsum(totals_B, -1) - totals_B / 2) / np.maximum(rows, 1)[..., None] - 0.5
+        q = self.flip_probability
+        positives = (flipped_B.sum(-1) - q * rows) / (1 - 2 * q)
+        return auc_of_rank_sum((flipped_B * ranks_B).sum(-1) / (1 - 2 * q), positives, rows), positives
+
+    def predicted_sd(self, population: Population) -> float:
+        """Add up the flips' variances q(1-q)/(1-2q)^2 through the formula; the number of clients does not enter."""
+        q = self.flip_probability
+        ranks = population.rows / 12 * _weight_of_ranks(population) ** 2
+        positives = population.rows * _weight_of_positives(population) ** 2
+        return math.sqrt(q * (1 - q) * (ranks + positives)) / (1 - 2 * q)
+
+
+def auc_of_rank_sum(rank_sum: Floats, positives: Floats, rows: float | Floats) -> Floats:
+    """Compute 1/2 + M S / (P N); not a number where a noisy count says that a class is missing."""
+    pairs = positives * (rows - positives)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.asarray(np.where((positives > 0) & (positives < rows), 0.5 + rows * rank_sum / pairs, np.nan))
+
+
+def _weight_of_ranks(population: Population) -> float:
+    """Differentiate the AUC by S: M / (P N)."""
+    return population.rows / (population.positives * population.negatives)
+
+
+def _weight_of_positives(population: Population) -> float:
+    """Differentiate the AUC by P: -(AUC - 1/2)(N - P) / (P N)."""
+    imbalance = population.negatives - population.positives
+    return -(population.auc - 0.5) * imbalance / (population.positives * population.negatives)

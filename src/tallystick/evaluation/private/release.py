@@ -1,0 +1,114 @@
+"""One label party's release: pick the mechanism of least predicted error, spend, release.
+
+result = release(labels, scores, epsilon=1, ledger=ledger, dataset="test-2024", rng=SecureNoise())
+"""
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.errors import ConfigError, DataError
+from tallystick.evaluation.private.aggregation import SecureSum
+from tallystick.evaluation.private.bins import Bins, Population, check_both_classes, check_scores, score_grid
+from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
+from tallystick.evaluation.private.mechanism import CountingMechanism
+from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
+from tallystick.evaluation.private.result import PrivateAuc, conclude
+from tallystick.evaluation.private.scores import NoisyScores
+from tallystick.evaluation.private.thresholds import ThresholdCounts
+from tallystick.privacy.events import Unit
+from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.noise import NoiseSource, SecureNoise
+
+MECHANISMS: dict[str, type] = {
+    "thresholds": ThresholdCounts,
+    "randomised-response": RandomisedResponse,
+    "noisy-scores": NoisyScores,
+    "label-histogram": LabelHistogram,
+    "record-histogram": RecordHistogram,
+    "two-statistics": TwoStatistics,
+    "secure-sum": SecureSum,
+}
+
+ASSUMED_POSITIVE_RATE = 0.25
+ASSUMED_AUC = 0.75
+FINE_BINS = 256  # where one noise serves for all, more bins cost less than the half credit within fewer
+
+
+def candidates(epsilon: float, assumed: Population, *, unit: Unit = "label") -> list[CountingMechanism]:
+    """List the mechanisms that share no scores, for one label party or (securely summed) for several clients."""
+    tuned = TwoStatistics.tuned(epsilon, assumed)
+    histogram = LabelHistogram(epsilon=epsilon, count=FINE_BINS)
+    if assumed.clients <= 1:
+        label: list[CountingMechanism] = [tuned, histogram, ThresholdCounts(epsilon=epsilon)]
+        record: list[CountingMechanism] = [RecordHistogram(epsilon=epsilon)]
+    else:
+        # Summed plainly, the first two would show the server each client's score histogram.
+        label = [SecureSum(inner=tuned), SecureSum(inner=histogram), ThresholdCounts(epsilon=epsilon)]
+        record = [SecureSum(inner=RecordHistogram(epsilon=epsilon))]
+    return label + record if unit == "label" else record
+
+
+def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tuple[CountingMechanism, dict[str, float]]:
+    """Pick the mechanism of least predicted standard deviation; also gives all the predictions, by name.
+
+    Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.
+    """
+    options = candidates(epsilon, assumed, unit=unit)
+    predictions = [option.predicted_sd(assumed) for option in options]
+    best = options[int(np.argmin(predictions))]
+    return best, {describe(option): sd for option, sd in zip(options, predictions, strict=True)}
+
+
+def describe(mechanism: CountingMechanism) -> str:
+    """Name a mechanism, with what it wraps."""
+    return f"{mechanism.name} of {mechanism.inner.name}" if isinstance(mechanism, SecureSum) else mechanism.name
+
+
+def release(
+    labels_N: NDArray[Any],
+    scores_N: NDArray[Any],
+    *,
+    epsilon: float,
+    ledger: Ledger,
+    dataset: str,
+    rng: NoiseSource | None = None,
+    unit: Unit = "label",
+    mechanism: CountingMechanism | None = None,
+    assumed_positive_rate: float = ASSUMED_POSITIVE_RATE,
+    assumed_auc: float = ASSUMED_AUC,
+    what: str = "AUC",
+) -> PrivateAuc:
+    """Release the AUC of one label party's test set under epsilon-DP, with an interval and a statement of what it revealed.
+
+    DPAUC's goal by the mechanisms of this package. Threat model: whoever sees the result. Guarantee: epsilon label DP
+    (``unit="record"``: whole records), spent in ``ledger`` before the noise is drawn. Not protected: that both classes occur
+    (checked here; an error that is passed on tells) and the number of rows; under label DP the scores count as known, so
+    they must not depend on these labels.
+    ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise unless a simulation says otherwise. The mechanism
+    is the one of least predicted error for the assumed class balance and AUC, which must not come from these labels.
+    Raises DataError, ConfigError, BudgetExceeded or StorageError; only DataError for a noisy count without a class comes
+    after spending.
+    """
+    labels, scores = check_scores(labels_N, scores_N)
+    if len(labels) < 2:
+        raise DataError(f"the test set has {len(labels)} row(s); an AUC needs at least one positive and one negative")
+    check_both_classes(labels)
+    assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
+    chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
+    if isinstance(chosen, SecureSum):
+        raise ConfigError(
+            "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
+        )
+    source = rng if rng is not None else SecureNoise()
+    bins = Bins.exact(scores) if isinstance(chosen, TwoStatistics) else _bins_of(chosen, scores)
+    ledger.spend(dataset, chosen.event, what=f"{what} by {describe(chosen)}")
+    answer_L = chosen.answer(*bins.count_classes(labels, scores), bins, noise=source)
+    total_L = answer_L + chosen.noise(bins, source=source)
+    return conclude(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
+
+
+def _bins_of(mechanism: CountingMechanism, scores_N: NDArray[np.float64]) -> Bins:
+    grid = Bins(edges=score_grid())
+    return mechanism.bins(Bins(edges=grid.edges, totals_B=grid.count(scores_N)) if mechanism.needs_totals else grid)

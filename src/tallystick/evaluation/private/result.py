@@ -1,0 +1,130 @@
+"""The result of a release: value, interval, and what was spent and revealed for it."""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tallystick.errors import DataError
+from tallystick.evaluation.private.aggregation import SecureSum
+from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
+from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
+from tallystick.evaluation.private.mechanism import CountingMechanism
+from tallystick.evaluation.private.ranks import TwoStatistics
+from tallystick.privacy.events import Event
+from tallystick.privacy.noise import SimulatedNoise
+
+_DRAWS = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrivateAuc:
+    """A released AUC: everything here may be shown to anyone."""
+
+    auc: float
+    interval: tuple[float, float]
+    """95 % interval for the exact AUC of this test set, accounting for the noise (and for the width of the bins)."""
+    interval_new_data: tuple[float, float]
+    """95 % interval for the AUC on new data of the same kind: the noise and, after Hanley and McNeil 1982, the finite test
+    set."""
+    sd: float
+    predicted_sd: float
+    """What was predicted before spending, from the assumed population."""
+    positives: float
+    """Noisy number of positives."""
+    rows: int
+    clients: int
+    mechanism: str
+    epsilon: float
+    event: Event
+    protects: str
+    reveals: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give plain data for JSON."""
+        plain: dict[str, Any] = msgspec.to_builtins(self)
+        return plain
+
+    def statement(self) -> str:
+        """Say in two sentences what was released and what it revealed."""
+        low, high = self.interval
+        return (
+            f"AUC {self.auc:.5f} (95 % interval {low:.5f} to {high:.5f} for the exact AUC of the test set), released by "
+            f"{self.mechanism} at epsilon {self.epsilon:g}, protecting {self.protects}. "
+            f"Besides it, the release reveals {self.reveals}."
+        )
+
+
+def conclude(
+    mechanism: CountingMechanism, total_L: Ints, bins: Bins, *, rows: int, clients: int, assumed: Population
+) -> PrivateAuc:
+    """Turn the summed noisy answers into a result; only post-processing, so it costs nothing.
+
+    Raises DataError if the noisy count of positives says that a class is missing or too small for this epsilon.
+    """
+    value, positives = (float(number) for number in mechanism.estimate(total_L, bins))
+    if not math.isfinite(value) or not 0 < positives < rows:
+        raise DataError(
+            f"the noisy number of positives is {positives:.1f} of {rows} rows: at epsilon {mechanism.epsilon:g} this test "
+            "set has too few of one class for an AUC; use more rows or a larger epsilon"
+        )
+    value = min(max(value, 0.0), 1.0)
+    seen = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
+    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
+    if isinstance(inner, TwoStatistics | LabelHistogram | RecordHistogram):
+        low, high, sd = _noise_interval(mechanism, total_L, bins, clients)
+        slack = _resolution(inner, total_L, bins, value) / 2
+    else:
+        sd, slack = mechanism.predicted_sd(seen), 0.0
+        low, high = value - 1.96 * sd, value + 1.96 * sd
+    low, high = min(low, value) - slack, max(high, value) + slack
+    spread = math.hypot(max(high - value, value - low), 1.96 * sampling_sd(seen))
+    return PrivateAuc(
+        auc=value,
+        interval=(max(low, 0.0), min(high, 1.0)),
+        interval_new_data=(max(value - spread, 0.0), min(value + spread, 1.0)),
+        sd=sd,
+        predicted_sd=mechanism.predicted_sd(replace(assumed, rows=rows, clients=clients)),
+        positives=positives,
+        rows=rows,
+        clients=clients,
+        mechanism=f"{mechanism.name} of {inner.name}" if inner is not mechanism else mechanism.name,
+        epsilon=mechanism.epsilon,
+        event=mechanism.event,
+        protects=mechanism.protects,
+        reveals=mechanism.reveals,
+    )
+
+
+def sampling_sd(population: Population) -> float:
+    """Give the standard deviation of an AUC through the finite test set (Hanley and McNeil 1982, equation 1)."""
+    auc, pos, neg = population.auc, population.positives, population.negatives
+    both_pos, both_neg = auc / (2 - auc), 2 * auc * auc / (1 + auc)
+    variance = auc * (1 - auc) + (max(pos, 1) - 1) * (both_pos - auc**2) + (max(neg, 1) - 1) * (both_neg - auc**2)
+    return math.sqrt(max(variance, 0.0) / (max(pos, 1) * max(neg, 1)))
+
+
+def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, clients: int) -> tuple[float, float, float]:
+    """Take noise of the same distribution off the released answer: the quantiles are those of what may have been there."""
+    source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
+    shares = clients if isinstance(mechanism, SecureSum) else None
+    noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=shares)
+    before: Floats = mechanism.estimate(total_L - noise, bins)[0]
+    unknown = np.flatnonzero(~np.isfinite(before))
+    before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class: anything is possible there
+    before = before.clip(0, 1)
+    low, high = np.quantile(before, [0.025, 0.975])
+    return float(low), float(high), float(before.std())
+
+
+def _resolution(inner: CountingMechanism, total_L: Ints, bins: Bins, value: float) -> float:
+    """Say how far the AUC moves when neighbouring bins are merged: about three times the error of half credit within bins."""
+    if isinstance(inner, TwoStatistics) or len(bins) < 4:
+        return 0.0
+    pairs = np.arange(0, len(bins), 2)
+    coarse = Bins(edges=bins.edges[1::2], totals_B=None if bins.totals_B is None else np.add.reduceat(bins.totals_B, pairs))
+    answers = np.split(total_L, [len(bins)]) if isinstance(inner, RecordHistogram) else [total_L]
+    merged = np.concatenate([np.add.reduceat(answer, pairs) for answer in answers])
+    return abs(value - float(inner.estimate(merged, coarse)[0]))

@@ -1,0 +1,261 @@
+"""Protocols over channels: K client threads and a server, plain and securely summed, and what happens when one misbehaves."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from tallystick.errors import ConfigError, DataError, PeerError, PeerLost, PeerStopped, ProtocolError
+from tallystick.evaluation.private.aggregation import SecureSum
+from tallystick.evaluation.private.bins import Population
+from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
+from tallystick.evaluation.private.protocol import PublicBins, client, noisy_scores_client, noisy_scores_server, server
+from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
+from tallystick.evaluation.private.scores import NoisyScores
+from tallystick.evaluation.private.thresholds import ThresholdCounts
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+from tallystick.privacy.events import NotPrivate, PureDP
+from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.masks import Join, Roster, Term
+from tallystick.privacy.noise import SecureNoise
+
+CLIENTS = 4
+ROWS = 4000
+ASSUMED = Population(rows=ROWS, positive_rate=0.3, auc=0.75)
+
+
+def scored_rows(seed=0, rows=ROWS):
+    rng = np.random.default_rng(seed)
+    labels = rng.random(rows) < ASSUMED.positive_rate
+    return labels, ASSUMED.score(rng.normal(size=rows) + labels * ASSUMED.separation)
+
+
+def pairs(clients=CLIENTS, timeout_s=20.0):
+    both = [memory_channels("server", f"client{k}", timeout_s=timeout_s) for k in range(clients)]
+    return [first for first, _ in both], [second for _, second in both]
+
+
+def run(mechanism, parts, *, ledgers=None):
+    at_server, at_clients = pairs(len(parts))
+    with ThreadPoolExecutor(len(parts)) as pool:
+        answers = [
+            pool.submit(
+                client,
+                *part,
+                channel,
+                mechanism=mechanism,
+                noise=SecureNoise(),
+                ledger=ledgers[k] if ledgers else None,
+                dataset="test",
+            )
+            for k, (part, channel) in enumerate(zip(parts, at_clients, strict=True))
+        ]
+        result = server(at_server, mechanism=mechanism, assumed=ASSUMED)
+        return result, [answer.result() for answer in answers]
+
+
+def split(labels, scores, clients=CLIENTS):
+    owner = np.arange(len(labels)) % clients
+    return [(labels[owner == k], scores[owner == k]) for k in range(clients)]
+
+
+# A large epsilon leaves sds of at most a few thousandths (randomised response); tolerances are over 6 sd plus the paper grid's error.
+MECHANISMS = {
+    "thresholds": (ThresholdCounts(epsilon=2000), 0.01),
+    "thresholds-gaussian": (ThresholdCounts(epsilon=200, kind="gaussian", delta=1e-6), 0.01),
+    "randomised-response": (RandomisedResponse(epsilon=8), 0.02),
+    "label-histogram": (LabelHistogram(epsilon=50), 0.002),
+    "record-histogram": (RecordHistogram(epsilon=50), 0.005),
+    "two-statistics": (TwoStatistics(epsilon=50), 0.002),
+    "secure-sum-ranks": (SecureSum(inner=TwoStatistics(epsilon=50)), 0.002),
+    "secure-sum-histogram": (SecureSum(inner=LabelHistogram(epsilon=50)), 0.002),
+    "secure-sum-records": (SecureSum(inner=RecordHistogram(epsilon=50), honest=3), 0.005),
+    "secure-sum-thresholds": (SecureSum(inner=ThresholdCounts(epsilon=2000)), 0.01),
+}
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_party_learns_an_auc_close_to_the_exact_one_and_the_ledgers_hold_the_event(name, tmp_path):
+    mechanism, tolerance = MECHANISMS[name]
+    labels, scores = scored_rows()
+    ledgers = [Ledger(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(CLIENTS)]
+    result, answers = run(mechanism, split(labels, scores), ledgers=ledgers)
+    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=tolerance)
+    assert result.rows == ROWS
+    assert result.clients == CLIENTS
+    assert {answer.auc for answer in answers} == {result.auc}
+    assert [[entry.event for entry in ledger.entries("test")] for ledger in ledgers] == [[mechanism.event]] * CLIENTS
+
+
+def test_client_without_rows_and_clients_of_one_class_take_part():
+    labels, scores = scored_rows()
+    parts = [(labels[labels], scores[labels]), (labels[~labels], scores[~labels]), (labels[:0], scores[:0])]
+    result, _ = run(SecureSum(inner=TwoStatistics(epsilon=50)), parts)
+    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=0.002)
+
+
+def test_masked_terms_look_nothing_like_the_counts_and_cancel_in_the_sum():
+    class Recorder:
+        def __init__(self, channel):
+            self.channel, self.peer, self.terms = channel, channel.peer, []
+
+        def send(self, message):
+            self.channel.send(message)
+
+        def receive(self, kind):
+            message = self.channel.receive(kind)
+            if kind is Term:
+                self.terms.append(message.values.numpy())
+            return message
+
+    labels, scores = scored_rows(rows=400)
+    at_server, at_clients = pairs(3)
+    seen = [Recorder(channel) for channel in at_server]
+    mechanism = SecureSum(inner=LabelHistogram(epsilon=5))
+    with ThreadPoolExecutor(3) as pool:
+        for part, channel in zip(split(labels, scores, 3), at_clients, strict=True):
+            pool.submit(client, *part, channel, mechanism=mechanism, noise=SecureNoise())
+        server(seen, mechanism=mechanism, assumed=ASSUMED)
+    histograms = [channel.terms[0] for channel in seen]
+    for histogram in histograms:
+        # Uniform 64-bit words: all 4,096 above 2^32 in size with probability 1 - 4096 / 2^31.
+        assert np.abs(histogram.astype(np.float64)).min() > 2**32 / 4096
+        assert len(np.unique(histogram)) == len(histogram)
+    total = sum(histogram.view(np.uint64) for histogram in histograms).view(np.int64)
+    assert total.sum() == 400
+    assert total.min() >= 0
+
+
+def test_a_client_that_drops_out_between_the_rounds_ends_it_for_all_by_name():
+    labels, scores = scored_rows(rows=400)
+    patient, brief = pairs(2), pairs(3, timeout_s=0.5)
+    at_server, at_clients = [*patient[0], brief[0][2]], [*patient[1], brief[1][2]]
+    mechanism = SecureSum(inner=TwoStatistics(epsilon=5))
+
+    def leave(channel):
+        from tallystick.privacy.masks import MaskedTerms
+
+        MaskedTerms(channel).send(np.zeros(4096, dtype=np.int64))  # then nothing more
+
+    with ThreadPoolExecutor(3) as pool:
+        stay = [pool.submit(client, labels, scores, at_clients[k], mechanism=mechanism, noise=SecureNoise()) for k in (0, 1)]
+        pool.submit(leave, at_clients[2])
+        with pytest.raises(PeerLost, match="client2") as caught:
+            server(at_server, mechanism=mechanism, assumed=ASSUMED)
+        assert "nothing was released" in caught.value.__notes__[0]
+        for future in stay:
+            with pytest.raises(PeerStopped, match="client2 dropped out"):
+                future.result()
+    # The stated recovery: a new round without it, with noise shares for two.
+    result, _ = run(mechanism, split(labels, scores, 2))
+    assert result.clients == 2
+
+
+def test_too_few_clients_for_the_stated_honest_number_is_refused_by_the_clients():
+    labels, scores = scored_rows(rows=100)
+    at_server, at_clients = pairs(2, timeout_s=1.0)
+    mechanism = SecureSum(inner=TwoStatistics(epsilon=5), honest=3)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [pool.submit(client, labels, scores, c, mechanism=mechanism, noise=SecureNoise()) for c in at_clients]
+        with pytest.raises(PeerLost):
+            server(at_server, mechanism=mechanism, assumed=ASSUMED)
+        for future in futures:
+            with pytest.raises(ProtocolError, match="at least 3 are due"):
+                future.result()
+
+
+@pytest.mark.parametrize("keys", [(b"\0" * 32,), (b"\0" * 31, b"\1" * 32), (b"x" * 32, b"x" * 32)])
+def test_a_roster_without_the_clients_own_key_is_refused(keys):
+    at_server, at_client = memory_channels("server", "client", timeout_s=1)
+    at_server.send(Roster(public_keys=keys, position=0))
+    with pytest.raises(ProtocolError, match="roster|at least"):
+        client(*scored_rows(rows=10), at_client, mechanism=SecureSum(inner=TwoStatistics(epsilon=1)), noise=SecureNoise())
+
+
+def test_a_public_key_of_small_order_is_refused():
+    at_server, at_client = memory_channels("server", "client", timeout_s=5)
+    with ThreadPoolExecutor(1) as pool:
+        mechanism = SecureSum(inner=TwoStatistics(epsilon=1))
+        future = pool.submit(client, *scored_rows(rows=10), at_client, mechanism=mechanism, noise=SecureNoise())
+        own = at_server.receive(Join).public_key
+        at_server.send(Roster(public_keys=(own, bytes(32)), position=0))
+        with pytest.raises(ProtocolError, match="usable X25519"):
+            future.result()
+
+
+def test_an_answer_of_the_wrong_length_is_the_clients_fault():
+    at_server, at_client = memory_channels("server", "client", timeout_s=1)
+    at_client.send(Term(values=Array.of(np.zeros(17, dtype=np.int64))))
+    with pytest.raises(ProtocolError, match="client broke the protocol"):
+        server([at_server], mechanism=LabelHistogram(epsilon=1), assumed=ASSUMED)
+
+
+@pytest.mark.parametrize(
+    ("edges", "totals"),
+    [([0.5, 0.4], [1, 1, 1]), ([0.5], [1, -1]), ([0.5], [1, 1, 1]), ([float("nan")], [1, 1])],
+)
+def test_bins_that_would_break_the_sensitivity_are_refused(edges, totals):
+    at_server, at_client = memory_channels("server", "client", timeout_s=1)
+    at_server.send(PublicBins(edges=Array.of(np.array(edges)), totals=Array.of(np.array(totals))))
+    with pytest.raises(ProtocolError, match="bin"):
+        client(*scored_rows(rows=10), at_client, mechanism=TwoStatistics(epsilon=1), noise=SecureNoise())
+
+
+def test_no_positives_over_all_clients_ends_in_a_clear_error_for_everyone():
+    _, scores = scored_rows(rows=300)
+    at_server, at_clients = pairs(2)
+    mechanism = LabelHistogram(epsilon=20, count=4)  # P(noise sum of 8 bins > 0) matters not: it is far below one positive
+    labels = np.zeros(150, dtype=bool)
+    with ThreadPoolExecutor(2) as pool:
+        futures = [
+            pool.submit(client, labels, scores[:150], channel, mechanism=mechanism, noise=SecureNoise()) for channel in at_clients
+        ]
+        with pytest.raises(DataError, match="too few"):
+            server(at_server, mechanism=mechanism, assumed=ASSUMED)
+        for future in futures:
+            with pytest.raises(PeerStopped, match="too few"):
+                future.result()
+
+
+def test_noisy_scores_pool_over_channels_and_count_as_not_private(tmp_path):
+    labels, scores = scored_rows()
+    at_server, at_clients = pairs(2)
+    mechanism = NoisyScores(epsilon=1000)
+    ledger = Ledger(tmp_path / "ledger", party="client0")
+    with ThreadPoolExecutor(2) as pool:
+        futures = [
+            pool.submit(
+                noisy_scores_client, *part, channel, mechanism=mechanism, noise=SecureNoise(), ledger=ledger, dataset="test"
+            )
+            for part, channel in zip(split(labels, scores, 2), at_clients, strict=True)
+        ]
+        auc = noisy_scores_server(at_server, mechanism=mechanism)
+        assert {future.result() for future in futures} == {auc}
+    assert auc == pytest.approx(roc_auc_score(labels, scores), abs=0.002)
+    assert [entry.event for entry in ledger.entries()] == [NotPrivate(), NotPrivate()]
+    assert ledger.total("test") == float("inf")
+
+
+def test_a_masked_sum_over_one_client_and_a_sum_over_none_are_refused():
+    at_server, _ = pairs(1)
+    with pytest.raises(ConfigError, match="at least 2 clients"):
+        server(at_server, mechanism=SecureSum(inner=TwoStatistics(epsilon=1)), assumed=ASSUMED)
+    with pytest.raises(ConfigError, match="no client"):
+        server([], mechanism=TwoStatistics(epsilon=1), assumed=ASSUMED)
+
+
+def test_a_cap_refuses_before_the_answer_leaves(tmp_path):
+    from tallystick.privacy.ledger import BudgetExceeded, Cap
+
+    ledger = Ledger(tmp_path / "ledger", party="client0")
+    ledger.set_cap("test", Cap(epsilon=1.5))
+    ledger.spend("test", PureDP(epsilon=1), what="earlier")
+    at_server, at_client = memory_channels("server", "client0", timeout_s=1)
+    mechanism = RecordHistogram(epsilon=1)
+    with pytest.raises(BudgetExceeded, match="cap of 1.5"):
+        client(*scored_rows(rows=10), at_client, mechanism=mechanism, noise=SecureNoise(), ledger=ledger, dataset="test")
+    with pytest.raises(PeerError):
+        server([at_server], mechanism=mechanism, assumed=ASSUMED)
+    assert ledger.total("test") == 1
