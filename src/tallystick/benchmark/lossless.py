@@ -18,13 +18,13 @@ from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
-from tallystick.training.messages import CutWidth
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
 FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300))
 OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
 NETWORK = NetworkModel(hidden=(64, 32, 32), cut_after=2)
+WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
 ROWS, BATCH, EPOCHS = 5_000, 250, 10
 
 
@@ -72,9 +72,8 @@ def party(role: str, channel: Channel, arguments: dict[str, Any]) -> dict[str, A
     folder = Path(arguments["folder"])
     store = CheckpointStore(folder / role)
     if role == LABEL:
-        width = channel.receive(CutWidth).width
         train_label_party(
-            label, data.own.rows, data.objective, [channel], [width], training=_training(), schedule=data.schedule, store=store
+            label, data.own.rows, data.objective, [channel], [WIDTH], training=_training(), schedule=data.schedule, store=store
         )
     else:
         train_feature_party(bottom, data.feature.rows, channel, training=_training(), schedule=data.schedule, store=store)
@@ -100,7 +99,7 @@ def _features(shape: FeatureShape, generator: torch.Generator) -> Features:
 
 def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
     bottom = build_bottom(NETWORK, "feature", FEATURE_SHAPE, seed=seed)
-    return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [NETWORK.hidden[NETWORK.cut_after - 1]], outputs=1, seed=seed)
+    return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [WIDTH], outputs=1, seed=seed)
 
 
 def _training() -> Training:

@@ -31,7 +31,6 @@ from tallystick.network.messages import Message
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
-from tallystick.training.messages import CutWidth
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
@@ -162,7 +161,6 @@ def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: i
 
 def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
     _, model = _modules(scenario)
-    width = channel.receive(CutWidth).width
     epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
     with tempfile.TemporaryDirectory() as folder:
         train_label_party(
@@ -170,7 +168,7 @@ def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str,
             data.own_source,
             data.objective,
             [channel],
-            [width],
+            [scenario.bottom[-1]],
             training=_training(mode, epochs),
             schedule=schedule,
             store=CheckpointStore(Path(folder)),

@@ -2,6 +2,7 @@
 
 import importlib
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,13 +55,16 @@ def build_label_model(
     return LabelModel(top, bottom=bottom, wide=wide)
 
 
+_one_at_a_time = threading.Lock()
+
+
 @contextmanager
 def seeded(seed: int, name: str) -> Iterator[None]:
     """PyTorch initialises modules from its global generator: lend it a seed of (seed, name), then put it back."""
     mixed = torch.Generator().manual_seed(seed).initial_seed()
     for byte in name.encode():
         mixed = (mixed * 1_000_003 + byte) % (1 << 62)
-    with torch.random.fork_rng(devices=[]):
+    with _one_at_a_time, torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(mixed)
         yield
 

@@ -101,6 +101,10 @@ class MemoryChannel:
         self._traffic.messages_received += 1
         return open_payload(payload, kind, peer=self._peer)
 
+    def abort(self, reason: str) -> None:
+        """Tell the peer that this side ends, and why."""
+        self._outbox.put(encode(Stopped(reason=reason)))
+
 
 def memory_channels(first: str, second: str, *, timeout_s: float = 60.0) -> tuple[MemoryChannel, MemoryChannel]:
     """Make a connected pair: the first element is the end that ``first`` holds (its peer is ``second``)."""

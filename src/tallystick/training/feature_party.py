@@ -12,7 +12,7 @@ from tallystick.cut.forward import Source, send_embeddings
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
-from tallystick.training.messages import CutWidth, EpochVerdict
+from tallystick.training.messages import EpochVerdict
 from tallystick.training.plan import Batch, Committed, Schedule, ignore_commit, optimizer_of, staleness_of
 
 
@@ -43,7 +43,6 @@ def train_feature_party(
     progressed = store.load(resume_from, bottom, optimizer) if resume_from else Progressed()
     loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training))
     bottom.train()
-    channel.send(CutWidth(width=int(bottom.width)))  # type: ignore[arg-type]
     total = training.epochs * schedule.steps_per_epoch
     last_commit = progressed.step
     while progressed.epoch < training.epochs and not progressed.stopped:

@@ -1,0 +1,1 @@
+"""One party's run of a contract: handshake, alignment, training, evaluation, report."""

@@ -1,0 +1,154 @@
+"""The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import torch
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.config.contract import Contract
+from tallystick.errors import ConfigError, StorageError
+from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_bytes, write_tensors
+
+
+class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
+    """An alignment's facts, beside its rows."""
+
+    run_id: str
+    table: str
+    method: str
+    sizes: dict[str, int]
+    learnt: list[str]
+    multiplications: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFolder:
+    """Paths of one run: alignment, checkpoints, model and encoders, result and report."""
+
+    path: Path
+
+    @classmethod
+    def new(cls, runs: Path, contract: Contract) -> "RunFolder":
+        """Make the folder of a fresh run; earlier runs of the same contract stay."""
+        number = len(_folders_of(runs, contract)) + 1
+        while True:
+            path = runs / f"{_prefix(contract)}-{number}"
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                number += 1
+                continue
+            except OSError as error:
+                raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
+            write_bytes(path / "contract.json", contract.canonical_json().encode())
+            return cls(path=path)
+
+    @classmethod
+    def latest(cls, runs: Path, contract: Contract) -> "RunFolder":
+        """Find the last run of this contract; raises ConfigError if there is none."""
+        found = _folders_of(runs, contract)
+        if not found:
+            raise ConfigError(f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}; start one without --resume")
+        return cls(path=found[-1])
+
+    @property
+    def result(self) -> Path:
+        """This party's result as JSON."""
+        return self.path / "result.json"
+
+    @property
+    def report(self) -> Path:
+        """This party's report."""
+        return self.path / "report.html"
+
+    @property
+    def encoder(self) -> Path:
+        """The fitted encoder of this party's columns."""
+        return self.path / "encoder.json"
+
+    @property
+    def label_coder(self) -> Path:
+        """The label party's coding of labels."""
+        return self.path / "label.json"
+
+    @property
+    def model(self) -> Path:
+        """This party's trained part of the network."""
+        return self.path / "model.safetensors"
+
+    @property
+    def trained(self) -> bool:
+        """Whether training has ended."""
+        return self.model.exists()
+
+    def store(self, name: str = "checkpoints") -> CheckpointStore:
+        """Checkpoints of the joint training, or of another one by its name."""
+        return CheckpointStore(self.path / name)
+
+    def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
+        """Keep an alignment; ``table`` is the fingerprint of the ids that it is about."""
+        saved = SavedAlignment(
+            run_id=run_id,
+            table=table,
+            method=alignment.method,
+            sizes=alignment.sizes,
+            learnt=alignment.learnt,
+            multiplications=alignment.multiplications,
+        )
+        tensors = {"rows": torch.from_numpy(alignment.rows_N.copy())}
+        if alignment.uids_N16 is not None:
+            tensors["uids"] = torch.from_numpy(alignment.uids_N16.copy())
+        write_tensors(self.path / "alignment.safetensors", tensors, {"alignment": msgspec.json.encode(saved).decode()})
+
+    def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
+        """The kept alignment, or None if the run was not that far."""
+        path = self.path / "alignment.safetensors"
+        if not path.exists():
+            return None
+        tensors, metadata = read_tensors(path)
+        saved = msgspec.json.decode(metadata["alignment"], type=SavedAlignment)
+        uids = tensors.get("uids")
+        alignment = Alignment(
+            method=saved.method,
+            rows_N=tensors["rows"].numpy().astype(np.int64),
+            sizes=saved.sizes,
+            learnt=saved.learnt,
+            uids_N16=uids.numpy() if uids is not None else None,
+            multiplications=saved.multiplications,
+        )
+        return saved, alignment
+
+    def forget_training(self) -> None:
+        """Drop what hung on an alignment that is about to be made again."""
+        for path in (self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")):
+            path.unlink(missing_ok=True)
+
+    def note(self, name: str, facts: dict[str, object]) -> None:
+        """Keep facts of a phase for a later step or a resumed run."""
+        write_bytes(self.path / f"{name}.json", json.dumps(facts).encode())
+
+    def noted(self, name: str) -> dict[str, object]:
+        """Facts kept under a name; empty if there are none."""
+        path = self.path / f"{name}.json"
+        if not path.exists():
+            return {}
+        facts: dict[str, object] = json.loads(path.read_bytes())
+        return facts
+
+
+def _prefix(contract: Contract) -> str:
+    return f"{contract.name}-{contract.hash[:8]}"
+
+
+def _folders_of(runs: Path, contract: Contract) -> list[Path]:
+    prefix = _prefix(contract) + "-"
+    numbered = [
+        (int(path.name.removeprefix(prefix)), path)
+        for path in runs.glob(f"{prefix}*")
+        if path.name.removeprefix(prefix).isdigit() and path.is_dir()
+    ]
+    return [path for _, path in sorted(numbered)]

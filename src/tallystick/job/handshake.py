@@ -1,0 +1,118 @@
+"""The handshake: are both sides about to do the same thing, and from where do they start?
+
+Every party greets the label party; the label party compares and answers with one agreement for all.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tallystick import __version__
+from tallystick.config.contract import Contract, differences
+from tallystick.errors import ContractMismatch, PeerError, ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+
+class Greeting(Message, frozen=True):
+    """What a party is about to do, and what it has of an earlier run."""
+
+    version: str
+    contract_hash: str
+    command: str
+    resume: bool
+    run_id: str
+    checkpoints: list[int]
+    trained: bool
+
+
+class ContractText(Message, frozen=True):
+    """A contract whose hash differs, in canonical JSON; it holds nothing private."""
+
+    text: str
+
+
+class Agreement(Message, frozen=True):
+    """Label party to all: the run's id, whether to align, and the step to go on from."""
+
+    run_id: str
+    align: bool
+    resume_from: int
+    train: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Standing:
+    """What this party has of an earlier run: nothing, for a fresh one."""
+
+    command: str = "run"
+    resume: bool = False
+    run_id: str = ""
+    checkpoints: tuple[int, ...] = ()
+    trained: bool = False
+
+
+def shake_hands_label_party(contract: Contract, standing: Standing, channels: Mapping[str, Channel]) -> Agreement:
+    """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises."""
+    greetings = {name: _greet(contract, standing, channel) for name, channel in channels.items()}
+    run_ids = {standing.run_id, *(greeting.run_id for greeting in greetings.values())}
+    goes_on = standing.resume and standing.run_id != "" and len(run_ids) == 1
+    common = set(standing.checkpoints).intersection(*(greeting.checkpoints for greeting in greetings.values()))
+    trained = standing.trained and all(greeting.trained for greeting in greetings.values())
+    agreement = Agreement(
+        run_id=standing.run_id if goes_on else secrets.token_hex(8),
+        align=not goes_on,
+        resume_from=max(common, default=0) if goes_on else 0,
+        train=not (goes_on and trained),
+    )
+    for channel in channels.values():
+        channel.send(agreement)
+    return agreement
+
+
+def shake_hands(contract: Contract, standing: Standing, channel: Channel) -> Agreement:
+    """Greet the label party and learn where the run starts.
+
+    Raises ContractMismatch with the keys that differ (never values of a party file), ProtocolError for a peer that runs
+    another command, resumes where this one does not, or speaks another version.
+    """
+    _greet(contract, standing, channel)
+    return channel.receive(Agreement)
+
+
+def _greet(contract: Contract, standing: Standing, channel: Channel) -> Greeting:
+    channel.send(
+        Greeting(
+            version=__version__,
+            contract_hash=contract.hash,
+            command=standing.command,
+            resume=standing.resume,
+            run_id=standing.run_id,
+            checkpoints=list(standing.checkpoints),
+            trained=standing.trained,
+        )
+    )
+    theirs = channel.receive(Greeting)
+    if theirs.contract_hash != contract.hash:
+        raise _mismatch(contract, channel)
+    if theirs.version != __version__:
+        raise ProtocolError(
+            channel.peer,
+            f"{channel.peer} runs tallystick {theirs.version[:40]!r}, this side {__version__}; install the same on both",
+        )
+    if theirs.command != standing.command:
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} runs `tallystick {theirs.command[:40]}`, this side `tallystick {standing.command}`"
+        )
+    if theirs.resume != standing.resume:
+        one, other = (channel.peer, "this side") if theirs.resume else ("this side", channel.peer)
+        raise PeerError(channel.peer, f"{one} resumes a run and {other} starts a new one; pass --resume on both sides or on none")
+    return theirs
+
+
+def _mismatch(contract: Contract, channel: Channel) -> ContractMismatch:
+    channel.send(ContractText(text=contract.canonical_json()))
+    found = differences(contract.canonical_json(), channel.receive(ContractText).text)
+    return ContractMismatch(
+        channel.peer, f"the contract differs from {channel.peer}'s in {len(found)} place(s): {'; '.join(found)}", found
+    )

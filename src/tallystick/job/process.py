@@ -1,0 +1,131 @@
+"""One party as a process: certificates, sessions, the job, and an end that tells both sides what happened."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile, check_party, dialled
+from tallystick.data.table import read_party_table
+from tallystick.errors import PeerError, TallystickError
+from tallystick.job.folder import RunFolder
+from tallystick.job.phases import Logbook, Watcher
+from tallystick.job.run import ALL_PHASES, Job, run_party
+from tallystick.network.certificates import Identity, load_identity
+from tallystick.network.channel import Channel
+from tallystick.network.grpc import Limits, Network
+from tallystick.network.messages import MEBIBYTE
+from tallystick.report.result import Result
+
+T = TypeVar("T")
+
+
+class JobFailed(TallystickError):
+    """A job ended early: one line that says which peer, which phase, the last step both sides committed, how to go on."""
+
+    def __init__(self, message: str, *, peer: str | None, phase: str, committed: int) -> None:
+        super().__init__(message)
+        self.peer = peer
+        self.phase = phase
+        self.committed = committed
+
+
+def run_process(
+    contract: Contract,
+    party: PartyFile,
+    *,
+    watcher: Watcher,
+    command: str = "run",
+    resume: bool = False,
+    phases: tuple[str, ...] = ALL_PHASES,
+    how_to_resume: str = "run both sides again with --resume",
+) -> Result:
+    """Run this party's side over gRPC.
+
+    Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before.
+    """
+    check_party(contract, party)
+    frame = read_party_table(party)
+    folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
+    logbook = Logbook(party=party.party, watcher=watcher)
+
+    def run(channels: dict[str, Channel]) -> Result:
+        job = Job(
+            contract=contract,
+            party=party,
+            frame=frame,
+            channels=channels,
+            folder=folder or RunFolder.new(party.runs, contract),
+            logbook=logbook,
+            command=command,
+            resume=resume or "alignment" not in phases,
+            phases=phases,
+        )
+        watcher.say(f"run folder: {job.folder.path}")
+        return run_party(job)
+
+    try:
+        return with_sessions(contract, party, run, watcher=watcher)
+    except TallystickError as error:
+        resumable = logbook.phase not in ("start", "handshake")
+        raise _failure(error, logbook, how_to_resume if resumable else "run both sides again") from error
+
+
+def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str, Channel]], T], *, watcher: Watcher) -> T:
+    """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure."""
+    limits = contract.network
+    network = Network(
+        identity_of(party),
+        limits=Limits(
+            heartbeat_s=limits.heartbeat_s,
+            deadline_s=limits.deadline_s,
+            wait_s=limits.wait_s,
+            max_message_bytes=limits.max_message_mib * MEBIBYTE,
+        ),
+        listen=party.listen,
+    )
+    addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
+    others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
+    try:
+        channels: dict[str, Channel] = dict(
+            network.connect(
+                {name: addresses.get(name) for name in others},
+                waiting=lambda missing: watcher.say(f"waiting for {', '.join(missing)}"),
+            )
+        )
+        found = work(channels)
+    except PeerError as error:
+        network.close(f"{party.party} lost the run: {error}")
+        raise
+    except TallystickError as error:
+        # A local error may name private columns or values: the peer learns its kind only.
+        network.close(f"{party.party} had to stop ({type(error).__name__}); ask them for their log")
+        raise
+    except KeyboardInterrupt:
+        network.close(f"{party.party} was interrupted by its operator")
+        raise
+    except Exception as error:
+        network.close(f"{party.party} failed unexpectedly ({type(error).__name__}); ask them for their log")
+        raise
+    network.close()
+    return found
+
+
+def identity_of(party: PartyFile) -> Identity:
+    """The party's certificates, checked."""
+    assert party.tls is not None
+    return load_identity(party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key)
+
+
+def _talks(contract: Contract, one: str, other: str) -> bool:
+    return other in dialled(contract, one) or one in dialled(contract, other)
+
+
+def _failure(error: TallystickError, logbook: Logbook, how_to_resume: str) -> JobFailed:
+    peer = error.peer if isinstance(error, PeerError) else None
+    step = f"last step both sides committed: {logbook.committed}"
+    return JobFailed(
+        f"{error} [phase: {logbook.phase}; {step}; to go on: {how_to_resume}]",
+        peer=peer,
+        phase=logbook.phase,
+        committed=logbook.committed,
+    )

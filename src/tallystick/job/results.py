@@ -1,0 +1,169 @@
+"""From what a job found to the result that its report shows: each party puts in what it knows, nothing more."""
+
+import platform
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+
+import torch
+import yaml
+from torch import nn
+
+from tallystick import __version__
+from tallystick.alignment.outcome import Alignment
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.evaluation.measure import Comparison
+from tallystick.job.phases import Logbook
+from tallystick.job.rows import Aligned
+from tallystick.report import result as shown
+from tallystick.training.checkpoint import Progressed
+
+
+@dataclass(kw_only=True)
+class Findings:
+    """What a job has found so far."""
+
+    run_id: str = ""
+    resumed_from: int = 0
+    alignment: Alignment | None = None
+    rows: Aligned | None = None
+    modules: dict[str, nn.Module] = field(default_factory=dict)
+    progressed: Progressed | None = None
+    own_only: Progressed | None = None
+    evaluation: Comparison | None = None
+
+
+def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Findings, *, started: str) -> shown.Result:
+    """Put together this party's result."""
+    return shown.Result(
+        run_id=found.run_id,
+        party=party.party,
+        parties=[shown.Party(name=name, role=member.role) for name, member in contract.parties.items()],
+        contract=_contract_info(contract),
+        started=started,
+        seconds=time.monotonic() - logbook.began,
+        phases=logbook.phases,
+        alignment=_alignment(party, found.alignment),
+        learnt=_learnt(contract, party, found),
+        data=_data(party, found.rows),
+        model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
+        training=_training(contract, logbook, found, found.progressed),
+        own_only_training=_training(contract, None, found, found.own_only),
+        evaluation=found.evaluation,
+        versions={
+            "tallystick": __version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "grpcio": version("grpcio"),
+            "libsodium wrapper (rbcl)": version("rbcl"),
+        },
+    )
+
+
+def _contract_info(contract: Contract) -> shown.ContractInfo:
+    training = contract.training
+    return shown.ContractInfo(
+        name=contract.name,
+        hash=contract.hash,
+        yaml=yaml.safe_dump(contract.model_dump(mode="json"), sort_keys=False),
+        summary={
+            "alignment": contract.alignment.method,
+            "target": contract.target.type,
+            "hidden layers": "-".join(map(str, contract.model.hidden)),
+            "cut after layer": contract.model.cut_after,
+            "mode": training.mode,
+            "epochs at most": training.epochs,
+            "batch size": training.batch_size,
+            "optimizer": training.optimizer,
+            "learning rate": training.learning_rate,
+            "seed": contract.seed,
+        },
+    )
+
+
+def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.Alignment | None:
+    if alignment is None:
+        return None
+    named = {"own": f"rows of {party.party}", "intersection": "rows in common", "union": "rows in the union"}
+    sizes = {named.get(name, f"rows of {name}"): size for name, size in alignment.sizes.items()}
+    return shown.Alignment(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
+
+
+def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown.Learnt]:
+    guarantee = "honest-but-curious peers; decisional Diffie-Hellman on ristretto255"
+    items = [
+        shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
+        for sentence in (found.alignment.learnt if found.alignment is not None else [])
+    ]
+    if found.progressed is None:
+        return items
+    rows = len(found.rows.train_N) if found.rows is not None else 0
+    epochs = found.progressed.epoch
+    if contract.role_of(party.party) == "label":
+        peers = ", ".join(contract.feature_parties)
+        what = f"A cut embedding per row and epoch from {peers}: {rows} training rows, {epochs} epochs."
+        items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee="no formal guarantee"))
+        what = "The cut embeddings of the test rows."
+        items.append(shown.Learnt(step="evaluation", party=party.party, what=what, guarantee="no formal guarantee"))
+    else:
+        what = (
+            f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
+            "and per epoch whether validation got better."
+        )
+        items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee="no formal guarantee"))
+        what = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}."
+        items.append(shown.Learnt(step="evaluation", party=party.party, what=what, guarantee="not sent"))
+    return items
+
+
+def _data(party: PartyFile, rows: Aligned | None) -> shown.DataSummary | None:
+    if rows is None:
+        return None
+    shape = rows.encoder.feature_shape if rows.encoder is not None else None
+    columns = shown.Columns(
+        party=party.party, numeric=shape.numeric if shape else 0, categorical=len(shape.cardinalities) if shape else 0
+    )
+    return shown.DataSummary(
+        rows={"train": len(rows.train_N), "validation": len(rows.validation_N), "test": len(rows.test_N)},
+        columns=[columns],
+        notes=list(rows.encoder.notes) if rows.encoder is not None else [],
+    )
+
+
+def _model_part(party: str, name: str, module: nn.Module) -> shown.ModelPart:
+    linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
+    embeddings = sum(isinstance(layer, nn.Embedding) for layer in module.modules())
+    widths = "-".join(str(layer.in_features) for layer in linear) + (f"-{linear[-1].out_features}" if linear else "")
+    layers = ", ".join(part for part in (f"{embeddings} embeddings" if embeddings else "", widths) if part)
+    return shown.ModelPart(
+        party=party, name=name, layers=layers or type(module).__name__, parameters=sum(p.numel() for p in module.parameters())
+    )
+
+
+def _training(
+    contract: Contract, logbook: Logbook | None, found: Findings, progressed: Progressed | None
+) -> shown.Training | None:
+    if progressed is None:
+        return None
+    history = [
+        shown.Epoch(
+            epoch=int(record["epoch"]) + 1,
+            train_loss=record["train_loss"],
+            validation_loss=record.get("validation_loss"),
+            seconds=record["seconds"],
+        )
+        for record in progressed.history
+    ]
+    phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
+    seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in progressed.history)
+    steps = progressed.step - (found.resumed_from if logbook is not None else 0)
+    return shown.Training(
+        mode=contract.training.mode if logbook is not None else "in one process",
+        steps=progressed.step,
+        best_epoch=progressed.best_epoch + 1 if progressed.best_epoch is not None else None,
+        history=history,
+        seconds=seconds,
+        steps_per_s=steps / seconds if seconds and steps else None,
+        resumed_from=(found.resumed_from or None) if logbook is not None else None,
+    )

@@ -1,0 +1,112 @@
+"""All parties in one process, as threads over in-memory channels: for notebooks, tests and what-if questions.
+
+The same job code runs as over the network, through the same message codec; only the transport differs.
+"""
+
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+from torch import nn
+
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.party import PartyFile, check_party, parse_party
+from tallystick.errors import ConfigError, PeerError, TallystickError
+from tallystick.job.folder import RunFolder
+from tallystick.job.phases import Logbook, Silent, Watcher
+from tallystick.job.run import Job, run_party
+from tallystick.network.channel import MemoryChannel, memory_channels
+from tallystick.report.result import Result, merge
+
+
+def simulate(
+    contract: Contract | Mapping[str, Any],
+    tables: Mapping[str, pl.DataFrame],
+    parties: Mapping[str, Mapping[str, Any]],
+    *,
+    bottoms: Mapping[str, nn.Module] | None = None,
+    top: nn.Module | None = None,
+    folder: Path | None = None,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Run a contract with all its parties in this process and give the joined result.
+
+    No guarantee: whoever runs a simulation holds all tables. Numbers equal those of a run over the network.
+
+    Args:
+        contract: a Contract or the values of one.
+        tables: party name to its table.
+        parties: party name to what its party file would say of the columns (``keys``, ``label``, ``features``, ...).
+        bottoms: party name to a module that takes Features and states its output ``width``, instead of the contract's.
+        top: a module over the joined cut embeddings, feature parties' first, instead of the contract's.
+        folder: where the run folders go, one per party; a temporary folder that is removed at the end if left out.
+        watcher: shown the label party's progress.
+
+    Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
+    """
+    agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
+    if missing := [name for name in agreed.parties if name not in tables or name not in parties]:
+        raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
+            return _simulate(agreed, tables, parties, bottoms or {}, top, Path(temporary), watcher or Silent())
+    return _simulate(agreed, tables, parties, bottoms or {}, top, folder, watcher or Silent())
+
+
+def _simulate(
+    contract: Contract,
+    tables: Mapping[str, pl.DataFrame],
+    columns: Mapping[str, Mapping[str, Any]],
+    bottoms: Mapping[str, nn.Module],
+    top: nn.Module | None,
+    folder: Path,
+    watcher: Watcher,
+) -> Result:
+    channels = _connect(contract)
+    results: dict[str, Result] = {}
+    errors: list[TallystickError] = []
+
+    def run(name: str) -> None:
+        try:
+            # The table's path is never read: the frame is at hand.
+            values = {"party": name, "table": {"path": f"{name}.parquet"}, "runs": str(folder / name), **columns[name]}
+            party: PartyFile = parse_party(values, folder=folder, source=name)
+            check_party(contract, party, network=False, source=name)
+            results[name] = run_party(
+                Job(
+                    contract=contract,
+                    party=party,
+                    frame=tables[name],
+                    channels=channels[name],
+                    folder=RunFolder.new(party.runs, contract),
+                    logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),
+                    bottom=bottoms.get(name),
+                    top=top if name == contract.label_party else None,
+                )
+            )
+        except TallystickError as error:
+            errors.append(error)
+            for channel in channels[name].values():
+                channel.abort(str(error))
+
+    threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in contract.parties]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if errors:
+        raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
+    return merge(list(results.values()))
+
+
+def _connect(contract: Contract) -> dict[str, dict[str, MemoryChannel]]:
+    channels: dict[str, dict[str, MemoryChannel]] = {name: {} for name in contract.parties}
+    for name in contract.parties:
+        if name != contract.label_party:
+            channels[contract.label_party][name], channels[name][contract.label_party] = memory_channels(
+                contract.label_party, name, timeout_s=3600
+            )
+    return channels
