@@ -108,7 +108,7 @@ def judged(attack: Attack, view: View) -> Verdict:
         (DirectionFlips(), fresh_labels, 0.7),
         (Consistency(), fresh_donors, 0.95),
         (IdenticalEmbeddings(), batch_copies, 0.9),
-        (IdenticalEmbeddings(window=2), batch_copies, 0.9),
+        (IdenticalEmbeddings(pool=2), batch_copies, 0.9),
         (LearnedDiscriminator(), outliers, 0.95),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
@@ -174,6 +174,22 @@ def test_one_epoch_gives_the_attacks_across_epochs_nothing() -> None:
         assert Judge()(attack(one, generator=generator()), truth(), rng=np.random.default_rng(0)) is None
 
 
+def test_identical_embeddings_are_found_exactly_and_never_missed() -> None:
+    """A row's score is 0 if, and only if, another row of its pool has the same embedding."""
+    source = generator(3)
+    received_BD = torch.rand(300, 5, generator=source)
+    donors, copies = torch.arange(100, 120), torch.arange(0, 20)
+    received_BD[copies] = received_BD[donors]
+    rows_B = torch.arange(300)
+    steps = tuple(
+        StepView(epoch=0, rows_B=part_B, own_B=torch.ones(150, dtype=torch.bool), received_BD=received_BD[part_B])
+        for part_B in rows_B[torch.randperm(300, generator=source)].split(150)
+    )
+    scores = IdenticalEmbeddings(pool=2)(View(received="cut_embedding", steps=steps), generator=generator())
+    found = torch.cat(scores.rows)[torch.cat(scores.values) == 0]
+    assert set(found.tolist()) == {*donors.tolist(), *copies.tolist()}
+
+
 def test_judge_against_sklearn() -> None:
     rng = np.random.default_rng(4)
     for _ in range(20):
@@ -211,8 +227,8 @@ def test_judge_and_view_refuse_what_they_cannot_use() -> None:
         View(received="cut_gradient", steps=())
     with pytest.raises(ConfigError, match="fpr=1"):
         Judge(fpr=1)
-    with pytest.raises(ConfigError, match="window=-1"):
-        IdenticalEmbeddings(window=-1)
+    with pytest.raises(ConfigError, match="pool=0"):
+        IdenticalEmbeddings(pool=0)
     with pytest.raises(ConfigError, match="label_scale=-1"):
         SpectralMembership(label_scale=-1)
     with pytest.raises(ConfigError, match="hidden=0"):

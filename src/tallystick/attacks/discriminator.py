@@ -50,15 +50,10 @@ class LearnedDiscriminator:
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         if not (real.any() and synthetic.any()):
             return scored_rows(view, sum_N, count_N)
-        features = [sighting(step) for step in view.steps]
-        network = self._learn(
-            torch.cat([x_BP[real[step.rows_B]] for step, x_BP in zip(view.steps, features, strict=True)]),
-            torch.cat([x_BP[synthetic[step.rows_B]] for step, x_BP in zip(view.steps, features, strict=True)]),
-            generator,
-        )
+        network = self._learn(_sightings(view, real), _sightings(view, synthetic), generator)
         with torch.no_grad():
-            for step, x_BP in zip(view.steps, features, strict=True):
-                sum_N[step.rows_B] += network(x_BP).squeeze(1).double()
+            for step in view.steps:
+                sum_N[step.rows_B] += network(sighting(step)).squeeze(1).double()
                 count_N[step.rows_B] += 1
         return scored_rows(view, sum_N, count_N)
 
@@ -79,6 +74,11 @@ class LearnedDiscriminator:
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
         return network
+
+
+def _sightings(view: View, wanted_N: Tensor) -> Tensor:
+    """Describe all sightings of the wanted rows; steps are described one at a time, since all at once may not fit in memory."""
+    return torch.cat([sighting(step)[wanted_N[step.rows_B]] for step in view.steps])
 
 
 def sighting(step: StepView) -> Tensor:

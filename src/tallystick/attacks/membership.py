@@ -137,28 +137,49 @@ class IdenticalEmbeddings:
     nearly in batches a few steps apart, and to the bit over the whole union in any pass that does not train (validation,
     prediction). Both rows of a pair look the same, so a donor is suspected with its copies. For the label party's view.
 
+    Rows are compared with those that lie next to them in the order of a few random projections: copies always do, and for
+    the rest an upper bound of the distance will do. This costs O(N log N) where all pairs would cost N^2.
+
     Args:
-        window: how many steps back to compare with (0: only within the batch), at least 0.
+        pool: how many consecutive steps are compared with each other (1: only within a batch), at least 1.
+        projections: random directions, at least 1.
+        reach: neighbours on each side in each order, at least 1.
     """
 
-    window: int = 0
+    pool: int = 1
+    projections: int = 4
+    reach: int = 3
 
     def __post_init__(self) -> None:
-        if self.window < 0:
-            raise ConfigError(f"identical-embeddings attack: window={self.window} steps; expected at least 0")
+        if min(self.pool, self.projections, self.reach) < 1:
+            raise ConfigError(
+                f"identical-embeddings attack: pool={self.pool}, projections={self.projections}, reach={self.reach} "
+                "must be at least 1"
+            )
 
-    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score each row of each step by its distance to the nearest other row in the window; no randomness is used."""
-        nearest = [torch.full(step.rows_B.shape, torch.inf, dtype=torch.float64) for step in view.steps]
-        for index, step in enumerate(view.steps):
-            for earlier in range(max(0, index - self.window), index + 1):
-                other = view.steps[earlier]
-                # float64, so that the fast form |a|^2 + |b|^2 - 2ab still tells a copy (1e-8 of the norm) from a neighbour
-                distance_BB = torch.cdist(step.received_BD.double(), other.received_BD.double())
-                distance_BB[step.rows_B[:, None] == other.rows_B[None, :]] = torch.inf
-                nearest[index] = torch.minimum(nearest[index], distance_BB.min(dim=1).values)
-                nearest[earlier] = torch.minimum(nearest[earlier], distance_BB.min(dim=0).values)
-        return scored(view, [torch.where(nearest_B.isinf(), 0.0, nearest_B) for nearest_B in nearest])
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score each row of each step by its distance to the nearest other row in the pool; ``generator`` draws directions."""
+        nearest: list[Tensor] = []
+        for start in range(0, len(view.steps), self.pool):
+            steps = view.steps[start : start + self.pool]
+            distance_N = self._nearest(
+                torch.cat([step.received_BD for step in steps]), torch.cat([step.rows_B for step in steps]), generator
+            )
+            nearest += torch.split(distance_N, [len(step.rows_B) for step in steps])
+        return scored(view, nearest)
+
+    def _nearest(self, x_ND: Tensor, rows_N: Tensor, generator: torch.Generator) -> Tensor:
+        least_N = torch.full((len(x_ND),), torch.inf)
+        direction_DP = torch.randn(x_ND.shape[1], self.projections, generator=generator)
+        for order_N in torch.argsort(x_ND @ direction_DP, dim=0).T:
+            for offset in range(1, min(self.reach, len(x_ND) - 1) + 1):
+                one, other = order_N[:-offset], order_N[offset:]
+                distance = torch.linalg.vector_norm(x_ND[one] - x_ND[other], dim=1)
+                distance[rows_N[one] == rows_N[other]] = torch.inf  # a row seen twice is no copy of itself
+                least_N[one] = torch.minimum(least_N[one], distance)
+                least_N[other] = torch.minimum(least_N[other], distance)
+        greatest = least_N[least_N.isfinite()].max() if least_N.isfinite().any() else least_N.new_tensor(0.0)
+        return torch.where(least_N.isfinite(), least_N, greatest).double()
 
 
 FEATURE_PARTY_ATTACKS: Mapping[str, Attack] = {
@@ -172,6 +193,7 @@ LABEL_PARTY_ATTACKS: Mapping[str, Attack] = {
     "spectral": SpectralMembership(),
     "spectral-signed": SpectralMembership(signed=True),
     "identical": IdenticalEmbeddings(),
+    "identical-nearby": IdenticalEmbeddings(pool=8),
     "consistency": Consistency(),
     "learned": LearnedDiscriminator(),
 }

@@ -1,0 +1,390 @@
+"""FLORIST's experiments: what filling absent labels and features costs, and what each filling leaks.
+
+``run`` trains every strategy at every ratio and seed and gives each run's figures, their summaries, the paper's tables 1, 2, 3,
+5, 6, 7, 8 and the curves of figures 2 and 3 beside the paper's numbers, and what is checked on them. Attacks run at the ratio
+that the paper's tables use, 0.5. Runs of several calls (say, one per seed) can be joined: ``report_of(runs, data=...)``.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tallystick.benchmark import florist_paper as paper
+from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
+from tallystick.benchmark.florist_runs import Job, Membership, Setting, Side, Trained
+from tallystick.errors import ConfigError
+from tallystick.network.channel import Progress, no_progress
+from tallystick.training.calibration import LogitShift, When
+from tallystick.training.synthetic import (
+    FEATURE_STRATEGIES,
+    LABEL_STRATEGIES,
+    GaussianFeatures,
+    RandomPredictedLabels,
+    Redraw,
+    feature_strategy,
+    label_strategy,
+)
+
+RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
+SEEDS = (1, 2, 3, 4, 5)
+ATTACKED_RATIO = 0.5
+BASELINES = ("baseline-partial", "baseline-full")
+ONCE = ":once"  # drawn once per row instead of anew each step; not in the paper
+BOTH: dict[
+    str, tuple[str, str, When, bool]
+] = {  # label fill, feature fill, when to calibrate, for both sides' fills or labels only
+    "florist-vanilla": ("majority", "sampling", "prediction", False),
+    "florist-tr": ("majority", "sampling", "training", True),
+    "florist-te": ("majority", "sampling", "prediction", True),
+}
+STRATEGIES: dict[Side, tuple[str, ...]] = {
+    "labels": (*BASELINES, *LABEL_STRATEGIES, "random-pos" + ONCE, "random-pred" + ONCE),
+    "features": (*BASELINES, *FEATURE_STRATEGIES, "sampling" + ONCE),
+    "both": (*BASELINES, *BOTH),
+}
+EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name; at the attacked ratio
+    "labels": tuple(f"random-pred:k={k}" for k in range(1, 11)),
+    "features": tuple(f"gaussian:scale={scale:g}" for scale in (0.25, 0.5, 1, 2, 4, 8, 16)),
+    "both": (),
+}
+_T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One strategy at one ratio and seed."""
+
+    side: Side
+    strategy: str
+    ratio: float
+    seed: int
+    auc: float
+    ace: float
+    attacks: dict[str, dict[str, Any]]  # "label party/spectral" -> figures
+
+
+def run(
+    *,
+    data: Path,
+    seeds: Sequence[int] = SEEDS,
+    ratios: Sequence[float] = RATIOS,
+    sides: Sequence[Side] = ("labels", "features", "both"),
+    strategies: Sequence[str] | None = None,
+    setting: Setting | None = None,
+    min_count: int = 10,
+    limit: int | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Run the sweep on one thread.
+
+    Args:
+        data: Kaggle's Criteo or Avazu file, or a folder that holds just it.
+        seeds: of the train-test split, absence, initialisation and training.
+        ratios: shares of rows that a side lacks, in (0, 1).
+        sides: who lacks rows.
+        strategies: names from STRATEGIES or EXTRAS; by default all of STRATEGIES. Baselines are always run.
+        setting: model and optimiser.
+        min_count: training rows that a category needs for a code of its own.
+        limit: read no more rows than this.
+        progress: called after every training run.
+
+    Raises:
+        ConfigError: an unknown strategy or a ratio outside (0, 1).
+        DataError: the file is not in Kaggle's format.
+    """
+    setting = setting or Setting()
+    _check(ratios, strategies)
+    table = read_clicks(data, limit=limit)
+    runs: list[Run] = []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the layers are too small for more
+    try:
+        for index, seed in enumerate(seeds):
+            clicks = prepare(table, seed=seed, min_count=min_count)
+            for done, found in enumerate(_runs(clicks, setting, seed, ratios, sides, strategies)):
+                runs.append(found)
+                progress(
+                    f"seed {seed} ({index + 1} of {len(seeds)}): {found.side} {found.strategy} at {found.ratio:g}", done + 1, 0
+                )
+    finally:
+        torch.set_num_threads(threads)
+    about = {
+        "name": table.name,
+        "rows": table.frame.height,
+        "training_rows": len(clicks.training),
+        "test_rows": len(clicks.test),
+        "positive_rate": float(clicks.training_labels_N.mean()),
+        "min_count": min_count,
+        "batch_size": setting.batch(len(clicks.training)),
+        "epochs": setting.epochs,
+        "learning_rate": setting.learning_rate,
+        "ace_bins": setting.bins,
+        "planted": setting.planted,
+    }
+    return report_of(runs, data=about)
+
+
+def _check(ratios: Sequence[float], strategies: Sequence[str] | None) -> None:
+    for ratio in ratios:
+        if not 0 < ratio < 1:
+            raise ConfigError(
+                f"bench florist: ratio {ratio} is not a share of absent rows; expected between 0 and 1, both excluded"
+            )
+    known = {name for names in (*STRATEGIES.values(), *EXTRAS.values()) for name in names}
+    unknown = sorted(set(strategies or ()) - known)
+    if unknown:
+        raise ConfigError(f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(known))}")
+
+
+def _runs(
+    clicks: ClickData,
+    setting: Setting,
+    seed: int,
+    ratios: Sequence[float],
+    sides: Sequence[Side],
+    strategies: Sequence[str] | None,
+) -> Iterator[Run]:
+    rows = len(clicks.training)
+    everything = torch.ones(rows, dtype=torch.bool)
+    whole = Membership(has_labels_U=everything, has_features_U=everything)
+    full = Trained(Job(membership=whole, rows=torch.arange(rows)), clicks, setting, seed=seed, record=False).utility()
+    for ratio in ratios:
+        for side in sides:
+            attacked = ratio == ATTACKED_RATIO
+            members = Membership.of(side, rows=rows, ratio=ratio, seed=seed)
+            shared = torch.nonzero(members.has_labels_U & members.has_features_U).squeeze(1)
+            partial = Trained(Job(membership=members, rows=shared), clicks, setting, seed=seed, record=False).utility()
+            for name, figures in (("baseline-full", full), ("baseline-partial", partial)):
+                yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks={}, **figures)
+            asked = (*STRATEGIES[side], *EXTRAS[side]) if strategies is not None else STRATEGIES[side]
+            chosen = [name for name in asked if name not in BASELINES and (strategies is None or name in strategies)]
+            cached: dict[str, tuple[Trained, dict[str, dict[str, Any]]]] = {}
+            for name in sorted(chosen):  # variants that differ at prediction only come next to each other
+                job, undo = _job(name, side, members, clicks)
+                key = repr((job.labels, job.features, job.redraw, job.shift))
+                if key not in cached:
+                    cached.clear()  # views are large
+                    trained = Trained(job, clicks, setting, seed=seed, record=attacked)
+                    cached[key] = (trained, _leaks(trained, side) if attacked else {})
+                trained, attacks = cached[key]
+                yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, **trained.utility(undo))
+
+
+def _leaks(trained: Trained, side: Side) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    if side != "features":
+        found |= {f"feature party/{name}": figures for name, figures in trained.leaks("feature").items()}
+    if side != "labels":
+        found |= {f"label party/{name}": figures for name, figures in trained.leaks("label").items()}
+    return found
+
+
+def _job(name: str, side: Side, members: Membership, clicks: ClickData) -> tuple[Job, LogitShift | None]:
+    """Give what to train and the shift to undo at prediction, if any."""
+    rate = float(clicks.training_labels_N[members.has_labels_U].mean())
+    base, _, option = name.partition(":")
+    redraw: Redraw = "once" if option == "once" else "step"
+    rows = torch.arange(len(members.has_labels_U))
+    if side == "both":
+        labels_name, features_name, when, exact = BOTH[base]
+        labels, features = label_strategy(labels_name)[0], feature_strategy(features_name)[0]
+        filled = labels.filled_rate(rate) or 0.0
+        shift = members.shift(rate, filled_rate=filled) if exact else _labels_only(members, filled)
+        job = Job(membership=members, rows=rows, labels=labels, features=features, redraw=redraw)
+    elif side == "labels":
+        labels, when = label_strategy(base)
+        if option.startswith("k="):
+            labels = RandomPredictedLabels(k=int(option[2:]))
+        shift = members.shift(rate, filled_rate=labels.filled_rate(rate) or 0.0)
+        job = Job(membership=members, rows=rows, labels=labels, redraw=redraw)
+    else:
+        features, when = feature_strategy(base)
+        if option.startswith("scale="):
+            features = GaussianFeatures(scale=float(option[6:]))
+        shift = members.shift(rate, filled_rate=0.0)
+        job = Job(membership=members, rows=rows, features=features, redraw=redraw)
+    if when == "training":
+        job = Job(membership=members, rows=rows, labels=job.labels, features=job.features, redraw=redraw, shift=shift)
+    return job, shift if when == "prediction" else None
+
+
+def _labels_only(members: Membership, filled_rate: float) -> LogitShift:
+    share = float(members.has_labels_U.double().mean())
+    return LogitShift(shared=share, positive=(1 - share) * filled_rate, negative=(1 - share) * (1 - filled_rate))
+
+
+# --- what the runs say
+
+
+def report_of(runs: Sequence[Run], *, data: dict[str, Any]) -> dict[str, Any]:
+    """Summarise runs over seeds, and set the paper's tables, curves and checks beside them."""
+    groups: dict[tuple[Side, str, float], list[Run]] = defaultdict(list)
+    for each in runs:
+        groups[each.side, each.strategy, each.ratio].append(each)
+    summaries = [_summary(*key, found) for key, found in groups.items()]
+    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in summaries}
+    return {
+        "benchmark": "florist",
+        "data": data,
+        "seeds": sorted({each.seed for each in runs}),
+        "ratios": sorted({each.ratio for each in runs}),
+        "runs": [each.__dict__ for each in runs],
+        "summaries": summaries,
+        "tables": _tables(by_key, data["name"]),
+        "curves": _curves(summaries, data["name"]),
+        "stated_drops": _stated_drops(by_key, data["name"]),
+        "checks": _checks(by_key),
+    }
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """Mean, standard deviation over seeds, and a Student 95 % interval of the mean (no interval from one seed)."""
+    array = np.asarray(values, dtype=np.float64)
+    mean, count = float(array.mean()), len(array)
+    if count < 2:
+        return {"mean": mean, "n": count}
+    deviation = float(array.std(ddof=1))
+    half = _T_QUANTILE.get(count, 1.96 + 2.5 / count) * deviation / count**0.5
+    return {"mean": mean, "sd": deviation, "low": mean - half, "high": mean + half, "n": count}
+
+
+def _summary(side: Side, strategy: str, ratio: float, runs: Sequence[Run]) -> dict[str, Any]:
+    attacks = {
+        name: {
+            figure: spread([each.attacks[name][figure] for each in runs if name in each.attacks])
+            for figure in ("auc", "chance", "tpr_at_fpr_0")
+        }
+        for name in runs[0].attacks
+    }
+    return {
+        "side": side,
+        "strategy": strategy,
+        "ratio": ratio,
+        "auc": spread([each.auc for each in runs]),
+        "ace": spread([each.ace for each in runs]),
+        "attacks": attacks,
+    }
+
+
+ByKey = dict[tuple[str, str, float], dict[str, Any]]
+
+
+def _tables(by_key: ByKey, name: str) -> dict[str, Any]:
+    numbers = paper.TABLES[name]
+    tables: dict[str, Any] = {}
+    for side, party, printed in (
+        ("labels", "feature party", paper.LABEL_ATTACK_AUC[name]),
+        ("features", "label party", paper.FEATURE_ATTACK_AUC[name]),
+    ):
+        tables[numbers[side]] = {
+            "title": f"Attack AUC of synthetic {side} on {name}, ratio {ATTACKED_RATIO:g}",
+            "rows": [
+                {"strategy": strategy, "paper": value, "measured": found["attacks"].get(f"{party}/spectral", {}).get("auc")}
+                for strategy, value in printed.items()
+                if (found := by_key.get((side, strategy, ATTACKED_RATIO))) is not None
+            ],
+        }
+    tables[numbers["both"]] = {
+        "title": f"AUC change in percent against baseline-partial on {name}, both sides at the ratio",
+        "rows": [
+            {
+                "ratio": ratio,
+                "paper": value,
+                **{strategy: _change(by_key, "both", strategy, "baseline-partial", ratio) for strategy in BOTH},
+            }
+            for ratio, value in paper.AUC_CHANGE_PERCENT[name].items()
+            if ("both", "baseline-partial", ratio) in by_key
+        ],
+    }
+    draws = {k: by_key.get(("labels", f"random-pred:k={k}", ATTACKED_RATIO)) for k in paper.DRAWS["auc"]}
+    if "draws" in numbers and any(draws.values()):
+        tables[numbers["draws"]] = {
+            "title": f"random-pred by the number of draws on {name}, ratio {ATTACKED_RATIO:g}",
+            "rows": [
+                {
+                    "k": k,
+                    "paper_auc": paper.DRAWS["auc"][k],
+                    "auc": found["auc"],
+                    "paper_attack_auc": paper.DRAWS["attack_auc"][k],
+                    "attack_auc": found["attacks"]["feature party/spectral"]["auc"],
+                }
+                for k, found in draws.items()
+                if found is not None
+            ],
+        }
+    return tables
+
+
+def _change(by_key: ByKey, side: str, strategy: str, against: str, ratio: float) -> float | None:
+    ours, theirs = by_key.get((side, strategy, ratio)), by_key.get((side, against, ratio))
+    if ours is None or theirs is None:
+        return None
+    return float(100 * (ours["auc"]["mean"] / theirs["auc"]["mean"] - 1))
+
+
+def _stated_drops(by_key: ByKey, name: str) -> list[dict[str, Any]]:
+    """Set the drops that the paper's text states beside ours, in percent of AUC."""
+    found = []
+    for stated in paper.STATED_DROPS_PERCENT[name]:
+        change = _change(by_key, stated["side"], stated["strategy"], stated["against"], stated["ratio"])
+        if change is not None:
+            found.append({**stated, "measured": -change})
+    return found
+
+
+def _curves(summaries: Sequence[dict[str, Any]], name: str) -> dict[str, Any]:
+    """Figure 2 or 3: AUC (panels a to c) and ACE (d to f) against the ratio, by side and strategy."""
+    figure = paper.TABLES[name]["figure"]
+    panels: dict[str, Any] = {}
+    for metric, letters in (("auc", "abc"), ("ace", "def")):
+        for side, letter in zip(("labels", "features", "both"), letters, strict=True):
+            curves: dict[str, list[dict[str, Any]]] = defaultdict(list)
+            for each in sorted(summaries, key=lambda summary: summary["ratio"]):
+                if each["side"] == side:
+                    curves[each["strategy"]].append({"ratio": each["ratio"], **each[metric]})
+            panels[f"{figure}{letter}"] = {"side": side, "metric": metric, "curves": dict(curves)}
+    return panels
+
+
+def _checks(by_key: ByKey) -> list[dict[str, Any]]:
+    """What the project set out to show at ratio 0.5; a check whose runs are missing is left out."""
+
+    def figure(side: str, strategy: str, *path: str) -> float | None:
+        found: Any = by_key.get((side, strategy, ATTACKED_RATIO))
+        for step in (*path, "mean"):
+            found = found.get(step) if found is not None else None
+        return None if found is None else float(found)
+
+    gradients, embeddings = ("attacks", "feature party/spectral", "auc"), ("attacks", "label party/spectral", "auc")
+    ace = figure("labels", "majority", "ace")
+    partial = figure("labels", "baseline-partial", "auc")
+    majority = figure("labels", "majority", *gradients)
+    wanted: list[tuple[str, float | None, str, float | None]] = [
+        ("attack AUC of random features", figure("features", "random", *embeddings), ">=", 0.8),
+        ("attack AUC of sampling", figure("features", "sampling", *embeddings), "<=", 0.56),
+        ("attack AUC of minority labels, against majority's", figure("labels", "minority", *gradients), ">=", majority),
+        ("attack AUC of random-pred", figure("labels", "random-pred", *gradients), "<=", 0.55),
+        ("ACE of majority-tr, against 70 % of majority's", figure("labels", "majority-tr", "ace"), "<=", ace and 0.7 * ace),
+        ("ACE of majority-te, against 70 % of majority's", figure("labels", "majority-te", "ace"), "<=", ace and 0.7 * ace),
+        (
+            "AUC of majority-tr, against baseline-partial - .03",
+            figure("labels", "majority-tr", "auc"),
+            ">=",
+            partial and partial - 0.03,
+        ),
+    ]
+    return [
+        {
+            "what": what,
+            "measured": value,
+            "wanted": f"{sign} {bound:.4g}",
+            "passed": value >= bound if sign == ">=" else value <= bound,
+        }
+        for what, value, sign, bound in wanted
+        if value is not None and bound is not None
+    ]
