@@ -15,6 +15,7 @@ from tallystick.attacks.membership import (
     GradientDirection,
     IdenticalEmbeddings,
     SpectralMembership,
+    TwinEmbeddings,
 )
 from tallystick.attacks.view import Attack, Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
@@ -81,6 +82,12 @@ def fresh_donors(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.T
     return REAL_EMBEDDING[donor_B], LABEL[rows_B].float()
 
 
+def kept_donors(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Each absent row keeps one of 100 donors; a batch's common drift is a shift of all its rows."""
+    donor_B = torch.where(truth()[rows_B], rows_B, 2 * (rows_B // 2 % 100))
+    return REAL_EMBEDDING[donor_B] + torch.randn(1, WIDTH, generator=source), LABEL[rows_B].float()
+
+
 def batch_copies(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     cut_BD = REAL_EMBEDDING[rows_B].clone()
     absent_B = ~truth()[rows_B]
@@ -109,6 +116,7 @@ def judged(attack: Attack, view: View) -> Verdict:
         (Consistency(), fresh_donors, 0.95),
         (IdenticalEmbeddings(), batch_copies, 0.9),
         (IdenticalEmbeddings(pool=2), batch_copies, 0.9),
+        (TwinEmbeddings(), kept_donors, 0.7),
         (LearnedDiscriminator(), outliers, 0.95),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
@@ -231,6 +239,8 @@ def test_judge_and_view_refuse_what_they_cannot_use() -> None:
         IdenticalEmbeddings(pool=0)
     with pytest.raises(ConfigError, match="label_scale=-1"):
         SpectralMembership(label_scale=-1)
+    with pytest.raises(ConfigError, match="queries=0"):
+        TwinEmbeddings(queries=0)
     with pytest.raises(ConfigError, match="hidden=0"):
         LearnedDiscriminator(hidden=0)
     same = Scores(rows=rows, values=(torch.zeros(2),))
