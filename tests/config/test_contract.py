@@ -58,7 +58,10 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"training__optimizer": "adamw"}, 'contract.yaml: training.optimizer = "adamw": must be adam or sgd'),
         ({"training__epoch": 3}, "contract.yaml: training.epoch: is not a known key; did you mean epochs?"),
         ({"trainin": {}}, "contract.yaml: trainin: is not a known key; did you mean training?"),
-        ({"parties__weather": {"role": "feature", "rol": 1}}, "contract.yaml: parties.weather.rol: is not a known key; did you mean role?"),
+        (
+            {"parties__weather": {"role": "feature", "rol": 1}},
+            "contract.yaml: parties.weather.rol: is not a known key; did you mean role?",
+        ),
         ({"model__hidden": []}, "contract.yaml: model.hidden = []: must be a list of at least 1"),
         ({"model__hidden": [8, 0]}, "contract.yaml: model.hidden.1 = 0: must be at least 1"),
         ({"model__hidden": 8}, "contract.yaml: model.hidden = 8: must be a list, such as [a, b]"),
@@ -66,7 +69,10 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"model__wide": "yes"}, 'contract.yaml: model.wide = "yes": must be true or false'),
         ({"model__top": "mine"}, 'contract.yaml: model.top = "mine": must be an import path, such as "package.module:Class"'),
         ({"model__bottoms": {"shop": "a:B"}}, "contract.yaml: model.bottoms.shop: is not a party with a table; allowed"),
-        ({"target": {"type": "multiclass"}}, "contract.yaml: target.classes = 2: must be at least 3 for target.type = multiclass"),
+        (
+            {"target": {"type": "multiclass"}},
+            "contract.yaml: target.classes = 2: must be at least 3 for target.type = multiclass",
+        ),
         ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: goes with target.type = multiclass only"),
         ({"split": {"validation": 0.5, "test": 0.5}}, "contract.yaml: split.validation + split.test = 1: must be below 1"),
         ({"split": {"validation": 0}}, "contract.yaml: split.validation = 0: must be above 0, or set training.patience to null"),
@@ -79,7 +85,10 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"alignment__method": "union-with-helper"}, "0 helpers; alignment.method = union-with-helper needs exactly one"),
         ({"alignment__method": "union", "parties__third": {"role": "host"}}, "takes exactly one feature party, found 2"),
         ({"alignment__keys": [{"name": "a"}, {"name": "a"}]}, 'alignment.keys = ["a", "a"]: each key name must be given once'),
-        ({"alignment__keys": [{"name": "a", "normalise": ["strip"]}]}, 'alignment.keys.0.normalise.0 = "strip": must be trim, lower'),
+        (
+            {"alignment__keys": [{"name": "a", "normalise": ["strip"]}]},
+            'alignment.keys.0.normalise.0 = "strip": must be trim, lower',
+        ),
         ({"seed": -1}, "contract.yaml: seed = -1: must be at least 0"),
         ({"version": 2}, "contract.yaml: version = 2: must be 1"),
     ],
@@ -169,7 +178,11 @@ def test_differences_name_the_key_and_both_values() -> None:
     ]
 
 
-@given(st.one_of(st.text(), st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)).map(json.dumps)))
+@given(
+    st.one_of(
+        st.text(), st.recursive(st.none() | st.integers() | st.text(), lambda x: st.dictionaries(st.text(), x)).map(json.dumps)
+    )
+)
 def test_differences_survive_whatever_a_peer_sends(theirs: str) -> None:
     lines = differences(BASE_JSON, theirs)
     assert 1 <= len(lines) <= 51
@@ -182,13 +195,12 @@ def test_deeply_nested_peer_contract_is_refused() -> None:
 
 
 def keys_of(model: type[Model], prefix: str = "") -> list[str]:
-    """Every key path of a config model; mapping and list levels show as NAME and []."""
+    """Every key path of a config model."""
     found = []
     for name, field in model.model_fields.items():
         assert field.description, f"{model.__name__}.{name} has no description"
         found.append(f"{prefix}{name}")
-        inner = [model_in for model_in in _models(field.annotation)]
-        for child in inner:
+        for child in _models(field.annotation):
             found += keys_of(child, f"{prefix}{name}.")
     return found
 

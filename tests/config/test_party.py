@@ -63,7 +63,10 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ({"party": "absent"}, "party.yaml: party: is missing; it says: this party's name in the contract"),
         ({"partys": "x"}, "party.yaml: partys: is not a known key; did you mean party?"),
         ({"table": {}}, "party.yaml: table.path, query: exactly one of the two must be given"),
-        ({"table": {"path": "a.csv", "query": "select 1"}}, "party.yaml: table.path, query: exactly one of the two must be given"),
+        (
+            {"table": {"path": "a.csv", "query": "select 1"}},
+            "party.yaml: table.path, query: exactly one of the two must be given",
+        ),
         ({"table": {"path": "a.xlsx"}}, 'party.yaml: table.path = "/home/me/a.xlsx": must end in .csv, .csv.gz'),
         ({"table": {"pth": "a.csv"}}, "party.yaml: table.pth: is not a known key; did you mean path?"),
         ({"features": "all"}, 'party.yaml: features = "all": must be auto or a mapping with numeric and categorical'),
@@ -75,7 +78,10 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ({"listen": 7443}, "party.yaml: listen = 7443: must be text; put it in quotes if it looks like a number"),
         ({"listen": "0.0.0.0"}, 'party.yaml: listen = "0.0.0.0": must be "host:port"'),
         ({"listen": "host:70000"}, 'party.yaml: listen = "host:70000": must be "host:port"'),
-        ({"peers": {"weather": {"adress": "a:1"}}}, "party.yaml: peers.weather.adress: is not a known key; did you mean address?"),
+        (
+            {"peers": {"weather": {"adress": "a:1"}}},
+            "party.yaml: peers.weather.adress: is not a known key; did you mean address?",
+        ),
         ({"device": "gpu"}, 'party.yaml: device = "gpu": must be cpu, cuda or cuda:N'),
         ({"threads": 0}, "party.yaml: threads = 0: must be at least 1"),
         ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be standard, log or rank'),
@@ -136,7 +142,11 @@ def test_fitting_parties_pass() -> None:
     [
         (LABEL, {"party": "carier"}, 'party.yaml: party = "carier": is not in the contract; did you mean carrier?'),
         (LABEL, {"keys": {}}, "party.yaml: keys.flight: is missing"),
-        (LABEL, {"keys": {"flight": "a", "fligth": "b"}}, "party.yaml: keys.fligth: is not a key of the contract; did you mean flight?"),
+        (
+            LABEL,
+            {"keys": {"flight": "a", "fligth": "b"}},
+            "party.yaml: keys.fligth: is not a key of the contract; did you mean flight?",
+        ),
         (LABEL, {"label": "absent"}, "party.yaml: label: is missing"),
         (LABEL, {"listen": "absent"}, "party.yaml: listen: is missing"),
         (LABEL, {"tls": "absent"}, "party.yaml: tls: is missing"),
@@ -144,7 +154,11 @@ def test_fitting_parties_pass() -> None:
         (FEATURE, {"label": "x"}, 'party.yaml: label = "x": only the label party has one'),
         (FEATURE, {"weight": "x"}, 'party.yaml: weight = "x": only the label party has one'),
         (FEATURE, {"peers": {}}, "party.yaml: peers.carrier.address: is missing; weather dials carrier"),
-        (FEATURE, {"peers": {"carrie": {"address": "a:1"}}}, "party.yaml: peers.carrie: is not another party of the contract; did you mean"),
+        (
+            FEATURE,
+            {"peers": {"carrie": {"address": "a:1"}}},
+            "party.yaml: peers.carrie: is not another party of the contract; did you mean",
+        ),
     ],
 )
 def test_misfits_are_named(base: dict[str, Any], changes: dict[str, Any], line: str) -> None:
@@ -160,7 +174,11 @@ def test_time_split_needs_the_label_partys_time() -> None:
 
 def test_helper_is_dialled_and_has_no_rows() -> None:
     agreed = contract(method="union-with-helper", parties={"aide": {"role": "helper"}})
-    assert {name: dialled(agreed, name) for name in agreed.parties} == {"carrier": ("aide",), "weather": ("carrier", "aide"), "aide": ()}
+    assert {name: dialled(agreed, name) for name in agreed.parties} == {
+        "carrier": ("aide",),
+        "weather": ("carrier", "aide"),
+        "aide": (),
+    }
     assert "peers.aide.address: is missing; carrier dials aide" in check_error(agreed, party(LABEL))
     helper = {"party": "aide", "listen": "0.0.0.0:1", "tls": LABEL["tls"]}
     check_party(agreed, party(helper))

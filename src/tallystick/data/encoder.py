@@ -204,10 +204,11 @@ def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]
     """Map values to the normal quantiles of their mid-ranks, at no more than RANK_KNOTS of them."""
     values, counts = np.unique(known, return_counts=True)
     middle = (np.cumsum(counts) - counts / 2) / len(known)
-    if len(values) > RANK_KNOTS:
-        picked = np.unique(np.searchsorted(middle, np.linspace(0, 1, RANK_KNOTS)).clip(max=len(values) - 1))
-        values, middle = values[picked], middle[picked]
     scores = torch.special.ndtri(torch.from_numpy(middle)).numpy()
+    if len(values) > RANK_KNOTS:
+        # Evenly spaced in score, so that the tails keep their shape.
+        picked = np.unique(np.searchsorted(scores, np.linspace(scores[0], scores[-1], RANK_KNOTS)).clip(max=len(values) - 1))
+        values, scores = values[picked], scores[picked]
     return tuple(values.tolist()), tuple(scores.tolist())
 
 

@@ -123,7 +123,7 @@ def _phone(text: pl.Series) -> pl.Series:
     international = marked.str.starts_with("+").fill_null(False)
     digits = _digits(marked)
     plus = digits.str.replace(r"^", "+").set(digits == "", "")
-    return plus.zip_with(international, digits.str.replace(r"^00", "+"))
+    return plus.zip_with(international, digits.str.replace(r"^00([0-9])", "+$1"))
 
 
 def _digits(text: pl.Series) -> pl.Series:

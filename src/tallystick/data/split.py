@@ -45,12 +45,12 @@ def split_by_time(times: pl.Series, split: Split) -> Parts:
     if times.dtype.is_nested() or times.dtype == pl.Binary:
         raise DataError(f"time column {times.name!r} has type {times.dtype}; give dates, time stamps, numbers or ISO text")
     rank_N = times.rank("dense").to_numpy().astype(np.int64)
-    ordered_N = np.sort(rank_N)
     parts_N = np.full(len(times), TRAINING, dtype=np.uint8)
-    for part, share in ((VALIDATION, split.validation + split.test), (TEST, split.test)):
-        wanted = round(share * len(times))
+    for part, share in ((TEST, split.test), (VALIDATION, split.validation)):
+        left = np.sort(rank_N[parts_N == TRAINING])
+        wanted = min(round(share * len(times)), len(left))
         if wanted:
-            parts_N[rank_N >= ordered_N[len(times) - wanted]] = part
+            parts_N[(parts_N == TRAINING) & (rank_N >= left[len(left) - wanted])] = part
     wanted_parts = [("training", TRAINING, 1.0), ("validation", VALIDATION, split.validation), ("test", TEST, split.test)]
     empty = [name for name, part, share in wanted_parts if share and not (parts_N == part).any()]
     if empty:

@@ -101,16 +101,14 @@ def _attach_postgres(connection: Any, url: str) -> None:
     import duckdb
 
     try:
+        # Nothing is downloaded behind the user's back.
+        connection.execute("SET autoinstall_known_extensions = false")
         connection.execute("LOAD postgres")
-    except duckdb.Error:
-        try:
-            connection.execute("INSTALL postgres")
-            connection.execute("LOAD postgres")
-        except duckdb.Error as error:
-            raise DataError(
-                f"{redacted(url)}: DuckDB's postgres extension cannot be loaded: {_reason(error, secret=url)}; "
-                "run `INSTALL postgres` in DuckDB once where the internet can be reached"
-            ) from None
+    except duckdb.Error as error:
+        raise DataError(
+            f"{redacted(url)}: DuckDB's postgres extension cannot be loaded: {_reason(error, secret=url)}; install it once, "
+            "where the internet can be reached, with: python -c \"import duckdb; duckdb.sql('INSTALL postgres')\""
+        ) from None
     try:
         quoted = url.replace("'", "''")
         connection.execute(f"ATTACH '{quoted}' AS source (TYPE postgres, READ_ONLY)")

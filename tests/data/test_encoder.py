@@ -1,0 +1,154 @@
+"""The encoder against scikit-learn and slow references."""
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm, rankdata
+from sklearn.preprocessing import StandardScaler
+
+from tallystick.config.party import Encoding, FeatureColumns, parse_party
+from tallystick.data.encoder import CLIP, Encoder, feature_columns
+from tallystick.errors import DataError
+
+
+def fit(
+    frame: pl.DataFrame, *, numeric: tuple[str, ...] = (), categorical: tuple[str, ...] = (), rows: Any = None, **encoding: Any
+) -> Encoder:
+    rows = np.arange(frame.height) if rows is None else np.array(rows)
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=numeric, categorical=categorical), rows, encoding=Encoding(**encoding))
+    restored = Encoder.from_json(encoder.to_json())
+    assert restored == encoder
+    features = restored.encode(frame)
+    shape = encoder.feature_shape
+    assert features.numeric_NF.shape == (frame.height, shape.numeric)
+    assert features.categorical_NG.shape == (frame.height, len(shape.cardinalities))
+    assert torch.isfinite(features.numeric_NF).all()
+    for column, codes in zip(features.categorical_NG.T, shape.cardinalities, strict=True):
+        assert ((column >= 0) & (column < codes)).all()
+    return encoder
+
+
+@pytest.mark.parametrize("transform", ["standard", "log"])
+def test_numbers_match_sklearn(transform: str) -> None:
+    rng = np.random.default_rng(1)
+    values = rng.normal(size=(500, 3)) * [1, 1e6, 1e-6] + [0, 5, -3]
+    frame = pl.DataFrame(values, schema=["a", "b", "c"], orient="row")
+    rows = np.arange(0, 400)
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=("a", "b", "c")), rows, encoding=Encoding(numeric=transform))
+    features = encoder.encode(frame)
+    shaped = np.sign(values) * np.log1p(np.abs(values)) if transform == "log" else values
+    oracle = StandardScaler().fit(shaped[rows]).transform(shaped)
+    np.testing.assert_allclose(features.numeric_NF.numpy(), oracle, rtol=1e-4, atol=1e-5)
+
+
+@given(st.lists(st.integers(-50, 50), min_size=2, max_size=60))
+def test_ranks_match_scipy(values: list[int]) -> None:
+    frame = pl.DataFrame({"x": values})
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=Encoding(numeric="rank"))
+    if len(set(values)) == 1:
+        assert encoder.feature_shape.numeric == 0
+        return
+    scores = norm.ppf((rankdata(values) - 0.5) / len(values))
+    oracle = (scores - scores.mean()) / scores.std()
+    np.testing.assert_allclose(encoder.encode(frame).numeric_NF[:, 0].numpy(), oracle, rtol=1e-4, atol=1e-5)
+
+
+def test_ranks_of_many_values_are_close_to_normal() -> None:
+    values = np.random.default_rng(1).lognormal(sigma=3, size=20_000)
+    frame = pl.DataFrame({"x": values})
+    ranked = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=Encoding(numeric="rank"))
+    scores = norm.ppf((rankdata(values) - 0.5) / len(values))
+    # Between 1,000 knots, evenly spaced over 8 standard deviations, the map is a straight line.
+    assert np.abs(ranked.encode(frame).numeric_NF[:, 0].numpy() - scores).max() < 0.01
+
+
+def test_missing_numbers_become_the_mean_and_an_indicator() -> None:
+    frame = pl.DataFrame({"x": [1.0, None, 3.0, float("nan")], "y": [1.0, 2.0, 3.0, None]})
+    encoder = fit(frame, numeric=("x", "y"), rows=[0, 1, 2])
+    assert encoder.numeric_names == ("x", "y", "x is missing")
+    encoded = encoder.encode(frame).numeric_NF
+    assert encoded[:, 0].tolist() == [-1, 0, 1, 0]
+    assert encoded[3, 1] == 0
+    assert encoded[:, 2].tolist() == [0, 1, 0, 1]
+
+
+def test_constant_columns_are_left_out_with_a_note() -> None:
+    frame = pl.DataFrame({"x": [1, 1, 9], "y": [1, 2, 3], "none": [None, None, 1.0], "c": ["a", "a", "b"], "d": ["a", None, "b"]})
+    encoder = fit(frame, numeric=("x", "y", "none"), categorical=("c", "d"), rows=[0, 1])
+    assert [column.name for column in (*encoder.numeric, *encoder.categorical)] == ["y", "d"]
+    assert len(encoder.notes) == 3
+    assert all("constant" in note for note in encoder.notes)
+
+
+def test_absurd_numbers_are_clipped_and_infinite_ones_refused() -> None:
+    encoder = fit(pl.DataFrame({"x": [0.0, 1.0]}), numeric=("x",))
+    assert encoder.encode(pl.DataFrame({"x": [1e300, -1e300]})).numeric_NF[:, 0].tolist() == [CLIP, -CLIP]
+    with pytest.raises(DataError, match="numeric column 'x' has 2 infinite numbers"):
+        encoder.encode(pl.DataFrame({"x": [float("inf"), -float("inf"), 0.0]}))
+    with pytest.raises(DataError, match="numeric column 'x' has 1 infinite number;"):
+        fit(pl.DataFrame({"x": [0.0, 1.0, float("inf")]}), numeric=("x",), rows=[0, 1])
+    with pytest.raises(DataError, match="too large to standardise"):
+        fit(pl.DataFrame({"x": [1e308, 1e308, -1e308]}), numeric=("x",))
+
+
+@given(
+    st.lists(st.none() | st.sampled_from("abcdefg"), min_size=2, max_size=40),
+    st.lists(st.none() | st.sampled_from("abcxyz"), max_size=20),
+    st.integers(1, 3),
+    st.integers(1, 5),
+)
+def test_codes_match_a_slow_reference(train: list[str | None], new: list[str | None], min_count: int, most: int) -> None:
+    if len(set(train)) == 1:
+        return
+    counts = Counter(value for value in train if value is not None)
+    kept = sorted((value for value in counts if counts[value] >= min_count), key=lambda value: (-counts[value], value))[:most]
+    frame = pl.DataFrame({"c": pl.Series(train, dtype=pl.String)})
+    encoder = fit(frame, categorical=("c",), min_count=min_count, max_categories=most)
+    assert encoder.feature_shape.cardinalities == (2 + len(kept),)
+    codes = encoder.encode(pl.DataFrame({"c": pl.Series(train + new, dtype=pl.String)})).categorical_NG[:, 0].tolist()
+    assert codes == [0 if value is None else 2 + kept.index(value) if value in kept else 1 for value in train + new]
+
+
+def test_categories_are_the_same_in_every_type() -> None:
+    encoder = fit(pl.DataFrame({"c": [1, 2, 2]}), categorical=("c",))
+    for column in ([2.0, 1.0, None], ["2", "1.0", None]):
+        assert encoder.encode(pl.DataFrame({"c": column})).categorical_NG[:, 0].tolist() == [2, 3, 0]
+
+
+def test_columns_that_are_absent_or_text() -> None:
+    frame = pl.DataFrame({"x": ["1", "2", "hush"]})
+    with pytest.raises(DataError, match="column 'x': 1 of 3 cells are text that is no number"):
+        fit(frame, numeric=("x",))
+    with pytest.raises(DataError, match="feature column 'xx' is not in the table; did you mean x"):
+        fit(frame, categorical=("xx",))
+    with pytest.raises(DataError, match="no training rows"):
+        fit(frame, categorical=("x",), rows=[])
+    with pytest.raises(DataError, match="not readable"):
+        Encoder.from_json("{}")
+
+
+def test_auto_sorts_columns_by_type(tmp_path: Any) -> None:
+    frame = pl.DataFrame(
+        {"id": [1], "n": [1], "f": [0.5], "b": [True], "s": ["a"], "y": [1], "w": [1.0], "skip": [1]}
+    ).with_columns(day=pl.date(2024, 1, 1))
+    base: dict[str, Any] = {"party": "p", "table": {"path": "t.csv"}, "keys": {"k": "id"}, "label": "y", "weight": "w"}
+    found = feature_columns(frame, parse_party(base | {"drop": ["skip"]}, folder=tmp_path))
+    assert found == FeatureColumns(numeric=("n", "f", "b", "day"), categorical=("s",))
+    with pytest.raises(DataError, match="drop column 'skp' is not in the table; did you mean skip"):
+        feature_columns(frame, parse_party(base | {"drop": ["skp"]}, folder=tmp_path))
+    with pytest.raises(DataError, match="features: auto cannot read"):
+        feature_columns(frame.with_columns(l=pl.Series([[1]])), parse_party(base, folder=tmp_path))
+
+
+def test_dates_count_days_and_moments_count_seconds() -> None:
+    frame = pl.DataFrame({"day": [0, 1]}).select(
+        pl.col("day").cast(pl.Date), moment=pl.from_epoch("day", time_unit="d").cast(pl.Datetime("ms"))
+    )
+    encoder = fit(frame, numeric=("day", "moment"))
+    assert [column.mean for column in encoder.numeric] == [0.5, 43_200.0]

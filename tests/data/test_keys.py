@@ -1,0 +1,155 @@
+"""Keys: one spelling whatever the type, joins that cannot collide, and the rules for nulls and duplicates."""
+
+import datetime
+import unicodedata
+from decimal import Decimal
+from typing import Any
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tallystick.config.contract import Alignment, Key, Step
+from tallystick.data.keys import join, normalise, read_keys
+from tallystick.errors import DataError
+
+words = st.text(max_size=12)
+
+
+def alignment(*steps: Step, **rules: Any) -> Alignment:
+    return Alignment(keys=(Key(name="k", normalise=steps),), **rules)
+
+
+def ids(values: Any, *steps: Step, **rules: Any) -> list[bytes]:
+    return read_keys(pl.DataFrame({"k": values}, strict=False), columns={"k": "k"}, alignment=alignment(*steps, **rules)).ids
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pl.Series([1, 20, -3]),
+        pl.Series([1, 20, -3], dtype=pl.Int8),
+        pl.Series([1.0, 20.0, -3.0]),
+        pl.Series(["1", "20", "-3"]),
+        pl.Series(["1.0", "20.00", "-3.0"]),
+        pl.Series([Decimal("1.00"), Decimal("20.00"), Decimal("-3.00")]),
+        pl.Series(["1", "20", "-3"], dtype=pl.Categorical),
+    ],
+)
+def test_a_number_is_the_same_key_in_every_type(column: pl.Series) -> None:
+    assert ids(column) == [b"1", b"20", b"-3"]
+
+
+def test_other_types() -> None:
+    day, moment = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 13, 5, 0, 600)
+    assert ids([day]) == ids(pl.Series([day]).cast(pl.Datetime)) == ids(["2024-02-29"]) == [b"2024-02-29"]
+    assert ids([moment]) == [b"2024-02-29T13:05:00.000600"]
+    zoned = pl.Series([datetime.datetime(2024, 1, 1, 1)]).dt.replace_time_zone("Europe/Berlin")
+    assert ids(zoned) == [b"2024-01-01"]
+    assert ids([True, False]) == [b"true", b"false"]
+    assert ids([0.1, 1e300, -0.0]) == [b"0.1", b"1e+300", b"0"]
+    assert ids([2.0**60]) == [str(2**60).encode()]
+    assert ids([Decimal("1.50")]) == [b"1.5"]
+    with pytest.raises(DataError, match="cannot be compared as text"):
+        ids([[1], [2]])
+
+
+@given(st.integers(min_value=-(2**53), max_value=2**53))
+def test_integers_match_their_floats_and_text(number: int) -> None:
+    assert ids([number]) == ids([float(number)]) == ids([str(number)]) == [str(number).encode()]
+
+
+def test_leading_zeros_are_kept() -> None:
+    assert ids(["007", "7"]) == [b"007", b"7"]
+
+
+@pytest.mark.parametrize(
+    ("steps", "given_text", "wanted"),
+    [
+        (("trim",), " \u00a0a b\t", "a b"),
+        (("lower",), "ÀB", "àb"),
+        (("upper",), "straße", "STRASSE"),
+        (("nfkc",), "Ａ①ﬁ", "A1fi"),
+        (("email",), " Ann.Lee@Example.COM ", "ann.lee@example.com"),
+        (("phone",), "+49 (0)30 / 12-34", "+49301234"),
+        (("phone",), "0049 30 1234", "+49301234"),
+        (("phone",), "030 1234", "0301234"),
+        (("digits",), "ID 00-7", "007"),
+        (("trim", "lower"), " AbC ", "abc"),
+        (("trim",), " 1.0 ", "1"),
+    ],
+)
+def test_steps(steps: tuple[Step, ...], given_text: str, wanted: str) -> None:
+    assert ids([given_text], *steps) == [wanted.encode()]
+
+
+@given(words, st.sampled_from(["trim", "lower", "nfkc", "email", "phone", "digits"]))
+def test_normalising_twice_changes_nothing(word: str, step: Step) -> None:
+    once = normalise(pl.Series([word]), [step])
+    assert normalise(once, [step]).to_list() == once.to_list()
+
+
+@given(words)
+def test_steps_agree_with_python(word: str) -> None:
+    def spelt(text: str) -> str | None:
+        return normalise(pl.Series([text]), []).item()  # type: ignore[no-any-return]
+
+    assert normalise(pl.Series([word]), ["nfkc"]).item() == spelt(unicodedata.normalize("NFKC", word))
+    assert normalise(pl.Series([word]), ["lower"]).item() == spelt(word.lower())
+
+
+@given(st.lists(words, min_size=2, max_size=2), st.lists(words, min_size=2, max_size=2))
+def test_joined_keys_are_equal_only_if_every_part_is(one: list[str], other: list[str]) -> None:
+    joined = join([pl.Series([a, b]) for a, b in zip(one, other, strict=True)])
+    assert (joined[0] == joined[1]) == (one == other)
+
+
+def test_joined_keys_count_bytes_and_nulls() -> None:
+    assert join([pl.Series(["é", "a", None]), pl.Series(["bc", None, "a"])]).to_list() == ["2:é2:bc", None, None]
+
+
+ROWS = ["b", None, "a", "b", "", "c", "a", "a"]
+
+
+@pytest.mark.parametrize(("rule", "wanted", "rows"), [("first", [b"b", b"a", b"c"], [0, 2, 5]), ("drop", [b"c"], [5])])
+def test_nulls_and_duplicates_are_counted_and_settled(rule: str, wanted: list[bytes], rows: list[int]) -> None:
+    keys = read_keys(pl.DataFrame({"k": ROWS}), columns={"k": "k"}, alignment=alignment(duplicates=rule))
+    assert (keys.ids, keys.rows_U.tolist()) == (wanted, rows)
+    report = keys.report
+    assert (report.rows, report.null_rows, report.duplicated_keys, report.used) == (8, 2, 2, len(wanted))
+    assert report.rows == report.null_rows + report.duplicate_rows + report.used
+
+
+@given(st.lists(st.none() | st.sampled_from("abcdef"), min_size=1))
+def test_first_rule_matches_a_slow_reference(values: list[str | None]) -> None:
+    seen: dict[str, int] = {}
+    for row, value in enumerate(values):
+        if value is not None:
+            seen.setdefault(value, row)
+    if not seen:
+        with pytest.raises(DataError, match="null or empty"):
+            ids(values)
+        return
+    keys = read_keys(pl.DataFrame({"k": values}), columns={"k": "k"}, alignment=alignment())
+    assert dict(zip(keys.ids, keys.rows_U.tolist(), strict=True)) == {key.encode(): row for key, row in seen.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "rules", "message"),
+    [
+        ([None, ""], {}, "all 2 rows are null or empty"),
+        (["a", None], {"nulls": "error"}, r"null or empty in 1 \(row 1, counted from 0\) rows"),
+        (["a", "b", "a"], {"duplicates": "error"}, r"1 keys stand in more than one row: 2 \(row 0, 2, counted"),
+        (["a", "a"], {"duplicates": "drop"}, "every key stands in more than one row"),
+        (["a", "b"], {"max_rows": 1}, "the table has 2 rows, over alignment.max_rows = 1"),
+    ],
+)
+def test_unusable_keys(values: list[str | None], rules: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        ids(values, **rules)
+
+
+def test_absent_key_column_lists_what_there_is() -> None:
+    with pytest.raises(DataError, match="key column 'zzz' is not in the table; known here: k, other"):
+        read_keys(pl.DataFrame({"k": ["a"], "other": [1]}), columns={"k": "zzz"}, alignment=alignment())

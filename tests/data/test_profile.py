@@ -1,0 +1,101 @@
+"""The profile: what a party is shown of its own table."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.data.profile import profile
+from tallystick.errors import DataError
+
+FRAME = pl.DataFrame(
+    {
+        "id": ["a", "A ", "b", None, "c", "d"],
+        "x": [1.0, None, 3.0, float("nan"), float("inf"), 2.0],
+        "name": ["p", "q", "r", "s", "t", "u"],
+        "leak": [10, 20, 20, 10, 10, 20],
+        "fixed": ["z"] * 6,
+        "empty": pl.Series([None] * 6, dtype=pl.Float64),
+        "y": [0, 1, 1, 0, 0, 1],
+    }
+)
+CONTRACT = parse_contract(
+    {
+        "name": "job",
+        "parties": {"p": {"role": "label"}, "q": {"role": "feature"}},
+        "alignment": {"keys": [{"name": "k", "normalise": ["trim", "lower"]}]},
+    }
+)
+
+
+def party(**more: Any) -> Any:
+    return parse_party({"party": "p", "table": {"path": "t.csv"}, "keys": {"k": "id"}, "label": "y"} | more, folder=Path())
+
+
+def test_counts_types_and_balance() -> None:
+    found = profile(FRAME, party(), CONTRACT)
+    assert (found.rows, found.keys.null_rows, found.keys.duplicated_keys, found.keys.used) == (6, 1, 1, 4)
+    assert profile(FRAME, party()).keys.duplicated_keys == 0, "without a contract nothing is normalised"
+    columns = {column.name: column for column in found.columns}
+    assert {name: column.use for name, column in columns.items()} == {
+        "id": "key",
+        "x": "numeric",
+        "name": "categorical",
+        "leak": "numeric",
+        "fixed": "categorical",
+        "empty": "numeric",
+        "y": "label",
+    }
+    assert columns["x"].missing_share == pytest.approx(2 / 6)
+    assert (columns["leak"].minimum, columns["leak"].maximum, columns["leak"].distinct) == ("10", "20", 2)
+    assert found.label_balance == {"0": 0.5, "1": 0.5}
+    assert json.loads(json.dumps(found.to_dict()))["keys"]["rows"] == 6
+
+
+def test_warnings_name_what_looks_wrong() -> None:
+    warnings = profile(FRAME, party(), CONTRACT).warnings
+    assert warnings == (
+        "1 of 6 rows have no key",
+        "1 keys stand in more than one row; 1 rows are left out",
+        "column 'x' has 1 infinite numbers; make them null or clip them",
+        "column 'name' has a category of its own in every row; it identifies rows and cannot help",
+        "column 'leak' all but equals the label; is it known before the label is? (leakage)",
+        "column 'fixed' is constant; it will be left out",
+        "column 'empty' is missing in 100% of rows",
+        "column 'empty' is constant; it will be left out",
+    )
+
+
+def test_a_clean_table_has_no_warnings() -> None:
+    rows = 60
+    frame = pl.DataFrame(
+        {
+            "id": range(rows),
+            "x": [row % 7 for row in range(rows)],
+            "c": ["ab"[row % 2] for row in range(rows)],
+            "y": [row % 3 == 0 for row in range(rows)],
+        }
+    )
+    assert profile(frame, party(), CONTRACT).warnings == ()
+
+
+def test_a_feature_party_has_no_balance() -> None:
+    found = profile(FRAME.drop("y"), party(label=None), CONTRACT)
+    assert found.label_balance is None
+    assert not any("leakage" in warning for warning in found.warnings)
+
+
+def test_a_regression_label_has_no_balance_but_shows_leaks() -> None:
+    frame = pl.DataFrame({"id": range(50), "twice": [2.0 * row for row in range(50)], "y": [row + 0.5 for row in range(50)]})
+    found = profile(frame, party(), CONTRACT)
+    assert found.label_balance is None
+    assert any("'twice' all but equals the label" in warning for warning in found.warnings)
+
+
+def test_unusable_table() -> None:
+    with pytest.raises(DataError, match="label column 'why' is not in the table"):
+        profile(FRAME, party(label="why"), CONTRACT)
