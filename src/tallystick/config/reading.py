@@ -145,7 +145,7 @@ for _tag, _pattern, _first in (
 def _lines(model: type[Model], error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors():
-        key = ".".join(str(step) for step in problem["loc"] if step != "[key]")
+        key = redacted(".".join(str(step) for step in problem["loc"] if step != "[key]"))
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, Problems):
             lines += [f"{key}.{line}" if key else line for line in cause.problems]
@@ -153,7 +153,7 @@ def _lines(model: type[Model], error: ValidationError) -> list[str]:
         kind = problem["type"]
         if kind == "extra_forbidden":
             owner = _model_at(model, problem["loc"][:-1])
-            known = set(owner.model_fields) - set(problem["loc"]) if owner else set()
+            known = owner.model_fields if owner else ()
             lines.append(f"{key}: is not a known key; {did_you_mean(str(problem['loc'][-1]), known)}")
         elif kind == "missing":
             owner = _model_at(model, problem["loc"][:-1])
