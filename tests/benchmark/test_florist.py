@@ -1,0 +1,113 @@
+"""The FLORIST benchmark on small made-up data: the loop against plain training, the sweep's book-keeping."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tallystick.benchmark import florist
+from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
+from tallystick.benchmark.florist_runs import Job, Membership, Setting, Trained
+from tallystick.errors import ConfigError
+from tallystick.models.build import seeded
+from tallystick.models.tabular import TabularBottom, TabularTop
+
+SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
+
+
+@pytest.fixture(scope="module")
+def file(tmp_path_factory: pytest.TempPathFactory, criteo_lines: Callable[[int], str]) -> Path:
+    path = tmp_path_factory.mktemp("criteo") / "train.txt"
+    path.write_text(criteo_lines(700))
+    return path
+
+
+@pytest.fixture(scope="module")
+def clicks(file: Path) -> ClickData:
+    return prepare(read_clicks(file), seed=1)
+
+
+def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
+    rows = len(clicks.training)
+    everything = torch.ones(rows, dtype=torch.bool)
+    job = Job(membership=Membership(has_labels_U=everything, has_features_U=everything), rows=torch.arange(rows), redraw="once")
+    trained = Trained(job, clicks, SMALL, seed=5, record=False)
+
+    with seeded(5, "florist"):
+        bottom = TabularBottom(clicks.shape, embedding_width=4, hidden=(16,))
+        top = TabularTop(16, hidden=(16,), outputs=1)
+    optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=SMALL.learning_rate)
+    generator = torch.Generator().manual_seed(5)
+    torch.rand(rows, 1, generator=generator)  # the sides' draws
+    torch.rand(rows, 0, generator=generator)
+    for _ in range(2):
+        for rows_B in torch.split(torch.randperm(rows, generator=generator), 64):
+            optimizer.zero_grad()
+            logits_B = top(bottom(clicks.training.rows(rows_B))).squeeze(1)
+            binary_cross_entropy_with_logits(logits_B, clicks.training_labels_N[rows_B]).backward()
+            optimizer.step()
+    for ours, plain in ((trained.bottom, bottom), (trained.top, top)):
+        for name, weight in plain.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], weight), name
+
+
+def test_membership_takes_the_same_rows_for_every_strategy_and_the_stated_share() -> None:
+    labels, features = (Membership.of(side, rows=1000, ratio=0.3, seed=7) for side in ("labels", "features"))
+    both = Membership.of("both", rows=1000, ratio=0.3, seed=7)
+    assert torch.equal(labels.has_labels_U, features.has_features_U)
+    assert torch.equal(both.has_labels_U, labels.has_labels_U)
+    assert int(labels.has_labels_U.sum()) == 700 == int(both.has_features_U.sum())
+    assert bool(labels.has_features_U.all())
+    shared = int((both.has_labels_U & both.has_features_U).sum())
+    assert shared == pytest.approx(490, abs=60)  # independent: 4 standard deviations
+    shift = both.shift(0.25, filled_rate=0.0)
+    assert shift.shared == shared / 1000
+    assert shift.positive == pytest.approx((700 - shared) / 1000 * 0.25)
+
+
+def test_sweep(file: Path) -> None:
+    wanted = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr", "florist-vanilla", "random-pred:k=2"]
+    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
+    assert json.loads(json.dumps(found))["benchmark"] == "florist"
+    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in found["summaries"]}
+    assert {key[1] for key in by_key if key[0] == "labels"} == {*wanted[:3], "random-pred:k=2", *florist.BASELINES}
+    plain, undone = by_key["labels", "majority", 0.5], by_key["labels", "majority-te", 0.5]
+    assert plain["attacks"] == undone["attacks"]  # one training run
+    assert plain["auc"]["mean"] == pytest.approx(undone["auc"]["mean"], abs=1e-6)  # a monotone map keeps ranks
+    assert plain["ace"]["mean"] != undone["ace"]["mean"]
+    assert not by_key["labels", "majority", 0.25]["attacks"]
+    assert plain["auc"]["low"] < plain["auc"]["mean"] < plain["auc"]["high"]
+    assert by_key["features", "baseline-partial", 0.5]["auc"] == by_key["labels", "baseline-partial", 0.5]["auc"]
+    assert {row["strategy"] for row in found["tables"]["1"]["rows"]} == {"majority", "majority-tr", "majority-te"}
+    assert found["tables"]["1"]["rows"][0]["paper"] == 0.5761
+    assert [row["ratio"] for row in found["tables"]["3"]["rows"]] == [0.25, 0.5]
+    assert set(found["curves"]) == {"2a", "2b", "2c", "2d", "2e", "2f"}
+    assert len(found["curves"]["2d"]["curves"]["majority"]) == 2
+    assert "feature party/direction" in by_key["both", "florist-tr", 0.5]["attacks"]
+    assert "label party/spectral" in by_key["both", "florist-tr", 0.5]["attacks"]
+    merged = florist.report_of([florist.Run(**each) for each in found["runs"]], data=found["data"])
+    assert merged["summaries"] == found["summaries"]
+
+
+def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
+    """End to end: the feature party's share of certain finds is near the rate of positives. Seeded."""
+    found = florist.run(data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], setting=SMALL)
+    attacks = next(each["attacks"] for each in found["runs"] if each["strategy"] == "majority")
+    assert attacks["feature party/direction"]["tpr_at_fpr_0"] == pytest.approx(found["data"]["positive_rate"], abs=0.1)
+
+
+def test_spread_is_students(clicks: ClickData) -> None:
+    found = florist.spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (found["mean"], found["n"]) == (3.0, 5)
+    assert found["high"] - 3 == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=2e-3)
+    assert florist.spread([2.0]) == {"mean": 2.0, "n": 1}
+
+
+def test_unusable_arguments_are_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ratio 1\.0"):
+        florist.run(data=file, ratios=(1.0,))
+    with pytest.raises(ConfigError, match="unknown strategies best"):
+        florist.run(data=file, strategies=["best"])
