@@ -1,9 +1,13 @@
-"""Run the roles of a protocol, each in a thread of its own."""
+"""Run the roles of a protocol, each in a thread of its own, and channels that keep or change what crosses them."""
 
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
+
+from tallystick.alignment.exchange import Chunk
 from tallystick.errors import TallystickError
 from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
 
 
 def in_threads(*roles):
@@ -23,3 +27,36 @@ def error_of(role, cheat):
     """Run a role against a peer that does not follow the protocol; gives the role's error."""
     mine, theirs = memory_channels("role", "peer", timeout_s=5)
     return in_threads(lambda: role(mine), lambda: cheat(theirs))[0]
+
+
+class Recording:
+    """A channel that keeps the view: every list that was received, in order."""
+
+    def __init__(self, channel):
+        self._channel, self.peer, self.view = channel, channel.peer, {}
+
+    def send(self, message):
+        self._channel.send(message)
+
+    def receive(self, kind):
+        message = self._channel.receive(kind)
+        if isinstance(message, Chunk):
+            before = self.view.get(message.of)
+            rows = message.rows.numpy().copy()
+            self.view[message.of] = rows if before is None else np.concatenate((before, rows))
+        return message
+
+
+class Tampering:
+    """A channel of a party that follows the protocol but for one list, which it changes on the way out."""
+
+    def __init__(self, channel, of, change):
+        self._channel, self.peer, self._of, self._change = channel, channel.peer, of, change
+
+    def send(self, message):
+        if isinstance(message, Chunk) and message.of == self._of:
+            message = Chunk(of=message.of, rows=Array.of(self._change(message.rows.numpy().copy())))
+        self._channel.send(message)
+
+    def receive(self, kind):
+        return self._channel.receive(kind)

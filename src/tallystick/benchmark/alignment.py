@@ -21,6 +21,8 @@ import numpy as np
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psu import union_feature_party, union_label_party
+from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.certificates import load_identity, write_test_certificates
@@ -155,24 +157,34 @@ def _network(name: str, protocol: str, tls: Path, pipe: Connection) -> Iterator[
 
 def _timed(name: str, job: Figures, channels: dict[str, Channel], pipe: Connection) -> Figures:
     baseline = _memory_mib("VmRSS")
-    first = 0 if name == LABEL else job["rows"] - job["common"]
-    numbers = np.random.default_rng(1).permutation(np.arange(first, first + job["rows"]))
+    numbers = _customers(name, job)
     ids = [b"customer-%012d" % number for number in numbers]
     pipe.send("ready")
     pipe.recv()
     started, cpu_started = time.perf_counter(), time.process_time()
-    alignment = _ROLES[job["protocol"]][name](ids, channels, job)
-    seconds, cpu_seconds = time.perf_counter() - started, time.process_time() - cpu_started
-    _check(alignment, numbers, job)
+    multiplications = 0
+    if name == HELPER:
+        union_helper(channels[LABEL], channels[FEATURE], rng=SecureRandom())
+    else:
+        alignment = _ROLES[job["protocol"]][name](ids, channels, job)
+        _check(alignment, numbers, job)
+        multiplications = alignment.multiplications
     return {
-        "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
-        "scalar_multiplications": alignment.multiplications,
+        "seconds": time.perf_counter() - started,
+        "cpu_seconds": time.process_time() - cpu_started,
+        "scalar_multiplications": multiplications,
         "peak_mib": _memory_mib("VmHWM"),
         "peak_over_baseline_mib": _memory_mib("VmHWM") - baseline,
         "bytes_sent": sum(channel.traffic.bytes_sent for channel in channels.values()),
         "bytes_received": sum(channel.traffic.bytes_received for channel in channels.values()),
     }
+
+
+def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
+    """Number this party's customers, in an order of its own; the helper has none."""
+    rows = 0 if name == HELPER else job["rows"]
+    first = 0 if name == LABEL else job["rows"] - job["common"]
+    return np.random.default_rng(first).permutation(np.arange(first, first + rows))
 
 
 def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) -> None:
@@ -189,6 +201,21 @@ def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) 
 
 _Role = Callable[[Sequence[bytes], dict[str, Channel], Figures], Alignment]
 
+
+def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
+    """Make a role of a union protocol callable as the benchmark calls every role."""
+
+    def joined(ids: Sequence[bytes], channels: dict[str, Channel], job: Figures) -> Alignment:
+        peer = next(channel for name, channel in channels.items() if name != HELPER)
+        options = {"rng": SecureRandom(), "dummies": job["dummies"]}
+        outcome: Alignment = (
+            role(ids, peer, channels[HELPER], **options) if helper else role(ids, peer, threads=job["threads"], **options)
+        )
+        return outcome
+
+    return joined
+
+
 _ROLES: dict[str, dict[str, _Role]] = {
     "intersection": {
         LABEL: lambda ids, channels, job: intersect_label_party(
@@ -197,6 +224,11 @@ _ROLES: dict[str, dict[str, _Role]] = {
         FEATURE: lambda ids, channels, job: intersect_feature_party(
             ids, channels[LABEL], rng=SecureRandom(), threads=job["threads"]
         ),
+    },
+    "union": {LABEL: _join(union_label_party), FEATURE: _join(union_feature_party)},
+    "union-with-helper": {
+        LABEL: _join(union_with_helper_party, helper=True),
+        FEATURE: _join(union_with_helper_party, helper=True),
     },
 }
 

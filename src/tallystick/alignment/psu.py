@@ -1,0 +1,235 @@
+"""Private set union by Diffie-Hellman on ristretto255: pseudonymous ids for all, and nobody learns whom both know.
+
+FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| instead of 5 |A| + 5 |B| + 2 |A u B|. The side
+with fewer ids takes the part of A (the label party if both have as many). docs/alignment.md has the simulator argument.
+
+    A, keys a, a'                                  B, keys b, b'
+    X = H(x)^a of its ids, shuffled     ->
+                                        <-         Y = H(y)^b of its ids, shuffled
+    R = Y^(aa'), in the order of Y      ->         B's own ids as they will look in M
+                                        <-         X^b, shuffled anew: A cannot tell which is which
+    M = R and X^(ba'), each once,                  U = M^b', sorted: the universal ids;
+        shuffled                        ->         own ids are found in M through R
+                                        <-         X^(bb'), in the order of X
+    X^(bb'a') = own universal ids       <-         U
+
+Shapes: N ids of the union; M own ids, dummies included; B rows of a chunk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tallystick.alignment import union
+from tallystick.alignment.exchange import (
+    MAX_ROWS,
+    blaming,
+    check_ids,
+    chunks,
+    exchange_sizes,
+    receive_list,
+    send_list,
+    send_size,
+    spans,
+    telling,
+    trade,
+)
+from tallystick.alignment.group import ELEMENT_BYTES
+from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order, tags_of
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.workers import Workers, gathered, results
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel, Progress, no_progress
+
+_BLINDED = "blinded ids"
+_RETURNED = "returned ids"
+_MIXED = "mixed ids"
+_MERGED = "merged union"
+_OWN = "own ids under both keys"
+_UIDS = "universal ids"
+_WHAT = "private set union"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Union:
+    """What a side gets: the universal ids in their order, and where its own ids stand among them."""
+
+    uids_N16: Tags
+    position_M: Index
+    multiplications: int
+
+
+def union_label_party(
+    ids: Sequence[bytes],
+    channel: Channel,
+    *,
+    rng: SecureRandom,
+    dummies: int = 0,
+    max_rows: int = MAX_ROWS,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Alignment:
+    """Give every id of the union a universal id that tells neither side whether the other has it: the label party's side.
+
+    FLORIST, section 2.3 and Algorithm 1, on ristretto255 (RFC 9496) and with a cheaper order of exponentiations.
+
+    Threat model: a peer that follows the protocol and may study all it received (honest but curious).
+    Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, a side learns the
+    sizes of both sets and of the intersection and the positions of its own ids, nothing more. Not protected: the
+    sizes (``dummies`` blur them, without a formal guarantee); a peer that lies about its ids; and what training on
+    the union shows of membership, which attacks measure after the run.
+
+    Args:
+        ids: this party's ids, unique.
+        channel: to the one other party.
+        rng: draws keys, shuffles and dummies.
+        dummies: up to so many ids that nobody has are added to blur the sizes.
+        max_rows: most ids to accept from the peer (and to have).
+        threads: threads of arithmetic; all cores by default.
+        progress: told of scalar multiplications.
+
+    Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other;
+    ProtocolError, naming peer and step, for what the protocol does not allow.
+    """
+    return _unite(ids, channel, rng, leads_ties=True, dummies=dummies, max_rows=max_rows, threads=threads, progress=progress)
+
+
+def union_feature_party(
+    ids: Sequence[bytes],
+    channel: Channel,
+    *,
+    rng: SecureRandom,
+    dummies: int = 0,
+    max_rows: int = MAX_ROWS,
+    threads: int | None = None,
+    progress: Progress = no_progress,
+) -> Alignment:
+    """Give every id of the union a universal id: the feature party's side; all else as for union_label_party."""
+    return _unite(ids, channel, rng, leads_ties=False, dummies=dummies, max_rows=max_rows, threads=threads, progress=progress)
+
+
+def _unite(
+    ids: Sequence[bytes],
+    channel: Channel,
+    rng: SecureRandom,
+    *,
+    leads_ties: bool,
+    dummies: int,
+    max_rows: int,
+    threads: int | None,
+    progress: Progress,
+) -> Alignment:
+    with telling([channel]):
+        check_ids(ids, max_rows=max_rows)
+        members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
+        (others,) = exchange_sizes(len(members), [channel], max_rows=max_rows)
+        merges = len(members) < others or (len(members) == others and leads_ties)
+        # The naming side's last term is the union's size, unknown yet: what it can be at most.
+        total = 3 * len(members) + others if merges else 2 * len(members) + 3 * others
+        side = _merging_side if merges else _naming_side
+        with Workers(threads=threads, what=_WHAT, total=total, progress=progress) as workers:
+            found = side(members, others, channel, rng, workers)
+    return union.outcome(
+        method="union",
+        position_M=found.position_M,
+        ids=ids,
+        members=len(members),
+        others=others,
+        union=len(found.uids_N16),
+        peer=channel.peer,
+        learnt=(),
+        uids_N16=found.uids_N16,
+        multiplications=found.multiplications,
+    )
+
+
+def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> _Union:
+    """Algorithm 1's active party: sees both sets under one key, but its own shuffled by the other side, and merges them."""
+    first, second = rng.scalar(), rng.scalar()
+    order_M = rng.permutation(len(members))
+
+    blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
+    arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
+    theirs = [workers.multiply(elements_B32, first * second) for _, elements_B32 in arriving]
+    with blaming(channel, _BLINDED):
+        theirs_32 = gathered(theirs, width=ELEMENT_BYTES)
+
+    returned = chunks(tags_of(theirs_32))
+    arriving = trade(
+        [channel], sends=_RETURNED, outgoing=returned, receives=_MIXED, incoming=[len(members)], shape=(ELEMENT_BYTES,)
+    )
+    mixed = [workers.multiply(elements_B32, second) for _, elements_B32 in arriving]
+    with blaming(channel, _MIXED):
+        ours_32 = gathered(mixed, width=ELEMENT_BYTES)
+    with blaming(channel, f"{_BLINDED} or {_MIXED}"):
+        common, _ = match(tags_of(ours_32), tags_of(theirs_32))
+
+    merged_N32 = np.concatenate((theirs_32, np.delete(ours_32, common, axis=0)))
+    del ours_32, theirs_32
+    merged_N32 = merged_N32[rng.permutation(len(merged_N32))]
+    send_size(channel, _MERGED, len(merged_N32))
+    union.check_union(len(merged_N32), len(members), others, channel.peer)
+    arriving = trade(
+        [channel], sends=_MERGED, outgoing=chunks(merged_N32), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,)
+    )
+    own = [workers.multiply(elements_B32, second, keep=tags_of) for _, elements_B32 in arriving]
+    with blaming(channel, _OWN):
+        own_uids_M16 = gathered(own, width=TAG_BYTES)
+    uids_N16 = receive_list(channel, _UIDS, len(merged_N32), shape=(TAG_BYTES,))
+    position_M = np.empty(len(members), dtype=np.int64)
+    position_M[order_M] = _places(own_uids_M16, uids_N16, channel, _UIDS)
+    return _Union(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
+
+
+def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: SecureRandom, workers: Workers) -> _Union:
+    """Algorithm 1's passive party: mixes the other's ids, then names every id of the merged union."""
+    first, second = rng.scalar(), rng.scalar()
+    order_M = rng.permutation(len(members))
+
+    blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
+    arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
+    theirs = [workers.multiply(elements_B32, first) for _, elements_B32 in arriving]
+    with blaming(channel, _BLINDED):
+        theirs_32 = gathered(theirs, width=ELEMENT_BYTES)
+
+    under_both = [workers.multiply(elements_B32, second) for elements_B32 in chunks(theirs_32)]  # while the peer merges
+    mixed_32 = theirs_32[rng.permutation(others)]
+    del theirs_32
+    returned_M16 = np.empty((len(members), TAG_BYTES), dtype=np.uint8)
+    arriving = trade(
+        [channel], sends=_MIXED, outgoing=chunks(mixed_32), receives=_RETURNED, incoming=[len(members)], shape=(TAG_BYTES,)
+    )
+    for span, (_, tags_B16) in zip(spans(len(members)), arriving, strict=True):
+        returned_M16[span] = tags_B16
+
+    size = union.receive_union(channel, _MERGED, len(members), others)
+    union.check_union(size, len(members), others, channel.peer)
+    merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
+    arriving = trade(
+        [channel], sends=_OWN, outgoing=results(under_both), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,)
+    )
+    named = []
+    for span, (_, elements_B32) in zip(spans(size), arriving, strict=True):
+        merged_N16[span] = elements_B32[:, :TAG_BYTES]
+        named.append(workers.multiply(elements_B32, second, keep=tags_of))
+    with blaming(channel, _MERGED):
+        uids_N16 = gathered(named, width=TAG_BYTES)
+    by_uid_N = sorted_order(uids_N16)
+    uids_N16 = uids_N16[by_uid_N]
+    send_list(channel, _UIDS, uids_N16)
+    position_M = np.empty(len(members), dtype=np.int64)
+    position_M[order_M] = _places(returned_M16, merged_N16[by_uid_N], channel, f"{_RETURNED} and {_MERGED}")
+    return _Union(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
+
+
+def _places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
+    """Give the place of each own tag among all; the peer is to blame if one is missing."""
+    with blaming(channel, of):
+        own, place = match(own_M16, all_N16)
+    if len(own) != len(own_M16):
+        raise ProtocolError(channel.peer, f"{channel.peer} left {len(own_M16) - len(own)} of this side's ids out of {of!r}")
+    place_M = np.empty(len(own_M16), dtype=np.int64)
+    place_M[own] = place
+    return place_M

@@ -1,0 +1,177 @@
+"""Union through a helper that colludes with neither side: keyed hashes instead of public-key arithmetic.
+
+    label party  <->  feature party     a key that the helper never has
+    each party    ->  helper            keyed hashes of its ids, in random order
+    helper        ->  each party        the union's size; for each hash, a position drawn at random
+
+Shapes: N positions of the union; M own ids, dummies included.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b, sha256
+
+import numpy as np
+
+from tallystick.alignment import union
+from tallystick.alignment.exchange import (
+    MAX_ROWS,
+    blaming,
+    check_ids,
+    exchange_sizes,
+    receive_list,
+    receive_size,
+    send_list,
+    send_size,
+    telling,
+)
+from tallystick.alignment.matching import TAG_BYTES, DuplicateTags, Index, Tags, are_distinct_indices, match
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+KEY_BYTES = 32
+
+_HASHES = "keyed hashes"
+_POSITIONS = "positions in the union"
+
+
+class KeyShare(Message, frozen=True):
+    """One party's half of the key for the hashes, sent to the other party only."""
+
+    share: bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperOutcome:
+    """What the helper learnt; it keeps nothing else."""
+
+    sizes: dict[str, int]
+    learnt: list[str]
+
+
+def union_with_helper_party(
+    ids: Sequence[bytes],
+    peer: Channel,
+    helper: Channel,
+    *,
+    rng: SecureRandom,
+    dummies: int = 0,
+    max_rows: int = MAX_ROWS,
+) -> Alignment:
+    """Learn from a helper where this party's ids stand in the union: the side of either party.
+
+    Not in the papers; the usual server-aided protocol with a pseudorandom function (Kamara et al. 2014, section 3).
+
+    Threat model: peer and helper follow the protocol (honest but curious), and the helper colludes with neither.
+    Guarantee: as BLAKE2b with a key is a pseudorandom function, the helper learns the sizes of both sets and of
+    the intersection; each party learns these sizes and the positions of its own ids. Not protected: everything, if
+    the helper colludes with a party (that one then learns the other's ids that it can guess); the sizes, which
+    ``dummies`` blur without a formal guarantee.
+
+    Args:
+        ids: this party's ids, unique.
+        peer: to the other party.
+        helper: to the helper.
+        rng: draws the key's half, the order and the dummies.
+        dummies: up to so many ids that nobody has are added to blur the sizes.
+        max_rows: most ids to accept from the peer (and to have).
+
+    Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other;
+    ProtocolError, naming peer and step, for what the protocol does not allow.
+    """
+    with telling([peer, helper]):
+        check_ids(ids, max_rows=max_rows)
+        members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
+        (others,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
+        key = _agree_on_key(peer, rng)
+        order_M = rng.permutation(len(members))
+        hashes = b"".join([blake2b(members[row], key=key, digest_size=TAG_BYTES).digest() for row in order_M])
+        send_size(helper, _HASHES, len(members))
+        send_list(helper, _HASHES, np.frombuffer(hashes, dtype=np.uint8).reshape(-1, TAG_BYTES))
+        size = union.receive_union(helper, _POSITIONS, len(members), others)
+        union.check_union(size, len(members), others, peer.peer)
+        shuffled_M = receive_list(helper, _POSITIONS, len(members), dtype=np.int64)
+        if not are_distinct_indices(shuffled_M, size):
+            raise ProtocolError(helper.peer, f"{helper.peer} sent {_POSITIONS!r} that repeat or lie outside 0 to {size - 1}")
+    position_M = np.empty(len(members), dtype=np.int64)
+    position_M[order_M] = shuffled_M
+    return union.outcome(
+        method="union-with-helper",
+        position_M=position_M,
+        ids=ids,
+        members=len(members),
+        others=others,
+        union=size,
+        peer=peer.peer,
+        learnt=[f"{helper.peer} learnt these sizes, and no id unless it colludes with a party."],
+    )
+
+
+def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows: int = MAX_ROWS) -> HelperOutcome:
+    """Tell two parties where their ids stand in the union, from keyed hashes: the helper's side.
+
+    Threat model and guarantee as for union_with_helper_party: this side learns the sizes only. Args: a channel to
+    each party, ``rng`` for the positions, and the most ids to accept from a party.
+
+    Raises DataError if no id is common or one set contains the other, ProtocolError for what the protocol does not
+    allow; PeerStopped if a party ended the job.
+    """
+    parties = [first, second]
+    with telling(parties):
+        sizes = [receive_size(party, _HASHES, at_most=max_rows) for party in parties]
+        hashes = [receive_list(party, _HASHES, size, shape=(TAG_BYTES,)) for party, size in zip(parties, sizes, strict=True)]
+        size, positions = _positions(hashes[0], hashes[1], parties, rng)
+        for party in parties:
+            send_size(party, _POSITIONS, size)
+        both = _check(size, sizes, parties)
+        for party, position_M in zip(parties, positions, strict=True):
+            send_list(party, _POSITIONS, position_M)
+    known = {first.peer: sizes[0], second.peer: sizes[1], "intersection": both, "union": size}
+    return HelperOutcome(
+        sizes=known,
+        learnt=[
+            f"{first.peer} announced {sizes[0]} ids and {second.peer} {sizes[1]}.",
+            f"{both} of them are common; neither which ones nor any id.",
+        ],
+    )
+
+
+def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rng: SecureRandom) -> tuple[int, list[Index]]:
+    """Number the union's members at random; gives the union's size and each list's positions."""
+    try:
+        first, second = match(first_M16, second_M16)
+    except DuplicateTags as error:
+        with blaming(parties[error.side], _HASHES):
+            raise
+    member_of_second = np.full(len(second_M16), -1, dtype=np.int64)
+    member_of_second[second] = first
+    new = member_of_second < 0
+    size = len(first_M16) + int(new.sum())
+    member_of_second[new] = np.arange(len(first_M16), size)
+    position_N = rng.permutation(size)
+    return size, [position_N[: len(first_M16)], position_N[member_of_second]]
+
+
+def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
+    both = sum(sizes) - size
+    if both == 0 or size in sizes:
+        raise DataError(
+            f"{parties[0].peer} has {sizes[0]} ids, {parties[1].peer} {sizes[1]} and the union {size}: these sizes alone tell "
+            "who is in the intersection, or that nobody is, so both parties stop here"
+        )
+    return both
+
+
+def _agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
+    """Both sides' halves together, so that neither alone chooses the key; the channel between them keeps it from the helper."""
+    own = rng.bytes(KEY_BYTES)
+    peer.send(KeyShare(share=own))
+    other = peer.receive(KeyShare).share
+    if len(other) != KEY_BYTES or other == own:
+        raise ProtocolError(
+            peer.peer, f"{peer.peer} sent a key share of {len(other)} bytes, or this side's own; expected {KEY_BYTES} fresh ones"
+        )
+    return sha256(b"tallystick/alignment/v1/helper\x00" + b"".join(sorted((own, other)))).digest()

@@ -1,0 +1,91 @@
+"""What both union methods share: dummy ids, the checks on sizes, and the outcome.
+
+Shapes: N positions of the union; M own ids, dummies included.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tallystick.alignment.exchange import RESERVED, receive_size
+from tallystick.alignment.matching import Index, Tags
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import Channel
+
+
+def with_dummies(ids: Sequence[bytes], dummies: int, *, rng: SecureRandom) -> Sequence[bytes]:
+    """Append a secret number, from 0 to ``dummies``, of ids drawn from a public pool of ``dummies`` ids that no row has.
+
+    As both sides draw from one pool, the dummies they happen to share blur the size of the intersection too. No
+    formal guarantee: each size that the peer sees is known to be at most ``dummies`` too high.
+    """
+    if dummies < 0:
+        raise DataError(f"dummies = {dummies}: expected 0 or more ids that blur the sizes")
+    chosen = rng.permutation(dummies)[: rng.below(dummies + 1)]
+    return [*ids, *(RESERVED + b"dummy/%d" % number for number in chosen)] if len(chosen) else ids
+
+
+def receive_union(channel: Channel, of: str, own: int, others: int) -> int:
+    """Receive the size of the union; raises ProtocolError if two sets of these sizes cannot have it."""
+    size = receive_size(channel, of, at_most=own + others)
+    if size < max(own, others):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} announced {size} rows of {of!r}, fewer than the {max(own, others)} of one side"
+        )
+    return size
+
+
+def check_union(union: int, own: int, others: int, peer: str) -> int:
+    """Give the size of the intersection; raises DataError where the sizes alone tell each side who is in it, or nobody is.
+
+    Both sides see the same sizes at the same step and stop there, before either has learnt any position.
+    """
+    intersection = own + others - union
+    sizes = f"this side has {own} ids, {peer} {others}, the union {union}"
+    if intersection == 0:
+        raise DataError(
+            f"no id is common to both parties ({sizes}), so there is nothing to train together; "
+            "check that the key columns mean the same and are normalised alike in the contract"
+        )
+    if union in (own, others):
+        within = "both sides hold the same ids" if own == others else "every id of one side is held by the other"
+        raise DataError(
+            f"{within} ({sizes}): the sizes alone tell who is in the intersection, so the union protects nobody; "
+            "use alignment: intersection, or set dummies to blur the sizes"
+        )
+    return intersection
+
+
+def outcome(
+    *,
+    method: str,
+    position_M: Index,
+    ids: Sequence[bytes],
+    members: int,
+    others: int,
+    union: int,
+    peer: str,
+    learnt: Sequence[str],
+    uids_N16: Tags | None = None,
+    multiplications: int = 0,
+) -> Alignment:
+    """Turn the positions of this side's ids into an Alignment; ``members`` counts its dummies too."""
+    rows_N = np.full(union, -1, dtype=np.int64)
+    rows_N[position_M[: len(ids)]] = np.arange(len(ids))
+    intersection = members + others - union
+    dummies = "" if members == len(ids) else f" ({members - len(ids)} of its own are dummies)"
+    return Alignment(
+        method=method,
+        rows_N=rows_N,
+        sizes={"own": members, peer: others, "intersection": intersection, "union": union},
+        learnt=[
+            f"{peer} announced {others} ids and this side {members}{dummies}.",
+            f"The union has {union} ids and the intersection {intersection}, but not which.",
+            "At which position of the union each of this side's own ids stands.",
+            *learnt,
+        ],
+        uids_N16=uids_N16,
+        multiplications=multiplications,
+    )
