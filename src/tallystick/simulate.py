@@ -14,7 +14,7 @@ from torch import nn
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, parse_party
-from tallystick.errors import ConfigError, PeerError, TallystickError
+from tallystick.errors import ConfigError, PeerError
 from tallystick.job.folder import RunFolder
 from tallystick.job.phases import Logbook, Silent, Watcher
 from tallystick.job.run import Job, run_party
@@ -67,7 +67,7 @@ def _simulate(
 ) -> Result:
     channels = _connect(contract)
     results: dict[str, Result] = {}
-    errors: list[TallystickError] = []
+    errors: list[Exception] = []
 
     def run(name: str) -> None:
         try:
@@ -87,10 +87,10 @@ def _simulate(
                     top=top if name == contract.label_party else None,
                 )
             )
-        except TallystickError as error:
+        except Exception as error:
             errors.append(error)
             for channel in channels[name].values():
-                channel.abort(str(error))
+                channel.abort(f"{name} failed: {error}")
 
     threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in contract.parties]
     for thread in threads:

@@ -6,7 +6,6 @@ the JSON that it returns as its last line.
 
 import importlib
 import json
-import socket
 import subprocess
 import sys
 import tempfile
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.errors import TallystickError
+from tallystick.network.addresses import free_port
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.grpc import Limits, Network
 
@@ -43,14 +43,6 @@ def run_pair(module: str, arguments: dict[str, Any], *, timeout_s: float) -> dic
                     process.kill()
                     process.communicate()
     return results
-
-
-def free_port() -> int:
-    """A TCP port on loopback that is free at the moment."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
 
 
 def main(module: str, role: str, raw: str) -> None:

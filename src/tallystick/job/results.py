@@ -54,7 +54,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         versions={
             "tallystick": __version__,
             "python": platform.python_version(),
-            "torch": torch.__version__,
+            "torch": str(torch.__version__),
             "grpcio": version("grpcio"),
             "libsodium wrapper (rbcl)": version("rbcl"),
         },

@@ -1,0 +1,5 @@
+"""``python -m tallystick``."""
+
+from tallystick.cli.main import main
+
+main()

@@ -1,0 +1,55 @@
+"""Check a party's side before a job: config, table, keys, certificates, and the way to the peer."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tallystick.config.contract import load_contract
+from tallystick.config.party import check_party, dialled, load_party
+from tallystick.data.profile import profile
+from tallystick.data.table import read_party_table
+from tallystick.errors import ConfigError, DataError
+from tallystick.job.process import identity_of
+from tallystick.network.certificates import probe
+
+T = TypeVar("T")
+
+
+def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:
+    """Go through everything that can be checked alone and collect the problems; sends nothing but a TLS handshake.
+
+    Raises ConfigError only if the party file itself cannot be read: everything else is listed under ``problems``.
+    """
+    problems: list[str] = []
+
+    def tried(work: Callable[[], T]) -> T | None:
+        try:
+            return work()
+        except (ConfigError, DataError) as error:
+            problems.append(str(error))
+            return None
+
+    party = load_party(party_path)
+    contract = tried(lambda: load_contract(contract_path)) if contract_path is not None else None
+    if contract is not None:
+        tried(lambda: check_party(contract, party))
+    found: dict[str, Any] = {"party": party.party, "problems": problems, "warnings": [], "peers": []}
+    if contract is not None:
+        found["contract_hash"] = contract.hash
+    if party.table is not None:
+        frame = tried(lambda: read_party_table(party))
+        shown = tried(lambda: profile(frame, party, contract)) if frame is not None else None
+        if shown is not None:
+            found["profile"] = shown.to_dict()
+            found["warnings"] += shown.warnings
+    identity = tried(lambda: identity_of(party)) if party.tls is not None else None
+    if identity is not None:
+        found["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
+    if identity is not None and contract is not None and party.party in contract.parties:
+        for peer in dialled(contract, party.party):
+            if peer in party.peers:
+                trouble = probe(identity, peer, party.peers[peer].address)
+                found["peers"].append(trouble or f"{peer} at {party.peers[peer].address} answers and its certificate is in order")
+                if trouble is not None and "certificate" in trouble:
+                    problems.append(trouble)
+    return found

@@ -1,0 +1,134 @@
+"""run, align, train, evaluate, predict: this party's side of a job."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tallystick.cli.output import JsonFlag, finish, guarded
+from tallystick.cli.watch import Style, watcher_of
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.job.folder import RunFolder
+from tallystick.job.predict import predict as predict_job
+from tallystick.job.process import run_process
+from tallystick.job.run import ALL_PHASES
+from tallystick.report.result import Result
+
+ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
+PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
+StyleFlag = Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")]
+
+
+def run(
+    contract: ContractPath,
+    party: PartyPath,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest run; both sides must.")] = False,
+    progress: StyleFlag = Style.auto,
+    as_json: JsonFlag = False,
+) -> None:
+    """Run this party's side of the whole job: align, train, evaluate, report."""
+    _run("run", contract, party, progress, as_json, resume=resume)
+
+
+def align(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
+    """Align the parties' tables privately and keep the alignment for train."""
+    _run("align", contract, party, progress, as_json, phases=("alignment",))
+
+
+def train(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
+    """Train on the latest alignment; goes on where an interrupted training stopped."""
+    _run("train", contract, party, progress, as_json, phases=("training",))
+
+
+def evaluate(contract: ContractPath, party: PartyPath, progress: StyleFlag = Style.auto, as_json: JsonFlag = False) -> None:
+    """Measure the latest trained network on the test rows, and write the report."""
+    _run("evaluate", contract, party, progress, as_json, phases=("evaluation",))
+
+
+def predict(
+    contract: ContractPath,
+    party: PartyPath,
+    table: Annotated[Path | None, typer.Option(help="New rows; the party file's table if left out.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Where the label party's scores go: .csv or .parquet.")] = None,
+    progress: StyleFlag = Style.auto,
+    as_json: JsonFlag = False,
+) -> None:
+    """Score new ids with both sides online, in batches, with the saved model and encoders."""
+
+    def work() -> None:
+        found = predict_job(load_contract(contract), load_party(party), table=table, output=output, watcher=watcher_of(progress))
+        finish(found, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+def _run(
+    command: str,
+    contract: Path,
+    party: Path,
+    progress: Style,
+    as_json: bool,
+    *,
+    resume: bool = False,
+    phases: tuple[str, ...] = ALL_PHASES,
+) -> None:
+    def work() -> None:
+        agreed, own = load_contract(contract), load_party(party)
+        again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
+        result = run_process(
+            agreed,
+            own,
+            watcher=watcher_of(progress),
+            command=command,
+            resume=resume,
+            phases=phases,
+            how_to_resume=f"{again}{' --resume' if command == 'run' else ''}, and the same on the other side",
+        )
+        folder = RunFolder.latest(own.runs, agreed)
+        finish(
+            {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **headline(result)},
+            as_json=as_json,
+            show=lambda console: _show(console, result, folder),
+        )
+
+    guarded(work, as_json=as_json)
+
+
+def headline(result: Result) -> dict[str, object]:
+    """The numbers that a program wants first; the whole result is in result.json."""
+    evaluation = result.evaluation
+    found: dict[str, object] = {
+        "run_id": result.run_id,
+        "contract_hash": result.contract.hash,
+        "seconds": round(result.seconds, 3),
+        "rows": result.alignment.sizes if result.alignment is not None else None,
+        "steps": result.training.steps if result.training is not None else None,
+    }
+    for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["own_only"])) if evaluation else ():
+        for name, metric in (values or {}).items():
+            found[f"{name}_{suffix}"] = metric["value"]
+    return found
+
+
+def _show(console: Console, result: Result, folder: RunFolder) -> None:
+    for phase in result.phases:
+        console.print(f"  {phase.name:<12} {phase.seconds:8.1f} s   {(phase.bytes_sent + phase.bytes_received) / 1e6:9.1f} MB")
+    show_headline(console, result)
+    console.print(f"report: {folder.report}")
+
+
+def show_headline(console: Console, result: Result) -> None:
+    """What joining brought, in one line per metric."""
+    if result.evaluation is None:
+        return
+    own_only = result.evaluation["own_only"] or {}
+    for name, joint in result.evaluation["joint"].items():
+        if joint["value"] is None:
+            continue
+        own = own_only.get(name)
+        beside = f"   own columns only {own['value']:.4f}" if own is not None and own["value"] is not None else ""
+        interval = f" [{joint['low']:.4f}, {joint['high']:.4f}]" if joint["low"] is not None else ""
+        console.print(f"  {name:<9} joint {joint['value']:.4f}{interval}{beside}", markup=False)

@@ -1,0 +1,63 @@
+"""What a command prints and how it ends: people read lines, programs read one JSON object as the last line."""
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tallystick.errors import ConfigError, DataError, TallystickError
+
+JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
+
+EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 3, 130
+
+
+def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
+    """Print a command's result: as JSON, or as ``show`` does for people (a table of the values if left out)."""
+    if as_json:
+        sys.stdout.write(json.dumps(found) + "\n")
+        return
+    console = Console(highlight=False)
+    if show is not None:
+        show(console)
+        return
+    table = Table(show_header=False, box=None)
+    for name, value in found.items():
+        table.add_row(name, _readable(value))
+    console.print(table)
+
+
+def guarded(work: Callable[[], None], *, as_json: bool) -> None:
+    """Run a command's work; an error that we know becomes a line and an exit code: 2 for input, 3 for what failed."""
+    signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        work()
+    except TallystickError as error:
+        code = EXIT_USAGE if isinstance(error, ConfigError | DataError) else EXIT_FAILED
+        _fail(error, code, as_json=as_json)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted; the peers were told\n")
+        raise typer.Exit(EXIT_INTERRUPTED) from None
+
+
+def _fail(error: TallystickError, code: int, *, as_json: bool) -> NoReturn:
+    if as_json:
+        facts = {name: value for name, value in vars(error).items() if isinstance(value, str | int | list | type(None))}
+        sys.stdout.write(json.dumps({"error": {"type": type(error).__name__, "message": str(error), **facts}}) + "\n")
+    sys.stderr.write(f"error: {error}\n")
+    raise typer.Exit(code)
+
+
+def _interrupt(_signal: int, _frame: Any) -> NoReturn:
+    raise KeyboardInterrupt
+
+
+def _readable(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return json.dumps(value) if isinstance(value, dict | list) else str(value)

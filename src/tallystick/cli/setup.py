@@ -1,0 +1,80 @@
+"""init, cert, check: before a job."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+from rich.console import Console
+
+from tallystick.check import check_party_file
+from tallystick.cli.output import JsonFlag, finish, guarded
+from tallystick.config.templates import template
+from tallystick.errors import ConfigError
+from tallystick.network.certificates import write_test_certificates
+
+
+def init(
+    folder: Annotated[Path, typer.Argument(help="Where party.yaml and contract.yaml go.")],
+    role: Annotated[str, typer.Option(help="label or feature.")],
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a commented party file and contract to start from."""
+
+    def work() -> None:
+        if role not in ("label", "feature"):
+            raise ConfigError(f"--role {role}: must be label or feature")
+        files: dict[str, Literal["party", "contract"]] = {"party.yaml": "party", "contract.yaml": "contract"}
+        for name in files:
+            if (folder / name).exists():
+                raise ConfigError(f"{folder / name} exists already; choose another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, kind in files.items():
+            (folder / name).write_text(template(kind, "label" if role == "label" else "feature"))
+        finish({"party": str(folder / "party.yaml"), "contract": str(folder / "contract.yaml")}, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+def cert(
+    folder: Annotated[Path, typer.Argument(help="Where the PEM files go.")],
+    parties: Annotated[list[str], typer.Argument(help="Names of the parties, as in the contract.")],
+    days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=825)] = 30,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a test CA and a certificate per party. For production, let your own CA issue them (docs/network.md)."""
+
+    def work() -> None:
+        write_test_certificates(folder, parties, days=days)
+        files = ["ca.pem", *(f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
+        finish({"files": [str(folder / name) for name in files], "days": days}, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+def check(
+    party: Annotated[Path, typer.Argument(help="This party's private file.")],
+    contract: Annotated[Path | None, typer.Argument(help="The contract, if there is one already.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Validate config, table, keys, certificates and the way to the peer; profile the table. Sends no data."""
+
+    def work() -> None:
+        found = check_party_file(party, contract)
+        finish(found, as_json=as_json, show=lambda console: _show(console, found))
+        if found["problems"]:
+            raise ConfigError(f"{len(found['problems'])} problem(s): " + "; ".join(found["problems"]))
+
+    guarded(work, as_json=as_json)
+
+
+def _show(console: Console, found: dict[str, Any]) -> None:
+    for name in ("party", "contract_hash", "table", "keys", "certificate"):
+        if found.get(name):
+            console.print(f"[bold]{name}[/bold]: {found[name]}")
+    for name, column in (found.get("profile") or {}).get("columns", {}).items():
+        console.print(f"  {name}: {column}", markup=False)
+    for line in found["peers"]:
+        console.print(line, markup=False)
+    for line in found["warnings"]:
+        console.print(f"[yellow]warning[/yellow]: {line}")
+    console.print("[green]no problems[/green]" if not found["problems"] else "[red]problems[/red]")

@@ -1,0 +1,198 @@
+"""Watchers: how a job's progress is shown. Everything goes to standard error; standard output is for results."""
+
+import json
+import sys
+import time
+from enum import StrEnum
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from tallystick.job.phases import Silent, Watcher
+
+SHOW_AFTER_S = 2.0
+REDRAW_S = 0.1
+
+
+class Style(StrEnum):
+    """How progress is shown."""
+
+    auto = "auto"
+    bar = "bar"
+    plain = "plain"
+    json = "json"
+    none = "none"
+
+
+def watcher_of(style: Style) -> Watcher:
+    """The watcher of a style; auto is a bar on a terminal and plain lines elsewhere."""
+    if style is Style.auto:
+        style = Style.bar if sys.stderr.isatty() else Style.plain
+    styles: dict[Style, type[Watcher]] = {Style.bar: Bars, Style.plain: Lines, Style.json: JsonLines, Style.none: Silent}
+    return styles[style]()
+
+
+def progress_bars(console: Console) -> Progress:
+    """The bars of a single job, and of the demo, which has one per party."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+    )
+
+
+class Bars:
+    """A bar for whatever takes longer than two seconds."""
+
+    def __init__(self) -> None:
+        self._console = Console(stderr=True, highlight=False)
+        self._bars = progress_bars(self._console)
+        self._task: TaskID | None = None
+        self._what = ""
+        self._since = self._drawn = 0.0
+
+    def phase(self, name: str) -> None:
+        """Name the phase."""
+        self._clear()
+        self._console.print(f"[bold]{name}[/bold]")
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Move the bar."""
+        now = time.monotonic()
+        if what != self._what:
+            self._clear()
+            self._what, self._since = what, now
+        if done >= total:
+            self._clear()
+            return
+        if now - self._drawn < REDRAW_S or now - self._since < SHOW_AFTER_S:
+            return
+        self._drawn = now
+        if self._task is None:
+            self._bars.start()
+            self._task = self._bars.add_task(what, total=total)
+        self._bars.update(self._task, completed=done, total=total)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._console.print(f"  {text}", markup=False)
+
+    def _clear(self) -> None:
+        if self._task is not None:
+            self._bars.remove_task(self._task)
+            self._bars.stop()
+            self._task = None
+        self._what = ""
+
+
+class Lines:
+    """Plain lines, for logs: phases, what was said, and progress every ten seconds."""
+
+    EVERY_S = 10.0
+
+    def __init__(self) -> None:
+        self._last = time.monotonic()
+
+    def phase(self, name: str) -> None:
+        """Name the phase."""
+        self._write(name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Say how far it is, now and then."""
+        if time.monotonic() - self._last > self.EVERY_S:
+            self._write(f"  {what}: {done} of {total}")
+
+    def say(self, text: str) -> None:
+        """Write the line."""
+        self._write(f"  {text}")
+
+    def _write(self, text: str) -> None:
+        self._last = time.monotonic()
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        sys.stderr.flush()
+
+
+class JsonLines:
+    """One JSON object a line, for schedulers and for the demo, which shows several parties."""
+
+    def __init__(self) -> None:
+        self._written = 0.0
+
+    def phase(self, name: str) -> None:
+        """Name the phase."""
+        self._write({"phase": name})
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Say how far it is, at most ten times a second."""
+        now = time.monotonic()
+        if now - self._written > REDRAW_S or done == total:
+            self._written = now
+            self._write({"what": what, "done": done, "total": total})
+
+    def say(self, text: str) -> None:
+        """Pass the line on."""
+        self._write({"say": text})
+
+    def _write(self, event: dict[str, object]) -> None:
+        sys.stderr.write(json.dumps(event) + "\n")
+        sys.stderr.flush()
+
+
+def demo_watcher(style: Style) -> "Parties":
+    """The watcher of a demo in the given style."""
+    if style is Style.auto:
+        style = Style.bar if sys.stderr.isatty() else Style.plain
+    return Parties(style)
+
+
+class Parties:
+    """Several parties side by side: a bar each, or lines that start with the party's name."""
+
+    def __init__(self, style: Style) -> None:
+        self._style = style
+        self._console = Console(stderr=True, highlight=False)
+        self._bars = progress_bars(self._console)
+        self._tasks: dict[str, TaskID] = {}
+        self._lines: dict[str, Lines] = {}
+        self._phases: dict[str, str] = {}
+
+    def __enter__(self) -> "Parties":
+        if self._style is Style.bar:
+            self._bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._style is Style.bar:
+            self._bars.stop()
+
+    def on_event(self, party: str, event: dict[str, Any]) -> None:
+        """Show one event of a party's JSON lines."""
+        if self._style is Style.none:
+            return
+        if self._style is Style.json:
+            sys.stderr.write(json.dumps({"party": party, **event}) + "\n")
+        elif self._style is Style.bar:
+            self._draw(party, event)
+        else:
+            lines = self._lines.setdefault(party, Lines())
+            if "what" in event:
+                lines.progress(f"{party}: {event['what']}", event["done"], event["total"])
+            else:
+                lines.say(f"{party}: {event.get('phase') or event.get('say')}")
+
+    def _draw(self, party: str, event: dict[str, Any]) -> None:
+        if party not in self._tasks:
+            self._tasks[party] = self._bars.add_task(party, total=None)
+        task = self._tasks[party]
+        if "say" in event:
+            self._console.print(f"{party}: {event['say']}", markup=False)
+        elif "phase" in event:
+            self._phases[party] = event["phase"]
+            self._bars.reset(task, description=f"{party}: {event['phase']}", total=None)
+        else:
+            self._bars.update(task, description=f"{party}: {event['what']}", completed=event["done"], total=event["total"])

