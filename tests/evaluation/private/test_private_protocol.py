@@ -61,7 +61,8 @@ def split(labels, scores, clients=CLIENTS):
     return [(labels[owner == k], scores[owner == k]) for k in range(clients)]
 
 
-# A large epsilon leaves sds of at most a few thousandths (randomised response); tolerances are over 6 sd plus the paper grid's error.
+# A large epsilon leaves sds of at most a few thousandths (randomised response); tolerances are over 6 sd
+# plus the paper grid's error.
 MECHANISMS = {
     "thresholds": (ThresholdCounts(epsilon=2000), 0.01),
     "thresholds-gaussian": (ThresholdCounts(epsilon=200, kind="gaussian", delta=1e-6), 0.01),
@@ -170,7 +171,7 @@ def test_too_few_clients_for_the_stated_honest_number_is_refused_by_the_clients(
 def test_a_roster_without_the_clients_own_key_is_refused(keys):
     at_server, at_client = memory_channels("server", "client", timeout_s=1)
     at_server.send(Roster(public_keys=keys, position=0))
-    with pytest.raises(ProtocolError, match="roster|at least"):
+    with pytest.raises(ProtocolError, match=r"roster|at least"):
         client(*scored_rows(rows=10), at_client, mechanism=SecureSum(inner=TwoStatistics(epsilon=1)), noise=SecureNoise())
 
 
@@ -254,7 +255,7 @@ def test_a_cap_refuses_before_the_answer_leaves(tmp_path):
     ledger.spend("test", PureDP(epsilon=1), what="earlier")
     at_server, at_client = memory_channels("server", "client0", timeout_s=1)
     mechanism = RecordHistogram(epsilon=1)
-    with pytest.raises(BudgetExceeded, match="cap of 1.5"):
+    with pytest.raises(BudgetExceeded, match=r"cap of 1\.5"):
         client(*scored_rows(rows=10), at_client, mechanism=mechanism, noise=SecureNoise(), ledger=ledger, dataset="test")
     with pytest.raises(PeerError):
         server([at_server], mechanism=mechanism, assumed=ASSUMED)

@@ -1,0 +1,71 @@
+"""The benchmark: reads files, deals rows without losing any, and repeats itself from one seed."""
+
+import numpy as np
+import polars as pl
+import pytest
+
+from tallystick.benchmark import dpauc
+from tallystick.errors import DataError
+from tallystick.evaluation.private.bins import Bins, Population
+from tallystick.evaluation.private.histogram import LabelHistogram
+
+
+@pytest.fixture
+def small_file(tmp_path):
+    rng = np.random.default_rng(0)
+    labels = rng.random(3000) < 0.3
+    scores = 1 / (1 + np.exp(-rng.normal(size=3000) - labels))
+    table = pl.DataFrame({"score": scores, "label": labels.astype(int), "other": scores})
+    table.write_csv(tmp_path / "scores.csv")
+    table.write_parquet(tmp_path / "scores.parquet")
+    return tmp_path
+
+
+def test_a_file_gives_every_table_and_the_same_numbers_twice(small_file):
+    first, second = (dpauc.run(small_file / name, repeats=10, check_repeats=10) for name in ("scores.csv", "scores.parquet"))
+    assert first["tables"] == second["tables"]
+    assert {name: len(rows) for name, rows in first["tables"].items()} == {
+        "table_1": 4,
+        "table_2": 9,
+        "table_3": 13,
+        "table_4": 16,
+        "table_5": 20,
+        "mechanisms": 96,
+    }
+    assert first["rows"] == 3000
+    assert all(row["paper_mean"] is None for row in first["tables"]["table_4"])
+    assert {row["clients"] for row in dpauc.paper_claims(first)} == {10, 1000}
+
+
+@pytest.mark.parametrize(
+    "content", ["score,label\n0.5,1\n", "score\n0.5\n", "score,label\n0.5,yes\n", "score,label\n1.5,1\n0.2,0\n", ""]
+)
+def test_files_without_usable_scores_are_refused(tmp_path, content):
+    (tmp_path / "scores.csv").write_text(content)
+    with pytest.raises(DataError):
+        dpauc.read_scores(tmp_path / "scores.csv")
+    with pytest.raises(DataError, match="cannot be read"):
+        dpauc.read_scores(tmp_path / "absent.csv")
+
+
+@pytest.mark.parametrize("partition", ["IID", "non-IID"])
+def test_dealing_rows_to_clients_loses_none(partition):
+    population = Population(rows=5000, positive_rate=0.25)
+    labels, scores = dpauc._draw(population, np.random.default_rng(0))
+    scenario = dpauc._scenario("test", None, labels, scores, population, scores)
+    bins = Bins(edges=np.array([0.2, 0.3]))
+    case = dpauc.Case(table="t", scenario=scenario, mechanism=LabelHistogram(epsilon=1.0), clients=7, partition=partition)
+    dealt = dpauc._dealt_counts(scenario, bins, case, np.random.default_rng(0))
+    np.testing.assert_array_equal(dealt, bins.count_classes(labels, scores))
+
+
+def test_the_papers_tables_agree_where_they_overlap():
+    for epoch in range(3):
+        assert dpauc.TABLE_4[epoch, "IID", 10] == dpauc.TABLE_5[epoch, 100]
+
+
+def test_coverage_counts_releases(small_file):
+    labels, scores = dpauc.read_scores(small_file / "scores.csv")
+    counted = dpauc.coverage(labels, scores, runs=20)
+    assert counted["covered"] >= 14  # below that with probability under 1e-4 at 95 % coverage
+    assert counted["runs"] == 20

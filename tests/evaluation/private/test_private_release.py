@@ -1,0 +1,203 @@
+"""The release of one label party: what is picked, spent and returned, the curves, and input that is refused."""
+
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+
+from tallystick.errors import ConfigError, DataError
+from tallystick.evaluation.private.aggregation import SecureSum
+from tallystick.evaluation.private.bins import Bins, Population, paper_thresholds, score_grid
+from tallystick.evaluation.private.curves import curves, release_curves
+from tallystick.evaluation.private.ranks import TwoStatistics
+from tallystick.evaluation.private.release import candidates, choose, release
+from tallystick.evaluation.private.result import sampling_sd
+from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
+from tallystick.privacy.noise import SecureNoise, SimulatedNoise
+
+SIZE = Population(rows=5000, positive_rate=0.3, auc=0.77)
+
+
+@pytest.fixture
+def ledger(tmp_path):
+    return Ledger(tmp_path / "ledger", party="bank")
+
+
+@pytest.fixture(scope="module")
+def scored():
+    rng = np.random.default_rng(0)
+    labels = rng.random(SIZE.rows) < SIZE.positive_rate
+    return labels, SIZE.score(rng.normal(size=SIZE.rows) + labels * SIZE.separation)
+
+
+def test_a_release_spends_first_and_says_what_it_is(scored, ledger):
+    result = release(*scored, epsilon=1.0, ledger=ledger, dataset="test", rng=SecureNoise())
+    exact = roc_auc_score(*scored)
+    assert result.auc == pytest.approx(exact, abs=12 * result.predicted_sd)  # Laplace tails: below 1e-6
+    assert ledger.total("test") == 1
+    assert result.mechanism == "two-statistics"
+    assert result.interval[0] <= result.auc <= result.interval[1]
+    assert result.interval_new_data[0] <= result.interval[0]
+    assert "protecting labels" in result.statement()
+    assert json.loads(json.dumps(result.to_dict()))["event"] == {"type": "pure", "epsilon": 1.0, "unit": "label"}
+
+
+def test_the_interval_holds_the_exact_auc_in_90_of_100_releases(scored, tmp_path):
+    exact, covered = roc_auc_score(*scored), 0
+    for seed in range(100):
+        ledger = Ledger(tmp_path / f"{seed}", party="bank")
+        noise = SimulatedNoise(np.random.default_rng(seed))
+        mechanism = TwoStatistics(epsilon=0.5)
+        result = release(*scored, epsilon=0.5, ledger=ledger, dataset="test", rng=noise, mechanism=mechanism)
+        covered += result.interval[0] <= exact <= result.interval[1]
+    assert covered >= 90
+
+
+def test_a_cap_that_is_reached_refuses_the_release(scored, ledger):
+    ledger.set_cap("test", Cap(epsilon=1.0))
+    release(*scored, epsilon=1.0, ledger=ledger, dataset="test")
+    with pytest.raises(BudgetExceeded, match="over the cap"):
+        release(*scored, epsilon=0.1, ledger=ledger, dataset="test")
+    assert ledger.total("test") == 1
+
+
+@pytest.mark.parametrize(
+    ("labels", "scores", "message"),
+    [
+        ([1, 1, 1], [0.1, 0.2, 0.3], "3 of 3 labels are positive"),
+        ([0, 0, 0], [0.1, 0.2, 0.3], "0 of 3 labels are positive"),
+        ([], [], "0 row"),
+        ([1], [0.5], "1 row"),
+        ([0, 1], [0.1, math.nan], "score of row 1 is nan"),
+        ([0, 1], [0.1, 1.5], r"score of row 1 is 1\.5"),
+        ([0, 1], [-0.1, 0.5], r"score of row 0 is -0\.1"),
+        ([0, 2], [0.1, 0.5], "a label is"),
+        ([0, 1], [0.1], "shape"),
+    ],
+)
+def test_bad_rows_are_refused_before_anything_is_spent(ledger, labels, scores, message):
+    for function in (release, release_curves):
+        with pytest.raises(DataError, match=message):
+            function(np.array(labels), np.array(scores), epsilon=1.0, ledger=ledger, dataset="test")
+    assert ledger.entries() == []
+
+
+def test_constant_scores_are_worth_one_half(ledger):
+    labels = np.arange(2000) % 2
+    result = release(labels, np.full(2000, 0.3), epsilon=1.0, ledger=ledger, dataset="test")
+    assert result.auc == pytest.approx(0.5, abs=0.03)
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
+def test_an_epsilon_that_is_not_above_zero_is_refused(scored, ledger, epsilon):
+    with pytest.raises(ConfigError, match="epsilon is"):
+        release(*scored, epsilon=epsilon, ledger=ledger, dataset="test")
+
+
+def test_a_class_hidden_by_the_noise_is_an_error_after_spending(ledger):
+    class MuchNoise(SimulatedNoise):
+        def discrete_laplace(self, scale, shape):
+            return np.full(shape, -10_000)
+
+    with pytest.raises(DataError, match="too few of one class"):
+        release(
+            [0, 1] * 50, np.linspace(0, 1, 100), epsilon=1.0, ledger=ledger, dataset="t", rng=MuchNoise(np.random.default_rng())
+        )
+    assert ledger.total("t") == 1
+
+
+def test_a_single_party_has_nobody_to_sum_with(scored, ledger):
+    mechanism = SecureSum(inner=TwoStatistics(epsilon=1.0))
+    with pytest.raises(ConfigError, match="nobody to sum with"):
+        release(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism)
+
+
+@pytest.mark.parametrize("clients", [1, 10])
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 8.0])
+def test_the_choice_is_the_least_predicted_error_and_shares_no_scores(epsilon, clients):
+    assumed = replace(SIZE, clients=clients)
+    best, predictions = choose(epsilon, assumed)
+    assert best.predicted_sd(assumed) == min(predictions.values())
+    assert not any(option.shares_scores for option in candidates(epsilon, assumed))
+    if clients > 1:
+        assert isinstance(best, SecureSum)
+
+
+def test_records_are_protected_when_asked_for(scored, ledger):
+    result = release(*scored, epsilon=2.0, ledger=ledger, dataset="test", unit="record")
+    assert result.mechanism == "record-histogram"
+    assert ledger.total("test", unit="record") == 2
+    assert result.auc == pytest.approx(roc_auc_score(*scored), abs=0.05)
+
+
+def test_curves_come_with_one_histogram_at_no_further_cost(scored, ledger):
+    labels, scores = scored
+    result, found = release_curves(labels, scores, epsilon=2.0, ledger=ledger, dataset="test")
+    assert ledger.total("test") == 2
+    assert np.all(np.diff(found.true_positive_rate) >= 0)
+    assert np.all(np.diff(found.false_positive_rate) >= 0)
+    assert np.all(np.diff(found.positive_rate) >= 0)
+    assert (found.false_positive_rate[0], found.true_positive_rate[-1]) == (0, pytest.approx(1))
+    area = np.trapezoid(found.true_positive_rate, found.false_positive_rate)
+    assert area == pytest.approx(roc_auc_score(labels, scores), abs=0.02)
+    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=0.02)
+    assert found.log_loss == pytest.approx(log_loss(labels, scores), abs=0.02)
+    precision_area = float(np.trapezoid((found.precision[0], *found.precision), (0.0, *found.recall)))
+    assert precision_area == pytest.approx(average_precision_score(labels, scores), abs=0.04)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.tuples(st.integers(-50, 150), st.integers(0, 100)), min_size=2, max_size=30))
+def test_curves_of_any_noisy_counts_are_monotone_rates(cells):
+    noisy, totals = (np.array(column) for column in zip(*cells, strict=True))
+    if totals.sum() == 0:
+        totals[0] = 1
+    edges = np.linspace(0.1, 0.9, len(cells) - 1)
+    found = curves(noisy, Bins(edges=edges, totals_B=totals), np.linspace(0.05, 0.95, len(cells)))
+    for values in (found.true_positive_rate, found.false_positive_rate, found.positive_rate):
+        assert all(0 <= value <= 1 + 1e-9 for value in values)
+        assert np.all(np.diff(values) >= -1e-12)
+    assert math.isfinite(found.log_loss)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 40))
+def test_merged_bins_keep_every_row_and_are_nearly_equal(scores, count):
+    grid = Bins(edges=score_grid(), totals_B=Bins(edges=score_grid()).count(np.array(scores)))
+    merged = grid.merged(count)
+    assert len(merged) <= count
+    np.testing.assert_array_equal(merged.count(np.array(scores)), merged.totals())
+    largest_cell = int(grid.totals().max())
+    assert merged.totals().max() <= len(scores) / count + largest_cell + 1
+
+
+def test_the_papers_thresholds():
+    grid = paper_thresholds(100)
+    assert len(grid) == 100
+    assert (np.sum(grid <= 0.2), np.sum(grid >= 0.5)) == (51, 26)  # 0.2 and 0.5 occur twice
+    assert (grid[0], grid[-1]) == (0, 1)
+    with pytest.raises(ConfigError, match="at least 4"):
+        paper_thresholds(3)
+
+
+def test_expected_counts_are_those_of_a_large_sample():
+    rng = np.random.default_rng(0)
+    population = Population(rows=400_000, positive_rate=0.2, auc=0.7)
+    labels = np.arange(population.rows) < population.positives
+    scores = population.score(rng.normal(size=population.rows) + labels * population.separation)
+    edges = np.array([0.05, 0.1, 0.3, 0.6])
+    for expected, counted in zip(population.expected_counts(edges), Bins(edges=edges).count_classes(labels, scores), strict=True):
+        assert expected.sum() == counted.sum()
+        assert np.all(np.abs(expected - counted) <= 6 * np.sqrt(expected + 1))
+    assert roc_auc_score(labels, scores) == pytest.approx(0.7, abs=6 * sampling_sd(population))
+
+
+@pytest.mark.parametrize("fields", [{"rows": 1}, {"positive_rate": 0.0}, {"positive_rate": 1.0}, {"auc": 1.0}, {"clients": 0}])
+def test_populations_that_make_no_sense_are_refused(fields):
+    with pytest.raises((ConfigError, DataError)):
+        replace(SIZE, **fields)
