@@ -152,6 +152,7 @@ def run(
     repeats: int = 100,
     check_repeats: int = 1000,
     seed: int = 0,
+    epsilons: Sequence[float] = EPSILONS,
     workers: int = 2,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
@@ -164,7 +165,7 @@ def run(
     started = time.perf_counter()
     seeds = iter(np.random.SeedSequence(seed).spawn(2000))
     scenarios = _scenarios(data, seeds)
-    cases = [case for scenario in scenarios for case in _cases(scenario)]
+    cases = [case for scenario in scenarios for case in _cases(scenario, epsilons)]
     jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = [
         (case.table, _job(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases
     ]
@@ -189,8 +190,7 @@ def run(
     _pool_predictions(tables["table_3"])
     for scenario in scenarios[:1]:
         tables["table_2"] = _top_k(scenario)
-    rows = [row for table in tables.values() for row in table if "predicted_ratio" in row]
-    ratios = [row["predicted_ratio"] for row in rows]
+    ratios = [ratio for table in tables.values() for row in table if (ratio := row.get("predicted_ratio")) is not None]
     return {
         "benchmark": "dpauc",
         "source": str(data) if data is not None else "binormal simulation of the paper's setting",
@@ -201,7 +201,7 @@ def run(
         "seed": seed,
         "exact_auc": {scenario.name: scenario.auc for scenario in scenarios},
         "tables": tables,
-        "predictions": {"rows": len(rows), "ratio_min": min(ratios), "ratio_max": max(ratios)},
+        "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
         "seconds": time.perf_counter() - started,
     }
 
@@ -295,16 +295,16 @@ def _exact_auc(labels_N: NDArray[np.bool_], scores_N: Floats) -> float:
     return float(auc_of_counts(*Bins.exact(scores_N).count_classes(labels_N, scores_N)))
 
 
-def _cases(scenario: Scenario) -> Iterator[Case]:
+def _cases(scenario: Scenario, epsilons: Sequence[float]) -> Iterator[Case]:
     """List the rows of Tables 1, 4, 5 and of the mechanisms' table."""
 
-    def paper(cells: Cells | None, index: int) -> tuple[float, float] | None:
-        return cells[index] if cells is not None else None
+    def paper(cells: Cells | None, epsilon: float) -> tuple[float, float] | None:
+        return cells[EPSILONS.index(epsilon)] if cells is not None and epsilon in EPSILONS else None
 
     epoch = -1 if scenario.epoch is None else scenario.epoch
-    for index, epsilon in enumerate(EPSILONS):
+    for epsilon in epsilons:
         response = RandomisedResponse(epsilon=epsilon, thresholds=200)
-        yield Case(table="table_1", scenario=scenario, mechanism=response, clients=1, paper=paper(TABLE_1.get(epoch), index))
+        yield Case(table="table_1", scenario=scenario, mechanism=response, clients=1, paper=paper(TABLE_1.get(epoch), epsilon))
         published = ThresholdCounts(epsilon=epsilon, accounting="published")
         for clients in (10, 1000):
             for partition in ("IID", "non-IID"):
@@ -314,7 +314,7 @@ def _cases(scenario: Scenario) -> Iterator[Case]:
                     mechanism=published,
                     clients=clients,
                     partition=partition,
-                    paper=paper(TABLE_4.get((epoch, partition, clients)), index),
+                    paper=paper(TABLE_4.get((epoch, partition, clients)), epsilon),
                 )
         for count in (10, 25, 50, 100, 200):
             yield Case(
@@ -322,7 +322,7 @@ def _cases(scenario: Scenario) -> Iterator[Case]:
                 scenario=scenario,
                 mechanism=ThresholdCounts(epsilon=epsilon, thresholds=count, accounting="published"),
                 clients=10,
-                paper=paper(TABLE_5.get((epoch, count)), index),
+                paper=paper(TABLE_5.get((epoch, count)), epsilon),
                 settings=(("thresholds", count),),
             )
         for clients in (10, 1000):
@@ -366,7 +366,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         clients=case.clients,
     )
     predicted = mechanism.predicted_sd(assumed)
-    shown = draws[:repeats]
+    shown, sd_many = draws[:repeats], float(draws.std(ddof=1))
     return {
         "scenario": scenario.name,
         "mechanism": describe(mechanism),
@@ -378,9 +378,9 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         "mean": float(shown.mean()),
         "sd": float(shown.std(ddof=1)),
         "bias": float(draws.mean() - scenario.auc),
-        "sd_many": float(draws.std(ddof=1)),
+        "sd_many": sd_many,
         "predicted_sd": predicted,
-        "predicted_ratio": predicted / float(draws.std(ddof=1)),
+        "predicted_ratio": predicted / sd_many if sd_many > 0 else None,  # few draws at a large epsilon may all be free of noise
         "paper_mean": case.paper[0] if case.paper else None,
         "paper_sd": case.paper[1] if case.paper else None,
     }

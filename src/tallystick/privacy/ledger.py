@@ -24,6 +24,7 @@ from tallystick.errors import ConfigError, StorageError
 from tallystick.privacy.events import Event, Unit, check_delta, check_epsilon, total_epsilon
 
 _SCHEMA = """
+BEGIN;
 CREATE TABLE entries (
     id INTEGER PRIMARY KEY, time TEXT NOT NULL, party TEXT NOT NULL, dataset TEXT NOT NULL,
     what TEXT NOT NULL, event TEXT NOT NULL, chain TEXT NOT NULL
@@ -37,6 +38,7 @@ INSERT INTO head VALUES (1, 0, '');
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 PRAGMA user_version = 1;
+COMMIT;
 """
 
 _ROUNDING = 1e-9  # a tenth spent ten times is a budget of one

@@ -131,7 +131,8 @@ class SimulatedNoise:
 
     def laplace(self, scale: float, shape: Shape) -> NDArray[np.float64]:
         """Draw floating-point Laplace noise; a score belongs to one client, so nothing is summed."""
-        return self._rng.laplace(0.0, scale, shape)
+        first, second = (self._rng.standard_exponential(shape, dtype=np.float32) for _ in range(2))
+        return (scale * (first - second)).astype(np.float64)
 
 
 @lru_cache(maxsize=32)

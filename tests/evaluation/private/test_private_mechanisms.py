@@ -112,8 +112,8 @@ def replaced_record(mechanism):
     return Pair(mechanism, bins, (BELOW, TOTALS - BELOW), moved)
 
 
-# ThresholdCounts(thresholds=4) spreads its budget over four thresholds; the pair uses two, so its true cost there is half of epsilon
-# ("correct") or a quarter ("published"), and the test of the noise holds them to that.
+# ThresholdCounts(thresholds=4) spreads its budget over four thresholds; the pair uses two, so its true cost there is half
+# of epsilon ("correct") or a quarter ("published"), and the test of the noise holds them to that.
 AUDITS = {
     "thresholds": (flipped_label(ThresholdCounts(epsilon=4.0, thresholds=4)), 2.0, 0.0),
     "thresholds-published": (flipped_label(ThresholdCounts(epsilon=4.0, thresholds=4, accounting="published")), 1.0, 0.0),
@@ -204,8 +204,8 @@ def test_the_predicted_error_and_mean_of_noisy_scores():
     scores = population.score(rng.normal(size=population.rows) + labels * population.separation)
     for epsilon in (1.0, 8.0):
         mechanism, source = NoisyScores(epsilon=epsilon), SimulatedNoise(rng)
-        draws = [mechanism.estimate(labels, mechanism.perturb(scores, noise=source)) for _ in range(1500)]
-        assert mechanism.predicted_sd(population) == pytest.approx(np.std(draws), rel=0.15)
+        draws = [mechanism.estimate(labels, mechanism.perturb(scores, noise=source)) for _ in range(300)]
+        assert mechanism.predicted_sd(population) == pytest.approx(np.std(draws), rel=0.2)  # 5 standard errors
         assert mechanism.predicted_mean(population) == pytest.approx(np.mean(draws), abs=0.01)  # the drawn set's own AUC differs
 
 
@@ -214,6 +214,7 @@ rows = st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=2, max_size=
 )
 
 
+@settings(max_examples=40, deadline=None)
 @given(rows)
 def test_auc_of_exact_bins_and_of_the_two_statistics_is_scikit_learns(drawn):
     labels, scores = np.array([row[0] for row in drawn]), np.array([row[1] for row in drawn])
@@ -225,6 +226,7 @@ def test_auc_of_exact_bins_and_of_the_two_statistics_is_scikit_learns(drawn):
     assert float(auc_of_rank_sum(rank_sum, float(labels.sum()), len(labels))) == pytest.approx(expected, abs=1e-9)
 
 
+@settings(max_examples=40, deadline=None)
 @given(rows, st.data())
 def test_no_flip_moves_an_answer_by_more_than_the_sensitivity(drawn, data):
     labels, scores = np.array([row[0] for row in drawn]), np.array([row[1] for row in drawn])
@@ -247,6 +249,7 @@ def test_no_flip_moves_an_answer_by_more_than_the_sensitivity(drawn, data):
     assert ranks.sensitivity * RANK_UNITS / rank_scale + 1 / count_scale <= ranks.epsilon * (1 + 1e-12)
 
 
+@settings(max_examples=40, deadline=None)
 @given(rows, st.floats(0.5, 5))
 def test_randomised_responses_debiasing_is_the_papers(drawn, epsilon):
     noisy, scores = np.array([row[0] for row in drawn]), np.array([row[1] for row in drawn])
@@ -349,7 +352,3 @@ def test_top_k_finds_positives_as_counted_by_hand():
     assert [(row.k, row.positives) for row in found] == [(1, 1), (2, 1), (3, 2), (5, 3)]
     assert found[2].precision == pytest.approx(2 / 3)
     assert found[2].recall == pytest.approx(2 / 3)
-
-
-settings.register_profile("fast", max_examples=40, deadline=None)
-settings.load_profile("fast")

@@ -47,10 +47,9 @@ def test_a_release_spends_first_and_says_what_it_is(scored, ledger):
     assert json.loads(json.dumps(result.to_dict()))["event"] == {"type": "pure", "epsilon": 1.0, "unit": "label"}
 
 
-def test_the_interval_holds_the_exact_auc_in_90_of_100_releases(scored, tmp_path):
+def test_the_interval_holds_the_exact_auc_in_90_of_100_releases(scored, ledger):
     exact, covered = roc_auc_score(*scored), 0
     for seed in range(100):
-        ledger = Ledger(tmp_path / f"{seed}", party="bank")
         noise = SimulatedNoise(np.random.default_rng(seed))
         mechanism = TwoStatistics(epsilon=0.5)
         result = release(*scored, epsilon=0.5, ledger=ledger, dataset="test", rng=noise, mechanism=mechanism)
@@ -71,8 +70,8 @@ def test_a_cap_that_is_reached_refuses_the_release(scored, ledger):
     [
         ([1, 1, 1], [0.1, 0.2, 0.3], "3 of 3 labels are positive"),
         ([0, 0, 0], [0.1, 0.2, 0.3], "0 of 3 labels are positive"),
-        ([], [], "0 row"),
-        ([1], [0.5], "1 row"),
+        ([], [], "0 of 0 labels"),
+        ([1], [0.5], "1 of 1 labels"),
         ([0, 1], [0.1, math.nan], "score of row 1 is nan"),
         ([0, 1], [0.1, 1.5], r"score of row 1 is 1\.5"),
         ([0, 1], [-0.1, 0.5], r"score of row 0 is -0\.1"),
@@ -101,13 +100,12 @@ def test_an_epsilon_that_is_not_above_zero_is_refused(scored, ledger, epsilon):
 
 def test_a_class_hidden_by_the_noise_is_an_error_after_spending(ledger):
     class MuchNoise(SimulatedNoise):
-        def discrete_laplace(self, scale, shape):
+        def discrete_laplace(self, scale, shape):  # noqa: ARG002
             return np.full(shape, -10_000)
 
+    labels, scores, noise = np.arange(100) % 2, np.linspace(0, 1, 100), MuchNoise(np.random.default_rng())
     with pytest.raises(DataError, match="too few of one class"):
-        release(
-            [0, 1] * 50, np.linspace(0, 1, 100), epsilon=1.0, ledger=ledger, dataset="t", rng=MuchNoise(np.random.default_rng())
-        )
+        release(labels, scores, epsilon=1.0, ledger=ledger, dataset="t", rng=noise)
     assert ledger.total("t") == 1
 
 

@@ -7,11 +7,12 @@ these steps.
 Shapes: B bins, L numbers in an answer, R repeats (leading axes).
 """
 
+from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
+from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, score_grid
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import NoiseSource, SimulatedNoise
 
@@ -105,14 +106,16 @@ def simulate(
     return np.concatenate(drawn)
 
 
-def simulated_sd(mechanism: CountingMechanism, population: Population, *, edges: Floats, repeats: int = 1000) -> float:
+@lru_cache(maxsize=1024)
+def simulated_sd(mechanism: CountingMechanism, population: Population, *, repeats: int = 1000) -> float:
     """Predict a standard deviation by simulating the mechanism on the assumed population, with a fixed seed."""
-    positives_B, negatives_B = population.expected_counts(edges)
+    bins = mechanism.bins(Bins(edges=score_grid()))
+    positives_B, negatives_B = population.expected_counts(bins.edges)
     draws = simulate(
         mechanism,
         positives_B,
         negatives_B,
-        Bins(edges=edges),
+        bins,
         clients=population.clients,
         repeats=repeats,
         rng=np.random.default_rng(0),

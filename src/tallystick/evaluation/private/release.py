@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Bins, Population, check_both_classes, check_scores, score_grid
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
@@ -92,8 +92,6 @@ def release(
     after spending.
     """
     labels, scores = check_scores(labels_N, scores_N)
-    if len(labels) < 2:
-        raise DataError(f"the test set has {len(labels)} row(s); an AUC needs at least one positive and one negative")
     check_both_classes(labels)
     assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
     chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism

@@ -102,4 +102,4 @@ class ThresholdCounts:
 
     def predicted_sd(self, population: Population) -> float:
         """Simulate on the assumed population: sorting makes the estimate far from linear when clients are many."""
-        return simulated_sd(self, population, edges=paper_thresholds(self.thresholds))
+        return simulated_sd(self, population)
