@@ -7,6 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from tallystick.attacks.audit import as_figures, audit_membership
 from tallystick.attacks.discriminator import LearnedDiscriminator
 from tallystick.attacks.judge import Judge, Verdict, rank_auc, tpr_at_fpr
 from tallystick.attacks.membership import (
@@ -245,3 +246,16 @@ def test_judge_and_view_refuse_what_they_cannot_use() -> None:
         LearnedDiscriminator(hidden=0)
     same = Scores(rows=rows, values=(torch.zeros(2),))
     assert Judge()(same, torch.tensor([True, True]), rng=np.random.default_rng(0)) is None
+
+
+def test_audit_runs_all_attacks_and_leaves_out_those_with_nothing_to_see() -> None:
+    steps = view_of(fresh_donors).steps
+    found = audit_membership("cut_embedding", steps, truth(), planted=20)
+    assert set(found) == {"spectral", "spectral-signed", "identical", "twins", "consistency", "learned"}
+    assert found["consistency"].auc.mean > 0.95
+    assert set(as_figures(found["learned"])) == {"auc", "auc_interval", "chance", "tpr_at_fpr_0", "tpr_at_fpr_0_interval"}
+    one_epoch = audit_membership("cut_embedding", steps[: ROWS // BATCH], truth(), planted=20)
+    assert set(found) - set(one_epoch) == {"consistency"}
+    assert audit_membership("cut_embedding", steps, torch.ones(ROWS, dtype=torch.bool)) == {}
+    gradients = audit_membership("cut_gradient", view_of(majority).steps, truth(), planted=20)
+    assert set(gradients) == {"spectral", "direction", "flips", "consistency", "learned"}

@@ -49,7 +49,7 @@ STRATEGIES: dict[Side, tuple[str, ...]] = {
 }
 EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name; at the attacked ratio
     "labels": tuple(f"random-pred:k={k}" for k in range(1, 11)),
-    "features": tuple(f"gaussian:scale={scale:g}" for scale in (0.25, 0.5, 1, 2, 4, 8, 16)),
+    "features": tuple(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)),
     "both": (),
 }
 _T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %

@@ -3,7 +3,6 @@
 Shapes: U rows of the union, N own rows of a side.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log2
 from typing import Any, Literal
@@ -12,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.judge import Judge
-from tallystick.attacks.membership import FEATURE_PARTY_ATTACKS, LABEL_PARTY_ATTACKS, IdenticalEmbeddings
-from tallystick.attacks.view import Attack, StepView, View
+from tallystick.attacks.audit import as_figures, audit_membership
+from tallystick.attacks.membership import IdenticalEmbeddings
+from tallystick.attacks.view import StepView
 from tallystick.benchmark.criteo import ClickData
 from tallystick.benchmark.florist_loop import FeatureSide, LabelSide, predict, train
 from tallystick.evaluation.metrics import ace_statistic, auc_statistic, sigmoid
@@ -168,49 +167,27 @@ class Trained:
 
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
         """Run that party's attacks on its view and judge them by whether the other side has the row."""
-        membership = self.job.membership
-        present_U = membership.has_labels_U if party == "feature" else membership.has_features_U
-        own_U = membership.has_features_U if party == "feature" else membership.has_labels_U
-        rng = np.random.default_rng([self.seed, 2])
-        known = [
-            torch.from_numpy(rng.choice(candidates.numpy(), size=min(self.setting.planted, len(candidates) // 4), replace=False))
-            for candidates in (torch.nonzero(own_U & present_U).squeeze(1), torch.nonzero(own_U & ~present_U).squeeze(1))
-        ]
-        view = View(
-            received="cut_gradient" if party == "feature" else "cut_embedding",
-            steps=tuple(self.views[party == "label"]),
-            known_present=known[0],
-            known_absent=known[1],
-        )
-        found = _judged(FEATURE_PARTY_ATTACKS if party == "feature" else LABEL_PARTY_ATTACKS, view, present_U, self.seed)
-        if party == "label":
-            found |= _judged({"identical-one-pass": IdenticalEmbeddings()}, self._one_pass(own_U), present_U, self.seed)
-        return found
+        membership, setting = self.job.membership, self.setting
+        if party == "feature":
+            found = audit_membership(
+                "cut_gradient", self.views[0], membership.has_labels_U, planted=setting.planted, seed=self.seed
+            )
+        else:
+            present_U = membership.has_features_U
+            found = audit_membership("cut_embedding", self.views[1], present_U, planted=setting.planted, seed=self.seed)
+            one_pass = {"identical-one-pass": IdenticalEmbeddings()}
+            step = self._one_pass(membership.has_labels_U)
+            found |= audit_membership("cut_embedding", [step], present_U, planted=0, attacks=one_pass, seed=self.seed)
+        return {name: as_figures(verdict) for name, verdict in found.items()}
 
     @torch.no_grad()
-    def _one_pass(self, own_U: Tensor) -> View:
+    def _one_pass(self, own_U: Tensor) -> StepView:
         """What the label party sees if the whole union is embedded once without training in between."""
         chunks = torch.split(torch.arange(len(own_U)), self.setting.batch(len(own_U)))
         received_UD = torch.cat([self.feature.embed(rows_B) for rows_B in chunks])
-        step = StepView(epoch=0, rows_B=torch.arange(len(own_U)), own_B=own_U, received_BD=received_UD)
-        return View(received="cut_embedding", steps=(step,))
+        return StepView(epoch=0, rows_B=torch.arange(len(own_U)), own_B=own_U, received_BD=received_UD)
 
 
 def _own_rows(has_U: Tensor) -> Tensor:
     """Number a side's own rows: 0, 1, ... where it has the row, -1 where it does not."""
     return torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1)
-
-
-def _judged(attacks: Mapping[str, Attack], view: View, present_U: Tensor, seed: int) -> dict[str, dict[str, Any]]:
-    judge, found = Judge(), {}
-    for name, attack in attacks.items():
-        verdict = judge(attack(view, generator=torch.Generator().manual_seed(seed)), present_U, rng=np.random.default_rng(seed))
-        if verdict is not None:
-            found[name] = {
-                "auc": verdict.auc.mean,
-                "auc_interval": [verdict.auc.low, verdict.auc.high],
-                "chance": 0.5 + verdict.folding,
-                "tpr_at_fpr_0": verdict.tpr_at_fpr.mean,
-                "tpr_at_fpr_0_interval": [verdict.tpr_at_fpr.low, verdict.tpr_at_fpr.high],
-            }
-    return found
