@@ -157,6 +157,17 @@ def test_absolute_projection_folds_two_equal_clusters() -> None:
     assert judged(SpectralMembership(label_scale=0, signed=True), view).auc.mean > 0.99
 
 
+@pytest.mark.parametrize(("rows", "columns"), [(40, 7), (7, 40)])
+def test_spectral_score_is_the_projection_on_the_top_singular_vector(rows: int, columns: int) -> None:
+    received_BD = torch.randn(rows, columns, generator=generator(2))
+    step = StepView(epoch=0, rows_B=torch.arange(rows), own_B=torch.ones(rows, dtype=torch.bool), received_BD=received_BD)
+    scores = SpectralMembership()(View(received="cut_gradient", steps=(step,)), generator=generator())
+    centred = (received_BD - received_BD.mean(dim=0)).double().numpy()
+    expected = np.abs(centred @ np.linalg.svd(centred)[2][0])
+    assert np.corrcoef(-scores.values[0].numpy(), expected)[0, 1] == pytest.approx(1)
+    assert scores.values[0].argmin() == expected.argmax()
+
+
 def test_rows_whose_presence_is_known_anyhow_are_not_scored() -> None:
     view = view_of(honest, lacking=50, planted=10)
     scores = SpectralMembership()(view, generator=generator())

@@ -24,8 +24,10 @@ TINY = torch.finfo(torch.float32).tiny
 def _top_direction(matrix_BD: Tensor) -> Tensor:
     """Top right-singular vector; by the smaller Gram matrix, in float64."""
     matrix_BD = matrix_BD.double()
-    vectors_DD: Tensor = torch.linalg.eigh(matrix_BD.T @ matrix_BD).eigenvectors
-    return vectors_DD[:, -1]
+    wide = matrix_BD.shape[0] < matrix_BD.shape[1]
+    gram = matrix_BD @ matrix_BD.T if wide else matrix_BD.T @ matrix_BD
+    vector: Tensor = torch.linalg.eigh(gram).eigenvectors[:, -1]
+    return normalize(matrix_BD.T @ vector, dim=0) if wide else vector
 
 
 def _standardised(matrix_BD: Tensor) -> Tensor:
