@@ -39,7 +39,7 @@ CONTRACT: dict[str, Any] = {
     "split": {"method": "hash", "validation": 0.1, "test": 0.2},
     "model": {"embedding_width": 4, "hidden": [128, 128, 128, 128], "cut_after": 2},
     "training": {"epochs": 6, "batch_size": 512, "learning_rate": 0.002, "patience": 2, "checkpoint_every": 200},
-    "evaluation": {"calibration_bins": 20, "bootstrap": 200},
+    "evaluation": {"calibration_bins": 20, "bootstrap": 200, "privacy": {"epsilon": 1.0}},
     "seed": 1,
 }
 
@@ -74,6 +74,7 @@ def run_demo(folder: Path, *, on_event: OnEvent) -> tuple[Result, dict[str, Any]
         "auc_label_only": evaluation["own_only"]["auc"]["value"],
         "ace_joint": evaluation["joint"]["ace"]["value"],
         "seconds": merged.seconds,
+        "private_release": facts[CARRIER].get("private_release"),
         "run_id": merged.run_id,
         "processes": {party: process.pid for party, process in processes.items()},
     }
@@ -88,8 +89,8 @@ def prepare(run: Path) -> dict[str, Path]:
     write_test_certificates(run / "certificates", [CARRIER, WEATHER])
     address = f"127.0.0.1:{free_port()}"
     parties: dict[str, dict[str, Any]] = {
-        CARRIER: {"label": LABEL, "listen": address, "features": CARRIER_FEATURES},
-        WEATHER: {"peers": {CARRIER: {"address": address}}, "features": WEATHER_FEATURES},
+        CARRIER: {"label": LABEL, "listen": address, "features": CARRIER_FEATURES.model_dump(mode="json")},
+        WEATHER: {"peers": {CARRIER: {"address": address}}, "features": WEATHER_FEATURES.model_dump(mode="json")},
     }
     homes = {}
     for party, table in ((CARRIER, tables.carrier), (WEATHER, tables.weather)):

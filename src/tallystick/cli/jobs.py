@@ -110,6 +110,8 @@ def headline(result: Result) -> dict[str, object]:
     for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["own_only"])) if evaluation else ():
         for name, metric in (values or {}).items():
             found[f"{name}_{suffix}"] = metric["value"]
+    if result.sections.privacy is not None:
+        found["private_release"] = result.sections.privacy.releases[0].what
     return found
 
 
@@ -122,6 +124,9 @@ def _show(console: Console, result: Result, folder: RunFolder) -> None:
 
 def show_headline(console: Console, result: Result) -> None:
     """What joining brought, in one line per metric."""
+    if result.sections.privacy is not None:
+        for released in result.sections.privacy.releases:
+            console.print(f"  released at epsilon {released.epsilon:g}: {released.what}", markup=False)
     if result.evaluation is None:
         return
     own_only = result.evaluation["own_only"] or {}

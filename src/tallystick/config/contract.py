@@ -111,12 +111,22 @@ class Training(Model):
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
 
+class PrivateRelease(Model):
+    """A number that the label party may show the others: released under differential privacy, on the record of its ledger."""
+
+    epsilon: Positive = Field(description="what the released AUC may cost the labels of the test rows")
+    unit: Literal["label", "record"] = Field(default="label", description="what is protected: labels, or whole records")
+
+
 class Evaluation(Model):
     """What is measured on the test rows."""
 
     calibration_bins: Count = Field(default=20, description="equal-mass bins of the adaptive calibration error")
     bootstrap: int = Field(default=200, strict=True, ge=0, description="resamples for the intervals; 0 is none")
     own_columns_baseline: bool = Field(default=True, strict=True, description="also train on the label party's columns alone")
+    privacy: PrivateRelease | None = Field(
+        default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"
+    )
 
 
 class Network(Model):
@@ -252,6 +262,8 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(f"target.classes = {target.classes}: must be at least 3 for target.type = multiclass")
     if target.type != "multiclass" and target.classes != 2:
         problems.append(f"target.classes = {target.classes}: goes with target.type = multiclass only; leave it out")
+    if contract.evaluation.privacy is not None and target.type != "binary":
+        problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     if network.heartbeat_s >= network.deadline_s:
         problems.append(
             f"network.heartbeat_s = {network.heartbeat_s:g}: must be below network.deadline_s = {network.deadline_s:g}"

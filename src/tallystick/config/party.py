@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from tallystick.config.contract import Contract
-from tallystick.config.reading import Count, Model, Name, Problems, Text, did_you_mean, read_yaml, shown, validate
+from tallystick.config.reading import Count, Model, Name, Positive, Problems, Text, did_you_mean, read_yaml, shown, validate
 from tallystick.errors import ConfigError
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -105,6 +105,16 @@ class Peer(Model):
     address: Address = Field(description="host:port on which the peer listens")
 
 
+class Privacy(Model):
+    """The label party's privacy budget: where it is written down, and how much of it there is."""
+
+    ledger: FilePath = Field(
+        default=Path("privacy-ledger.sqlite"), validate_default=True, description="file of this party's privacy ledger"
+    )
+    dataset: Name = Field(default="labels", description="name of the data set whose labels the budget protects")
+    cap: Positive | None = Field(default=None, description="most label-DP epsilon that may ever be spent on it; null is no cap")
+
+
 class PartyFile(Model):
     """One party's private side of a job; see docs/config.md for every key."""
 
@@ -123,6 +133,7 @@ class PartyFile(Model):
     listen: Address | None = Field(default=None, description="host:port to listen on (label party and helper)")
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
+    privacy: Privacy = Field(default_factory=Privacy, description="ledger and cap of private releases (label party)")
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
     threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
 

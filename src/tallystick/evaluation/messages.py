@@ -4,6 +4,13 @@ from tallystick.network.messages import Message
 
 
 class Finished(Message, frozen=True):
-    """Label party to feature parties: the run is over and its report written."""
+    """Label party to feature parties: the run is over and its report written; and the AUC, if one was released privately."""
 
     rows: int
+    auc: float | None = None
+    low: float | None = None
+    high: float | None = None
+    epsilon: float | None = None
+    mechanism: str = ""
+    protects: str = ""
+    reveals: str = ""

@@ -14,7 +14,9 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.evaluation.measure import Comparison
+from tallystick.evaluation.messages import Finished
 from tallystick.job.phases import Logbook
+from tallystick.job.release import privacy_section
 from tallystick.job.rows import Aligned
 from tallystick.report import result as shown
 from tallystick.training.checkpoint import Progressed
@@ -32,6 +34,7 @@ class Findings:
     progressed: Progressed | None = None
     own_only: Progressed | None = None
     evaluation: Comparison | None = None
+    finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
 
 def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Findings, *, started: str) -> shown.Result:
@@ -51,6 +54,9 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         training=_training(contract, logbook, found, found.progressed),
         own_only_training=_training(contract, None, found, found.own_only),
         evaluation=found.evaluation,
+        sections=shown.Sections(
+            privacy=privacy_section(found.finished, contract.label_party, party.privacy if party.label is not None else None)
+        ),
         versions={
             "tallystick": __version__,
             "python": platform.python_version(),
@@ -113,7 +119,11 @@ def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown
         )
         items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee="no formal guarantee"))
         what = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}."
-        items.append(shown.Learnt(step="evaluation", party=party.party, what=what, guarantee="not sent"))
+        released = found.finished.epsilon
+        if released is not None:
+            what = f"The number of test rows, and a noisy AUC that {contract.label_party} released."
+        guarantee = "not sent" if released is None else f"{released:g}-DP for {found.finished.protects}"
+        items.append(shown.Learnt(step="evaluation", party=party.party, what=what, guarantee=guarantee))
     return items
 
 

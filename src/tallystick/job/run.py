@@ -25,11 +25,12 @@ from tallystick.data.features import FeatureShape
 from tallystick.data.keys import Keys
 from tallystick.data.target import LabelCoder
 from tallystick.errors import DataError
-from tallystick.evaluation.measure import Comparison, compare
+from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
 from tallystick.job.folder import RunFolder
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
 from tallystick.job.phases import Logbook
+from tallystick.job.release import finished, release_auc
 from tallystick.job.results import Findings, result_of
 from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids
 from tallystick.models.build import build_bottom, build_label_model
@@ -114,9 +115,9 @@ def _run_label_party(job: Job, findings: Findings) -> None:
             findings.progressed = _load_trained(job, model)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            findings.evaluation, findings.own_only = _evaluate(job, model, rows, widths)
+            _evaluate(job, model, rows, widths, findings)
             for channel in channels:
-                channel.send(Finished(rows=len(rows.test_N)))
+                channel.send(findings.finished)
 
 
 def _run_feature_party(job: Job, findings: Findings) -> None:
@@ -160,7 +161,7 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
         with logbook.during("evaluation", [channel]):
             send_embeddings(bottom, rows.features.rows, _batches(job, rows.test_N), channel)
             logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
-            channel.receive(Finished)
+            findings.finished = channel.receive(Finished)
 
 
 def _standing(job: Job, keys: Keys) -> Standing:
@@ -246,16 +247,17 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
     )
 
 
-def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int]) -> tuple[Comparison | None, Progressed | None]:
-    """Score the test rows with the joint model, train and score the label party's own-columns model, and measure both."""
+def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], findings: Findings) -> None:
+    """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave."""
     own = rows.features.rows if rows.features is not None else None
     batches = _batches(job, rows.test_N)
     joint_logits = receive_logits(model, own, batches, job.feature_channels, widths)
-    own_logits, progressed = None, None
+    findings.finished = Finished(rows=len(joint_logits))
+    own_logits = None
     if job.contract.evaluation.own_columns_baseline and rows.encoder is not None and job.top is None:
         job.logbook.watcher.say("training the own-columns-only model, the baseline")
         baseline = _label_model(job, rows.encoder.feature_shape, [])
-        progressed = train_label_party(
+        findings.own_only = train_label_party(
             baseline,
             own,
             _objective(job, rows),
@@ -268,11 +270,11 @@ def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int]) -> 
         )
         own_logits = receive_logits(baseline, own, batches, [], [])
     if not len(joint_logits):
-        return None, progressed
+        return
     assert rows.target_N is not None
     assert rows.label_coder is not None
     evaluation = job.contract.evaluation
-    comparison = compare(
+    findings.evaluation = compare(
         job.contract.target.type,
         _in_units(rows.target_N[rows.test_N], rows.label_coder),
         _in_units(joint_logits, rows.label_coder),
@@ -282,7 +284,10 @@ def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int]) -> 
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
-    return comparison, progressed
+    if evaluation.privacy is not None:
+        released = release_auc(evaluation.privacy, job.party.privacy, job.name, rows.target_N[rows.test_N], joint_logits)
+        job.logbook.watcher.say(f"released: {released.statement()}")
+        findings.finished = finished(len(rows.test_N), released)
 
 
 def _in_units(values: Tensor, coder: LabelCoder) -> np.ndarray[Any, Any]:
