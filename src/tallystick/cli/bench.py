@@ -1,13 +1,17 @@
 """bench: the figures that the documentation quotes, each by one command."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from tallystick.benchmark import alignment as alignment_benchmark
+from tallystick.benchmark import dpauc as dpauc_benchmark
+from tallystick.benchmark import florist as florist_benchmark
 from tallystick.benchmark import lossless as lossless_benchmark
 from tallystick.benchmark import training as training_benchmark
 from tallystick.cli.output import JsonFlag, finish, guarded
+from tallystick.cli.watch import Style, watcher_of
 
 app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, losslessness, and the papers' tables.")
 
@@ -48,3 +52,52 @@ def alignment(
 ) -> None:
     """Seconds, scalar multiplications and efficiency of a private alignment."""
     guarded(lambda: finish(alignment_benchmark.run(rows=rows, protocol=protocol), as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def dpauc(
+    data: Annotated[Path | None, typer.Option(help="CSV or Parquet with columns score, label; a simulation if left out.")] = None,
+    repeats: Annotated[int, typer.Option(help="Draws per row.", min=2)] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of simulation and noise.")] = 0,
+    as_json: JsonFlag = False,
+) -> None:
+    """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
+
+    def work() -> None:
+        found = dpauc_benchmark.run(data, repeats=repeats, seed=seed, progress=watcher_of(Style.auto).progress)
+        finish(found, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+@app.command("private-coverage")
+def private_coverage(
+    runs: Annotated[int, typer.Option(help="Seeded releases.", min=10)] = 100,
+    epsilon: Annotated[float, typer.Option(help="Label-DP epsilon of each.")] = 1.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """How often the exact AUC lies in a private AUC's 95 % interval."""
+    guarded(lambda: finish(dpauc_benchmark.coverage(runs=runs, epsilon=epsilon), as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def florist(
+    data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    ratio: Annotated[list[float] | None, typer.Option(help="Share of rows that a side lacks; repeat for several.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Read no more rows than this.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
+
+    def work() -> None:
+        found = florist_benchmark.run(
+            data=data,
+            seeds=range(1, seeds + 1),
+            ratios=tuple(ratio) if ratio else florist_benchmark.RATIOS,
+            limit=limit,
+            progress=watcher_of(Style.auto).progress,
+        )
+        finish(found, as_json=as_json)
+
+    guarded(work, as_json=as_json)

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from tallystick import __version__
-from tallystick.cli import bench, jobs, setup
+from tallystick.cli import bench, jobs, ledger, setup
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, demo_watcher
 from tallystick.demo import run_demo
@@ -19,7 +19,17 @@ app = typer.Typer(
     add_completion=False,
     help="Vertical federated learning that people can put to work and trust.",
 )
-for command in (setup.init, setup.cert, setup.check, jobs.run, jobs.align, jobs.train, jobs.evaluate, jobs.predict):
+for command in (
+    setup.init,
+    setup.cert,
+    setup.check,
+    jobs.run,
+    jobs.align,
+    jobs.train,
+    jobs.evaluate,
+    jobs.predict,
+    ledger.ledger,
+):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
 
