@@ -50,6 +50,10 @@ class Channel(Protocol):
         """Receive the next message, which must be a ``kind``."""
         ...
 
+    def check(self) -> None:
+        """Raise PeerLost or PeerStopped if that is known already: for a party that computes for long between messages."""
+        ...
+
 
 def open_payload(payload: bytes, kind: type[M], *, peer: str) -> M:
     """Decode what ``peer`` sent, turning malformed bytes and Stopped into errors that name it."""
@@ -100,6 +104,9 @@ class MemoryChannel:
         self._traffic.bytes_received += len(payload)
         self._traffic.messages_received += 1
         return open_payload(payload, kind, peer=self._peer)
+
+    def check(self) -> None:
+        """Do nothing: a pair in memory learns of its peer's end when it receives."""
 
     def abort(self, reason: str) -> None:
         """Tell the peer that this side ends, and why."""

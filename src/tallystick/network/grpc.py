@@ -38,7 +38,7 @@ import grpc.aio
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, ProtocolError, TallystickError
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.channel import Traffic, open_payload
-from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Message, Stopped, encode
+from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Message, Stopped, encode, is_a
 
 M = TypeVar("M", bound=Message)
 
@@ -99,7 +99,7 @@ class Session:
         self._traffic = Traffic()
         self._peer_process = b""
         self._link: _Link | None = None
-        self._writing = False
+        self._writing: _Link | None = None
         self._ever_connected = False
         self._last_heard = time.monotonic()
         self._last_sent = self._last_heard
@@ -136,7 +136,7 @@ class Session:
             )
         with self._network.driving():
             while self._sent_bytes - self._peer_consumed > WINDOW_BYTES:
-                self._raise_failure()
+                self._expect("to be ready for more")
                 self._network.spin()
             self._raise_failure()
             self._traffic.bytes_sent += len(payload)
@@ -149,7 +149,7 @@ class Session:
         """Wait for the next message."""
         with self._network.driving():
             while not self._inbox:
-                self._raise_failure()
+                self._expect(f"to send a {kind.__name__}")
                 self._network.spin()
             payload = self._inbox.popleft()
             self._consumed += len(payload)
@@ -159,6 +159,17 @@ class Session:
         self._traffic.bytes_received += len(payload)
         self._traffic.messages_received += 1
         return open_payload(payload, kind, peer=self._peer)
+
+    def check(self) -> None:
+        """Raise what is known to be wrong with the peer: for a thread that computes for long between messages."""
+        self._raise_failure()
+
+    def _expect(self, what: str) -> None:
+        """Raise instead of waiting for the peer if it, or another peer, which the job needs as much, will not come."""
+        self._raise_failure()
+        if self._peer_said_bye:
+            raise ProtocolError(self._peer, f"{self._peer} ended its side while this side waits for it {what}")
+        self._network.raise_failures()
 
     def _raise_failure(self) -> None:
         if self._failure is not None:
@@ -175,8 +186,8 @@ class Session:
         if kind in (_DATA, _BYE):
             self._sequence += 1
         self._unsent.append((kind, self._sequence, payload))
-        if self._link is not None and not self._writing:
-            self._writing = True
+        if self._link is not None and self._writing is not self._link:
+            self._writing = self._link
             self._network.start(self._write_all(self._link))
 
     async def _write_all(self, link: _Link) -> None:
@@ -191,22 +202,22 @@ class Session:
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             self._detach(link, _reason(error))
         finally:
-            self._writing = False
-            if self._unsent and self._link is not None and self._failure is None:
-                self._queue(_HEARTBEAT, b"")
+            # A stream that was replaced may end long after: the new one has a writer of its own.
+            if self._writing is link:
+                self._writing = None
+                if self._unsent and self._link is link and self._failure is None:
+                    self._queue(_HEARTBEAT, b"")
 
     # Reading
 
     async def run_link(self, link: _Link, hello: Hello) -> None:
         """Serve a stream whose Hellos are exchanged, until it ends."""
-        if self._link is not None:
-            self._detach(self._link, "replaced by a new stream")
+        self.drop_link("replaced by a new stream")
         self._peer_process = hello.process
         self._forget(hello.received)
         self._unsent = deque((*self._unreceived, *(frame for frame in self._unsent if frame[0] != _HEARTBEAT)))
         self._unreceived.clear()
         self._link, self._ever_connected, self._last_heard = link, True, time.monotonic()
-        self._writing = False
         self._queue(_HEARTBEAT, b"")
         self._network.wake()
         try:
@@ -225,21 +236,39 @@ class Session:
         self._forget(received)
         self._peer_consumed = max(self._peer_consumed, consumed)
         if kind in (_DATA, _BYE):
+            if sequence <= self._received:
+                return  # said again on a new stream although the old one had brought it
             if sequence != self._received + 1:
                 self._fail(ProtocolError(self._peer, f"{self._peer} sent frame {sequence} where {self._received + 1} is due"))
                 return
             self._received = sequence
+            payload = frame[_HEADER.size :]
             if kind == _BYE:
                 self._peer_said_bye = True
+            elif is_a(payload, Stopped):
+                self._take_stop(payload)
             else:
-                self._inbox.append(frame[_HEADER.size :])
+                self._inbox.append(payload)
         elif kind != _HEARTBEAT:
             self._fail(ProtocolError(self._peer, f"{self._peer} sent a frame of unknown kind {kind}"))
         self._network.wake()
 
+    def _take_stop(self, payload: bytes) -> None:
+        """The peer ends the job: whoever sends to it, or computes for it, shall know; receive() first gives what came before."""
+        try:
+            open_payload(payload, Stopped, peer=self._peer)
+        except PeerError as error:
+            self._fail(error)
+        self._queue(_HEARTBEAT, b"")  # so that it need not wait to be heard
+
     def _forget(self, received: int) -> None:
         while self._unreceived and self._unreceived[0][1] <= received:
             self._unreceived.popleft()
+
+    def drop_link(self, why: str) -> None:
+        """Let go of the present stream, if there is one."""
+        if self._link is not None:
+            self._detach(self._link, why)
 
     def _detach(self, link: _Link, why: str) -> None:
         link.closed.set()
@@ -350,10 +379,10 @@ class Session:
         """Whether a stream has been established at least once."""
         return self._ever_connected
 
-    def farewell(self, until: float) -> None:
-        """Say that nothing more will come and wait until both sides have everything."""
+    def farewell(self, until: float, *, answered: bool) -> None:
+        """Say that nothing more will come and wait until the peer has everything and, if ``answered``, says so too."""
         self._queue(_BYE, b"")
-        while not (self._peer_said_bye and not self._unreceived and not self._unsent):
+        while self._unreceived or self._unsent or (answered and not self._peer_said_bye):
             if self._failure is not None or time.monotonic() > until:
                 return
             self._network.spin(until=until)
@@ -414,12 +443,17 @@ class Network:
                     failure = self._sessions[peer]._failure
                     if failure is not None and self._turned_away is not None and isinstance(failure, PeerLost):
                         raise PeerLost(peer, f"{failure}; {self._turned_away}")
-                    self._sessions[peer]._raise_failure()
+                self.raise_failures()
                 if waiting is not None and time.monotonic() - told > 1.0:
                     told = time.monotonic()
                     waiting(missing)
                 self.spin(until=time.monotonic() + 1.0)
         return dict(self._sessions)
+
+    def raise_failures(self) -> None:
+        """Raise the failure of any session: a job needs all of its parties."""
+        for session in self._sessions.values():
+            session._raise_failure()
 
     def close(self, reason: str | None = None) -> None:
         """End every session: in peace, so that both sides have every message, or with the ``reason`` why not."""
@@ -431,9 +465,13 @@ class Network:
                 if session.connected and session._failure is None:
                     if reason is not None:
                         session._queue(_DATA, encode(Stopped(reason=reason[:4000])))
-                    session.farewell(until)
+                    session.farewell(until, answered=reason is None)
             self._closed = True
-            self._loop.run_until_complete(self._shut_down())
+            ending = self._loop.create_task(self._shut_down())
+            ending.add_done_callback(lambda _: self._loop.stop())
+            # Not run_until_complete: an interrupted turn() may have left a stop behind, which ends it early.
+            while not ending.done():
+                self._loop.run_forever()
         self._housekeeper.join()
         self._loop.close()
 
@@ -512,7 +550,11 @@ class Network:
 
     async def _accept(self, _requests: Any, context: Any) -> None:
         names = [name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])]
-        frame = await asyncio.wait_for(context.read(), self.limits.deadline_s)
+        try:
+            frame = await asyncio.wait_for(context.read(), self.limits.deadline_s)
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within the deadline")
+            return
         try:
             hello = _open_hello(b"" if frame is _EOF else frame, ", ".join(names) or "a caller")
         except ProtocolError as error:
@@ -532,6 +574,7 @@ class Network:
         if reason is not None:
             code = grpc.StatusCode.ABORTED if hello.peer_process else grpc.StatusCode.UNAVAILABLE
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT if hello.wire_version != WIRE_VERSION else code, reason)
+        session.drop_link("replaced by a new stream")  # before we say how far it came
         await context.write(_HEADER.pack(_HELLO, 0, session._received, session._consumed) + encode(session.hello()))
         link = _Link(context)
         with contextlib.suppress(asyncio.CancelledError):
@@ -545,6 +588,9 @@ class Network:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._server is not None:
             await self._server.stop(0.2)
+        # gRPC's own tasks end a moment after what they served; left behind, they complain on standard error.
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left, timeout=1.0)
 
 
 def _open_hello(frame: bytes, peer: str) -> Hello:

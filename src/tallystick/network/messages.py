@@ -97,6 +97,12 @@ def encode(message: Message) -> bytes:
     return b"".join((bytes((WIRE_VERSION, len(name))), name, body))
 
 
+def is_a(payload: bytes, kind: type[Message]) -> bool:
+    """Whether a payload says that it is a ``kind``; it need not be a valid one."""
+    name = kind.__name__.encode()
+    return payload[1 : 2 + len(name)] == bytes((len(name),)) + name
+
+
 def decode(payload: bytes | memoryview, kind: type[M]) -> M | Stopped:
     """Decode a payload that should hold a ``kind``; a Stopped is let through in place of any kind.
 
