@@ -1,0 +1,263 @@
+"""A tiny job: its tables, its contract, its files on disk, and its parties as processes."""
+
+import json
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import yaml
+
+from tallystick.cli.main import main
+from tallystick.network.addresses import free_port
+from tallystick.network.certificates import write_test_certificates
+
+PATIENCE_S = 60  # a hang, on a machine that is very busy
+
+
+def tables(parties, *, rows, seed=1, target="binary"):
+    """One table per party, with about nine tenths of the ids in common; the label depends on all parties' columns."""
+    rng = np.random.default_rng(seed)
+    label = parties[0]
+    signal = rng.normal(size=(rows, len(parties)))
+    score = signal.sum(axis=1) + 0.3 * rng.normal(size=rows)
+    targets = {
+        "binary": (score > 0).astype(np.int64),
+        "multiclass": np.digitize(score, [-0.7, 0.7]),
+        "regression": 100 + 20 * score,
+    }
+    ids = [f"id-{number:06}" for number in range(rows)]
+    frames = {}
+    for index, name in enumerate(parties):
+        frame = pl.DataFrame(
+            {
+                "id": ids,
+                "x": signal[:, index] + 0.1 * rng.normal(size=rows),
+                "noise": rng.normal(size=rows),
+                "kind": rng.choice(["red", "green", "blue"], size=rows),
+            }
+        )
+        if name == label:
+            frame = frame.with_columns(y=targets[target], weight=rng.uniform(0.5, 2, size=rows), day=np.arange(rows) % 100)
+        keep = rng.permutation(rows)[: rows - rows // 20]
+        frames[name] = frame[keep]
+    return frames
+
+
+def columns(parties):
+    """What each party's file says of its columns."""
+    features = {"numeric": ["x", "noise"], "categorical": ["kind"]}
+    return {
+        name: {"keys": {"id": "id"}, "features": features, **({"label": "y"} if name == parties[0] else {})} for name in parties
+    }
+
+
+def contract_values(parties, **changes):
+    """A contract for a small, quick job; nested keys are given with a double underscore: training__epochs=3."""
+    values = {
+        "version": 1,
+        "name": "tiny",
+        "parties": {name: {"role": "label" if name == parties[0] else "feature"} for name in parties},
+        "alignment": {"method": "intersection", "keys": [{"name": "id"}]},
+        "target": {"type": "binary"},
+        "split": {"method": "hash", "validation": 0.1, "test": 0.2},
+        "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
+        "training": {"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
+        "evaluation": {"calibration_bins": 5, "bootstrap": 10},
+        "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 30.0},
+        "seed": 1,
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        inner = values
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return values
+
+
+_PROCESSES = multiprocessing.get_context("forkserver")
+_PROCESSES.set_forkserver_preload(["tallystick.cli.main"])  # imports of PyTorch and gRPC take longer than a tiny job
+
+
+def _command(arguments, folder, out, err):
+    """The tallystick command in a process of its own, with these ends of pipes as standard output and error."""
+    for own, stream in ((out, 1), (err, 2)):
+        os.dup2(own.fileno(), stream)
+        own.close()
+    os.chdir(folder)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    sys.argv = ["tallystick", *arguments]
+    sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
+    main()
+
+
+class Command:
+    """A tallystick command as a process: what it says, as it says it."""
+
+    def __init__(self, *arguments, folder):
+        self.events, self.said, self.out = [], [], ""
+        self._news = threading.Condition()
+        out, out_end = _PROCESSES.Pipe(duplex=False)
+        err, err_end = _PROCESSES.Pipe(duplex=False)
+        self.process = _PROCESSES.Process(
+            target=_command, args=([str(part) for part in arguments], str(folder), out_end, err_end)
+        )
+        self.process.start()
+        out_end.close()
+        err_end.close()
+        self._threads = [threading.Thread(target=self._follow, args=(err,)), threading.Thread(target=self._read, args=(out,))]
+        for thread in self._threads:
+            thread.start()
+
+    def _follow(self, end):
+        with os.fdopen(os.dup(end.fileno())) as lines:
+            end.close()
+            for line in lines:
+                with self._news:
+                    try:
+                        self.events.append(json.loads(line))
+                    except ValueError:
+                        self.said.append(line.rstrip("\n"))
+                    self._news.notify_all()
+        with self._news:
+            self.events.append({"ended": True})
+            self._news.notify_all()
+
+    def _read(self, end):
+        with os.fdopen(os.dup(end.fileno())) as text:
+            end.close()
+            self.out = text.read()
+
+    def wait_for(self, matches, timeout=PATIENCE_S):
+        """Wait until an event matches; fails if the process ends or is silent before."""
+
+        def seen():
+            return next((event for event in self.events if "ended" in event or matches(event)), None)
+
+        with self._news:
+            assert self._news.wait_for(lambda: seen() is not None, timeout), f"nothing of the kind in {self.events}"
+            found = seen()
+        assert "ended" not in found, f"ended too early: {self.said}"
+        return found
+
+    def phase(self, name, timeout=PATIENCE_S):
+        return self.wait_for(lambda event: event.get("phase") == name, timeout)
+
+    def end(self, timeout=PATIENCE_S):
+        """Wait for the end; gives the exit code."""
+        self.process.join(timeout)
+        ended = self.process.exitcode is not None
+        self.close()
+        assert ended, f"still running after {timeout} s: {self.events[-5:]} {self.said}"
+        return self.process.exitcode
+
+    def kill(self):
+        os.kill(self.process.pid, signal.SIGKILL)
+        self.process.join(10)
+
+    @property
+    def error(self):
+        """The last line it said on standard error."""
+        return self.said[-1] if self.said else ""
+
+    @property
+    def found(self):
+        """The JSON object that is the last line of its output."""
+        return json.loads(self.out.splitlines()[-1])
+
+    def close(self):
+        if self.process.is_alive():
+            self.kill()
+        for thread in self._threads:
+            thread.join(10)
+
+
+@dataclass
+class OnDisk:
+    """A job laid out on disk: a home per party, with its table, certificates, party file and contract."""
+
+    root: Path
+    parties: tuple
+    started: list = field(default_factory=list)
+
+    def home(self, party):
+        return self.root / party
+
+    def change(self, party, file="party.yaml", **changes):
+        """Change keys of one party's file; None removes."""
+        path = self.home(party) / file
+        values = yaml.safe_load(path.read_text())
+        for name, value in changes.items():
+            if value is None:
+                values.pop(name, None)
+            else:
+                values[name] = value
+        path.write_text(yaml.safe_dump(values, sort_keys=False))
+
+    def start(self, party, command="run", *arguments):
+        """Start one party; its progress comes as JSON lines."""
+        started = Command(
+            *(command, "contract.yaml", "--party", "party.yaml", "--progress", "json", "--json", *arguments),
+            folder=self.home(party),
+        )
+        self.started.append(started)
+        return started
+
+    def start_all(self, command="run", *arguments):
+        return {name: self.start(name, command, *arguments) for name in self.parties}
+
+    def run_all(self, command="run", *arguments):
+        """Run all parties to their end; fails unless each exits with 0."""
+        running = self.start_all(command, *arguments)
+        for name, party in running.items():
+            assert party.end() == 0, f"{name}: {party.said}"
+        return running
+
+    def runs(self, party):
+        """The run folders, oldest first."""
+        return sorted((self.home(party) / "runs").glob("*"), key=lambda path: int(path.name.rpartition("-")[2]))
+
+    def models(self, party):
+        """Bytes of the trained models, one per run folder that has one, oldest first."""
+        return [(path / "model.safetensors").read_bytes() for path in self.runs(party) if (path / "model.safetensors").exists()]
+
+
+def lay_out(root, parties, contract, frames=None, *, rows=600):
+    frames = frames or tables(parties, rows=rows)
+    write_test_certificates(root / "certificates", list(parties))
+    address = f"127.0.0.1:{free_port()}"
+    label = parties[0]
+    for name in parties:
+        home = root / name
+        home.mkdir()
+        frames[name].write_parquet(home / "table.parquet")
+        for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
+            (home / target).write_bytes((root / "certificates" / source).read_bytes())
+        values = {
+            "party": name,
+            "table": {"path": "table.parquet"},
+            **columns(parties)[name],
+            "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
+            "threads": 1,
+            **({"listen": address} if name == label else {"peers": {label: {"address": address}}}),
+        }
+        (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+        (home / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+    return OnDisk(root, tuple(parties))
+
+
+def within(seconds, condition):
+    """Wait until the condition holds; False if it does not within that time."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return bool(condition())
