@@ -19,6 +19,8 @@ ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
 }
 MAX_DIFFERENCES = 50
+LABEL_STRATEGIES = ("majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors")
+FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te")
 
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
@@ -61,6 +63,18 @@ class Alignment(Model):
     max_rows: int = Field(
         default=50_000_000, strict=True, ge=1, le=1_000_000_000, description="most rows that any party may bring to the alignment"
     )
+
+
+class Union(Model):
+    """What stands in for rows that a side lacks, when the parties train on their union (FLORIST)."""
+
+    labels: str = Field(default="random-pred", description=f"label party's fill: {', '.join(LABEL_STRATEGIES)}")
+    features: str = Field(default="sampling", description=f"feature party's fill: {', '.join(FEATURE_STRATEGIES)}")
+    label_dummies: int = Field(default=0, strict=True, ge=0, description="made-up ids that the label party adds to blur its size")
+    feature_dummies: int = Field(
+        default=0, strict=True, ge=0, description="made-up ids that the feature party adds to blur its size"
+    )
+    audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
 
 
 class Target(Model):
@@ -145,6 +159,7 @@ class Contract(Model):
     name: Name = Field(description="name of the job")
     parties: dict[Name, Party] = Field(description="party name to its role: one label party, one or more feature parties")
     alignment: Alignment = Field(description="how rows are matched")
+    union: Union = Field(default_factory=Union, description="how the union's absent rows are filled (union methods only)")
     target: Target = Field(default_factory=Target, description="what is predicted")
     split: Split = Field(default_factory=Split, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
@@ -262,6 +277,19 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(f"target.classes = {target.classes}: must be at least 3 for target.type = multiclass")
     if target.type != "multiclass" and target.classes != 2:
         problems.append(f"target.classes = {target.classes}: goes with target.type = multiclass only; leave it out")
+    for key, value, allowed in (
+        ("labels", contract.union.labels, LABEL_STRATEGIES),
+        ("features", contract.union.features, FEATURE_STRATEGIES),
+    ):
+        if value not in allowed:
+            problems.append(f"union.{key} = {shown(value)}: allowed: {', '.join(allowed)}")
+    if contract.alignment.method != "intersection":
+        if target.type != "binary":
+            problems.append(f"target.type = {target.type}: labels can be filled for binary targets only; align by intersection")
+        if split.method == "time":
+            problems.append(
+                "split.method = time: times of absent rows are unknown on a union; use hash, or align by intersection"
+            )
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     if network.heartbeat_s >= network.deadline_s:

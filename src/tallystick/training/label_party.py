@@ -64,7 +64,7 @@ def train_label_party(
             progress("training", batch.step, total)
         train_loss = loss_sum.item() / len(schedule.train_N)
         logits = receive_logits(model, own, schedule.validation(), channels, widths)
-        validation_loss = objective(logits, schedule.validation_N).item() if len(logits) else None
+        validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
         verdict = _judge(progressed, train_loss, validation_loss, time.monotonic() - started, training)
         progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
         if verdict.improved:
@@ -91,7 +91,7 @@ def _step(
         receive_embedding(channel, batch.step, len(batch.index_B), width).to(batch.index_B.device).requires_grad_()
         for channel, width in zip(channels, widths, strict=True)
     ]
-    loss = objective(model(cuts_BD, own_B), batch.index_B)
+    loss = objective(model(cuts_BD, own_B), batch.index_B, cuts_BD)
     if optimizer is not None:
         optimizer.zero_grad()
     torch.autograd.backward(loss)

@@ -3,7 +3,7 @@
 Shapes: N aligned positions, B batch, C classes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import torch
@@ -14,8 +14,12 @@ from torch.nn import functional
 class Objective(Protocol):
     """Gives the batch's loss; it knows the labels by position, so a loss may also make labels up where there are none."""
 
-    def __call__(self, logits: Tensor, index_B: Tensor) -> Tensor:
-        """Scalar loss of logits (B,) or (B, C) for the given aligned positions."""
+    def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> Tensor:
+        """Scalar loss of logits (B,) or (B, C) for the given aligned positions; ``cuts_BD`` are the batch's cut embeddings."""
+        ...
+
+    def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
+        """Scalar loss by which epochs are compared, on validation positions."""
         ...
 
 
@@ -29,7 +33,7 @@ class Supervised:
         self._target_N = target_N
         self._weight_N = weight_N
 
-    def __call__(self, logits: Tensor, index_B: Tensor) -> Tensor:
+    def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> Tensor:  # noqa: ARG002
         """Loss by the labels at these positions."""
         target_B = self._target_N.index_select(0, index_B)
         if self._weight_N is None:
@@ -39,6 +43,10 @@ class Supervised:
         return (self._loss(logits, target_B, reduction="none") * weight_B).sum() / weight_B.sum().clamp_min(
             torch.finfo(weight_B.dtype).tiny
         )
+
+    def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
+        """The same loss."""
+        return self(logits, index_N)
 
 
 _LOSSES: dict[str, Callable[..., Tensor]] = {
