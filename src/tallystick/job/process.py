@@ -6,7 +6,7 @@ from typing import TypeVar
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
-from tallystick.errors import PeerError, TallystickError
+from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError
 from tallystick.job.folder import RunFolder
 from tallystick.job.phases import Logbook, Watcher
 from tallystick.job.run import ALL_PHASES, Job, run_party
@@ -22,11 +22,15 @@ T = TypeVar("T")
 class JobFailed(TallystickError):
     """A job ended early: one line that says which peer, which phase, the last step both sides committed, how to go on."""
 
-    def __init__(self, message: str, *, peer: str | None, phase: str, committed: int) -> None:
+    def __init__(
+        self, message: str, *, cause: str, peer: str | None, phase: str, committed: int, differences: list[str] | None = None
+    ) -> None:
         super().__init__(message)
+        self.cause = cause
         self.peer = peer
         self.phase = phase
         self.committed = committed
+        self.differences = differences
 
 
 def run_process(
@@ -66,7 +70,9 @@ def run_process(
     try:
         return with_sessions(contract, party, run, watcher=watcher)
     except TallystickError as error:
-        resumable = logbook.phase not in ("start", "handshake")
+        if logbook.phase == "start" and isinstance(error, ConfigError | DataError):
+            raise
+        resumable = folder is not None or logbook.phase not in ("start", "handshake")
         raise _failure(error, logbook, how_to_resume if resumable else "run both sides again") from error
 
 
@@ -125,7 +131,9 @@ def _failure(error: TallystickError, logbook: Logbook, how_to_resume: str) -> Jo
     step = f"last step both sides committed: {logbook.committed}"
     return JobFailed(
         f"{error} [phase: {logbook.phase}; {step}; to go on: {how_to_resume}]",
+        cause=type(error).__name__,
         peer=peer,
         phase=logbook.phase,
         committed=logbook.committed,
+        differences=error.differences if isinstance(error, ContractMismatch) else None,
     )

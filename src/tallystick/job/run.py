@@ -24,7 +24,7 @@ from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.features import FeatureShape
 from tallystick.data.keys import Keys
 from tallystick.data.target import LabelCoder
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
 from tallystick.job.folder import RunFolder
@@ -95,7 +95,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     with logbook.during("handshake", channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
         agreement = shake_hands_label_party(contract, _standing(job, keys), named)
-        _take_up(findings, agreement, logbook)
+        _take_up(job, findings, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", channels):
             findings.alignment = _align(job, keys, agreement)
@@ -126,7 +126,7 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
     keys = read_ids(contract, job.party, job.frame)
     with logbook.during("handshake", [channel]):
         agreement = shake_hands(contract, _standing(job, keys), channel)
-        _take_up(findings, agreement, logbook)
+        _take_up(job, findings, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", [channel]):
             findings.alignment = _align(job, keys, agreement)
@@ -184,7 +184,18 @@ def _standing(job: Job, keys: Keys) -> Standing:
     )
 
 
-def _take_up(findings: Findings, agreement: Agreement, logbook: Logbook) -> None:
+def _take_up(job: Job, findings: Findings, agreement: Agreement) -> None:
+    logbook = job.logbook
+    if agreement.align and "alignment" not in job.phases:
+        raise ConfigError(
+            f"the parties' latest alignments are not of one run (here: {job.folder.path}); run `tallystick align` on all sides"
+        )
+    if agreement.align and job.resume and (job.folder.trained or job.folder.store().steps()):
+        # Aligning again would drop what was learnt on the old alignment, perhaps a finished model.
+        raise ConfigError(
+            f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "
+            "start a new run without --resume on all sides"
+        )
     findings.run_id = agreement.run_id
     findings.resumed_from = agreement.resume_from
     logbook.committed = agreement.resume_from
@@ -253,9 +264,17 @@ def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], fin
     batches = _batches(job, rows.test_N)
     joint_logits = receive_logits(model, own, batches, job.feature_channels, widths)
     findings.finished = Finished(rows=len(joint_logits))
+    if len(joint_logits) and findings.progressed is not None:
+        job.logbook.commit(findings.progressed.step)  # the feature parties had committed it before they embedded these
     own_logits = None
     if job.contract.evaluation.own_columns_baseline and rows.encoder is not None and job.top is None:
         job.logbook.watcher.say("training the own-columns-only model, the baseline")
+
+        def progress(_what: str, done: int, total: int) -> None:
+            job.logbook.watcher.progress("own columns only", done, total)
+            for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
+                channel.check()
+
         baseline = _label_model(job, rows.encoder.feature_shape, [])
         findings.own_only = train_label_party(
             baseline,
@@ -266,7 +285,7 @@ def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], fin
             training=job.contract.training,
             schedule=rows.schedule(job.contract),
             store=job.folder.store("baseline"),
-            progress=lambda _what, done, total: job.logbook.watcher.progress("own columns only", done, total),
+            progress=progress,
         )
         own_logits = receive_logits(baseline, own, batches, [], [])
     if not len(joint_logits):

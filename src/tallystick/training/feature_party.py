@@ -41,6 +41,7 @@ def train_feature_party(
     """
     optimizer = optimizer_of(training, bottom)
     progressed = store.load(resume_from, bottom, optimizer) if resume_from else Progressed()
+    store.drop_after(resume_from)
     loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training))
     bottom.train()
     total = training.epochs * schedule.steps_per_epoch
@@ -66,6 +67,7 @@ def train_feature_party(
             progressed.best_epoch = verdict.epoch
             store.save_best(bottom)
         store.save(progressed, bottom, optimizer)
+        committed(last_commit)  # the label party commits before its verdict
     store.load_best(bottom)
     return progressed
 

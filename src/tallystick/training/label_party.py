@@ -46,6 +46,7 @@ def train_label_party(
     """
     optimizer = optimizer_of(training, model)
     progressed = store.load(resume_from, model, optimizer) if resume_from else Progressed()
+    store.drop_after(resume_from)
     model.train()
     total = training.epochs * schedule.steps_per_epoch
     last_commit = progressed.step
