@@ -380,8 +380,9 @@ class Session:
         return self._ever_connected
 
     def farewell(self, until: float, *, answered: bool) -> None:
-        """Say that nothing more will come and wait until the peer has everything and, if ``answered``, says so too."""
-        self._queue(_BYE, b"")
+        """Wait until the peer has everything and, if it is to be ``answered``, until both have said that nothing more comes."""
+        if answered:
+            self._queue(_BYE, b"")
         while self._unreceived or self._unsent or (answered and not self._peer_said_bye):
             if self._failure is not None or time.monotonic() > until:
                 return

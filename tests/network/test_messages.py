@@ -1,0 +1,194 @@
+"""Messages: what goes in comes out, and nothing but MalformedMessage comes out of bytes that are no message."""
+
+import tracemalloc
+from typing import ClassVar
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallystick.network.messages import (
+    MAX_DIMENSIONS,
+    WIRE_VERSION,
+    Array,
+    MalformedMessage,
+    Message,
+    Stopped,
+    decode,
+    encode,
+    is_a,
+)
+
+
+class Parcel(Message, frozen=True):
+    limit: ClassVar[int] = 10_000
+    number: int
+    text: str
+    names: list[str]
+    values: Array
+
+
+class Other(Message, frozen=True):
+    number: int
+
+
+shapes = st.lists(st.integers(0, 6), max_size=MAX_DIMENSIONS).map(tuple)
+dtypes = st.sampled_from(["float32", "float64", "int64", "int32", "uint8", "bool"])
+
+
+@st.composite
+def arrays(draw):
+    shape, dtype = draw(shapes), np.dtype(draw(dtypes))
+    count = int(np.prod(shape)) * dtype.itemsize
+    raw = np.frombuffer(draw(st.binary(min_size=count, max_size=count)), dtype=np.uint8)
+    return (raw % 2 == 1).reshape(shape) if dtype == bool else raw.view(dtype).reshape(shape)
+
+
+parcels = st.builds(
+    lambda number, text, names, values: Parcel(number=number, text=text, names=names, values=Array.of(values)),
+    st.integers(-(2**63), 2**64 - 1),
+    st.text(max_size=50),
+    st.lists(st.text(max_size=10), max_size=5),
+    arrays(),
+)
+
+
+@given(parcels)
+def test_what_goes_in_comes_out(parcel):
+    payload = encode(parcel)
+    found = decode(payload, Parcel)
+    assert is_a(payload, Parcel)
+    assert not is_a(payload, Other)
+    assert (found.number, found.text, found.names) == (parcel.number, parcel.text, parcel.names)
+    before, after = parcel.values.numpy(), found.values.numpy(*parcel.values.shape)
+    assert before.dtype == after.dtype
+    assert before.tobytes() == after.tobytes()
+
+
+@given(st.binary(max_size=400))
+@settings(max_examples=300)
+def test_arbitrary_bytes_are_malformed(payload):
+    with pytest.raises(MalformedMessage):
+        decode(payload, Parcel)
+
+
+@given(st.data(), parcels)
+@settings(max_examples=400)
+def test_a_changed_message_is_malformed_or_one_of_its_type(data, parcel):
+    payload = bytearray(encode(parcel))
+    for _ in range(data.draw(st.integers(1, 4))):
+        place = data.draw(st.integers(0, len(payload) - 1))
+        change = data.draw(st.sampled_from(["flip", "cut", "insert"]))
+        if change == "flip":
+            payload[place] = data.draw(st.integers(0, 255))
+        elif change == "cut":
+            del payload[place:]
+        else:
+            payload[place:place] = data.draw(st.binary(min_size=1, max_size=8))
+        if not payload:
+            break
+    try:
+        found = decode(bytes(payload), Parcel)
+        assert isinstance(found, Parcel)
+        found.values.numpy()
+    except MalformedMessage:
+        pass
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        msgspec.msgpack.encode({"number": 1, "text": "", "names": [], "values": ["float32", [1 << 62], b""]}),
+        msgspec.msgpack.encode({"number": 1, "text": "", "names": [], "values": ["float32", [1 << 40, 1 << 40], b"1234"]}),
+        b"\xdd\xff\xff\xff\xff",  # an array of 4 G elements, none of which came
+        b"\xdf\xff\xff\xff\xff",  # a map of 4 G entries
+        b"\x84\xa6number\x01\xa4text\xdb\xff\xff\xff\xff",  # a text of 4 GB
+        b"\x84\xa6number\x01\xa5names\xdd\x7f\xff\xff\xff" + b"\xa0" * 100,
+        b"\x91" * 5_000,  # nested five thousand deep
+    ],
+)
+def test_a_lie_about_sizes_takes_no_memory(body):
+    payload = bytes((WIRE_VERSION, 6)) + b"Parcel" + body
+    tracemalloc.start()
+    try:
+        with pytest.raises(MalformedMessage):
+            decode(payload, Parcel).values.numpy()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 200_000
+
+
+def test_decoding_an_array_copies_nothing():
+    class Big(Message, frozen=True):
+        limit: ClassVar[int] = 1 << 25
+        values: Array
+
+    payload = encode(Big(values=Array.of(np.ones(2_000_000))))
+    tracemalloc.start()
+    try:
+        assert decode(payload, Big).values.numpy(2_000_000).sum() == 2_000_000
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 100_000
+
+
+def test_over_the_limit_on_either_side():
+    with pytest.raises(ValueError, match=r"Parcel of \d+ bytes is over its limit of 10000"):
+        encode(Parcel(number=1, text="x" * 10_000, names=[], values=Array.of(np.zeros(0))))
+    with pytest.raises(MalformedMessage, match="over its limit"):
+        decode(bytes((WIRE_VERSION, 6)) + b"Parcel" + bytes(10_001), Parcel)
+
+
+def test_another_type_version_or_field():
+    payload = encode(Other(number=3))
+    with pytest.raises(MalformedMessage, match="got a message of type b'Other' where Parcel is due"):
+        decode(payload, Parcel)
+    with pytest.raises(MalformedMessage, match=f"version {WIRE_VERSION + 1} is not spoken here"):
+        decode(bytes((WIRE_VERSION + 1,)) + payload[1:], Other)
+    extra = bytes((WIRE_VERSION, 5)) + b"Other" + msgspec.msgpack.encode({"number": 3, "more": 1})
+    with pytest.raises(MalformedMessage, match="more"):
+        decode(extra, Other)
+    missing = bytes((WIRE_VERSION, 5)) + b"Other" + msgspec.msgpack.encode({})
+    with pytest.raises(MalformedMessage, match="number"):
+        decode(missing, Other)
+    assert decode(encode(Stopped(reason="enough")), Other) == Stopped(reason="enough")
+
+
+@pytest.mark.parametrize("cut", range(20))
+def test_cut_short(cut):
+    payload = encode(Stopped(reason="0123456789"))
+    with pytest.raises(MalformedMessage):
+        decode(payload[:cut], Stopped)
+
+
+@pytest.mark.parametrize(
+    ("shape", "asked", "message"),
+    [
+        ((2, 3), (2, 2), r"array has shape \(2, 3\), expected \(2, 2\)"),
+        ((6,), (2, 3), r"expected \(2, 3\)"),
+        ((2, 3), (None, 4), r"expected \('any', 4\)"),
+        ((2, 2), (), "does not fit its 24 bytes"),
+        ((-2, -3), (), "none negative"),
+        ((1, 1, 1, 1, 6), (), "at most 4 dimensions"),
+    ],
+)
+def test_a_shape_that_does_not_fit(shape, asked, message):
+    array = Array("float32", shape, memoryview(bytes(24)))
+    with pytest.raises(MalformedMessage, match=message):
+        array.numpy(*asked)
+
+
+def test_tensors_keep_type_and_own_their_memory():
+    before = torch.arange(6, dtype=torch.float32).reshape(2, 3).T  # not contiguous
+    array = Array.of(before)
+    after = array.tensor(3, 2, dtype=torch.float32)
+    assert torch.equal(before, after)
+    after += 1
+    assert torch.equal(array.tensor(), before)
+    with pytest.raises(MalformedMessage, match=r"type torch.float32, expected torch.int64"):
+        array.tensor(dtype=torch.int64)
