@@ -79,6 +79,8 @@ def test_sweep(file: Path) -> None:
     assert plain["auc"]["mean"] == pytest.approx(undone["auc"]["mean"], abs=1e-6)  # a monotone map keeps ranks
     assert plain["ace"]["mean"] != undone["ace"]["mean"]
     assert not by_key["labels", "majority", 0.25]["attacks"]
+    assert by_key["labels", "baseline-partial", 0.5]["auc_change_percent"]["mean"] == 0
+    assert found["tables"]["3"]["rows"][1]["florist-tr"] == by_key["both", "florist-tr", 0.5]["auc_change_percent"]
     assert plain["auc"]["low"] < plain["auc"]["mean"] < plain["auc"]["high"]
     assert by_key["features", "baseline-partial", 0.5]["auc"] == by_key["labels", "baseline-partial", 0.5]["auc"]
     assert {row["strategy"] for row in found["tables"]["1"]["rows"]} == {"majority", "majority-tr", "majority-te"}
