@@ -16,8 +16,9 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, parse_party
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.folder import RunFolder
+from tallystick.job.job import Job
 from tallystick.job.phases import Logbook, Silent, Watcher
-from tallystick.job.run import Job, run_party
+from tallystick.job.run import run_party
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.report.result import Result, merge
 

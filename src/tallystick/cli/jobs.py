@@ -12,9 +12,9 @@ from tallystick.cli.watch import Style, watcher_of
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.job.folder import RunFolder
+from tallystick.job.job import ALL_PHASES
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
-from tallystick.job.run import ALL_PHASES
 from tallystick.report.result import Result
 
 ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]

@@ -8,8 +8,9 @@ from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError
 from tallystick.job.folder import RunFolder
+from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.phases import Logbook, Watcher
-from tallystick.job.run import ALL_PHASES, Job, run_party
+from tallystick.job.run import run_party
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.channel import Channel
 from tallystick.network.grpc import Limits, Network

@@ -21,6 +21,12 @@ from tallystick.job.rows import Aligned
 from tallystick.report import result as shown
 from tallystick.training.checkpoint import Progressed
 
+GUARANTEES = {
+    "intersection": "honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
+    "union": "honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
+    "union-with-helper": "a helper that colludes with nobody; keyed BLAKE2b",
+}
+
 
 @dataclass(kw_only=True)
 class Findings:
@@ -34,6 +40,7 @@ class Findings:
     progressed: Progressed | None = None
     own_only: Progressed | None = None
     evaluation: Comparison | None = None
+    membership: shown.Audit | None = None
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
 
@@ -55,7 +62,8 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         own_only_training=_training(contract, None, found, found.own_only),
         evaluation=found.evaluation,
         sections=shown.Sections(
-            privacy=privacy_section(found.finished, contract.label_party, party.privacy if party.label is not None else None)
+            membership=found.membership,
+            privacy=privacy_section(found.finished, contract.label_party, party.privacy if party.label is not None else None),
         ),
         versions={
             "tallystick": __version__,
@@ -97,7 +105,7 @@ def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.Alignment
 
 
 def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown.Learnt]:
-    guarantee = "honest-but-curious peers; decisional Diffie-Hellman on ristretto255"
+    guarantee = GUARANTEES[contract.alignment.method]
     items = [
         shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
         for sentence in (found.alignment.learnt if found.alignment is not None else [])

@@ -1,10 +1,10 @@
 """From a party's table to what training reads: ids before the alignment, encoded rows after it.
 
-Shapes: N aligned positions.
+Shapes: N aligned positions, R own rows, B batch.
 """
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -14,15 +14,18 @@ from torch import Tensor
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder, feature_columns
-from tallystick.data.features import Features
 from tallystick.data.keys import Keys, read_keys
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import DataError
+from tallystick.job.folder import RunFolder
+from tallystick.job.union import Fills
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, Message
+from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 
 
@@ -37,7 +40,7 @@ class SplitParts(Message, frozen=True):
 class Aligned:
     """A party's rows at the aligned positions, encoded; the label party's labels too."""
 
-    features: Features | None
+    source: Source | None
     encoder: Encoder | None
     train_N: Tensor
     validation_N: Tensor
@@ -45,12 +48,46 @@ class Aligned:
     target_N: Tensor | None = None
     weight_N: Tensor | None = None
     label_coder: LabelCoder | None = None
+    fills: Fills | None = None
+    labels_R: Tensor | None = None
 
     def schedule(self, contract: Contract) -> Schedule:
         """The batches of training."""
         return Schedule(
             train_N=self.train_N, validation_N=self.validation_N, batch_size=contract.training.batch_size, seed=contract.seed
         )
+
+    def test_batches(self, contract: Contract) -> tuple[Tensor, ...]:
+        """The test positions in batches."""
+        return torch.split(self.test_N, contract.training.batch_size) if len(self.test_N) else ()
+
+    def objective(self, contract: Contract) -> Objective:
+        """The label party's loss."""
+        if self.fills is not None:
+            assert self.labels_R is not None
+            return self.fills.objective(self.labels_R)
+        assert self.target_N is not None
+        return Supervised(contract.target.type, self.target_N, self.weight_N)
+
+    def is_own(self, index_B: Tensor) -> Tensor:
+        """Which of these positions are rows of this party: all, unless aligned by union."""
+        if self.fills is None:
+            return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
+        return self.fills.own_U[index_B] >= 0
+
+    def own_part(self) -> "Aligned":
+        """The same without the positions that this party lacks."""
+        if self.fills is None:
+            return self
+        train_N, validation_N, test_N = (part_N[self.is_own(part_N)] for part_N in (self.train_N, self.validation_N, self.test_N))
+        return replace(self, fills=None, labels_R=None, train_N=train_N, validation_N=validation_N, test_N=test_N)
+
+    def prediction_logits(self, logits_B: Tensor) -> Tensor:
+        """Logits of real rows: a union's may have to be calibrated."""
+        if self.fills is None:
+            return logits_B
+        assert self.labels_R is not None
+        return self.fills.calibration(self.labels_R).prediction_logits(logits_B)
 
 
 def fingerprint(keys: Keys) -> str:
@@ -69,18 +106,17 @@ def read_ids(contract: Contract, party: PartyFile, frame: pl.DataFrame) -> Keys:
 def aligned_rows(
     contract: Contract, party: PartyFile, frame: pl.DataFrame, keys: Keys, alignment: Alignment, channels: list[Channel]
 ) -> Aligned:
-    """Fit this party's encoder on its training rows and encode its rows at all aligned positions.
+    """Fit this party's encoder on its training rows and encode its rows at all positions of an intersection.
 
     ``channels`` carry the parts where the split is by the label party's time column.
     """
-    rows_N = keys.rows_U[alignment.rows_N]
-    here = frame[rows_N]
+    here = frame[keys.rows_U[alignment.rows_N]]
     is_label = contract.role_of(party.party) == "label"
     parts_N = _parts(contract, party, here, [keys.ids[row] for row in alignment.rows_N], channels, is_label=is_label)
     where = {part: torch.from_numpy(np.flatnonzero(parts_N == part)) for part in (TRAINING, VALIDATION, TEST)}
     for part, name, share in ((TRAINING, "training", 1.0), (VALIDATION, "validation", contract.split.validation)):
         if share and not len(where[part]):
-            raise DataError(f"none of the {len(rows_N)} aligned rows fall into the {name} part; align more rows or change split")
+            raise DataError(f"none of the {here.height} aligned rows fall into the {name} part; align more rows or change split")
     columns = feature_columns(here, party)
     encoder = None
     if columns.numeric or columns.categorical:
@@ -99,7 +135,7 @@ def aligned_rows(
         if party.weight is not None:
             weight_N = encode_weights(require_column(here, party.weight, use="weight")).to(device)
     return Aligned(
-        features=encoder.encode(here).to(device) if encoder is not None else None,
+        source=encoder.encode(here).to(device).rows if encoder is not None else None,
         encoder=encoder,
         train_N=where[TRAINING].to(device),
         validation_N=where[VALIDATION].to(device),
@@ -107,6 +143,49 @@ def aligned_rows(
         target_N=target_N,
         weight_N=weight_N,
         label_coder=label_coder,
+    )
+
+
+def united_rows(
+    contract: Contract, party: PartyFile, frame: pl.DataFrame, keys: Keys, alignment: Alignment, folder: RunFolder
+) -> Aligned:
+    """Encode this party's rows for a union: all own rows once, and what stands in at the positions that it lacks.
+
+    The split is by universal id, which both sides have for every position; the encoder is fitted on the own training rows.
+    """
+    here = frame[keys.rows_U]
+    fills = Fills.of(contract, alignment, folder)
+    own_U = fills.own_U
+    parts_U = split_by_hash(fills.uids(), contract.split, seed=contract.seed)
+    where = {part: torch.from_numpy(np.flatnonzero(parts_U == part)) for part in (TRAINING, VALIDATION, TEST)}
+    own_training = own_U[where[TRAINING]]
+    training_rows = own_training[own_training >= 0].numpy()
+    is_label = contract.role_of(party.party) == "label"
+    columns = feature_columns(here, party)
+    encoder = None
+    if columns.numeric or columns.categorical:
+        encoder = Encoder.fit(here, columns, training_rows, encoding=party.encoding)
+    if encoder is not None and not (encoder.numeric or encoder.categorical):
+        encoder = None
+    if not is_label and encoder is None:
+        raise DataError(f"party {party.party} has no usable feature column; list some under features")
+    label_coder, target_N, labels_R = None, None, None
+    if is_label:
+        assert party.label is not None
+        label = require_column(here, party.label, use="label")
+        label_coder = LabelCoder.fit(label, contract.target, training_rows)
+        labels_R = label_coder.encode(label)
+        target_N = labels_R[own_U.clamp(min=0)]
+    return Aligned(
+        source=fills.source(encoder.encode(here), own_columns=is_label) if encoder is not None else None,
+        encoder=encoder,
+        train_N=where[TRAINING],
+        validation_N=where[VALIDATION],
+        test_N=where[TEST],
+        target_N=target_N,
+        label_coder=label_coder,
+        fills=fills,
+        labels_R=labels_R,
     )
 
 

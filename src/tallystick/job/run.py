@@ -5,35 +5,22 @@
 run_label_party and run_feature_party are the two roles; both do the same phases over the same channels.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from typing import Any
-
-import numpy as np
-import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.randomness import SecureRandom
-from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile
-from tallystick.cut.forward import receive_logits, send_embeddings
-from tallystick.data.features import FeatureShape
+from tallystick.cut.forward import send_embeddings
 from tallystick.data.keys import Keys
-from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, DataError
-from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
-from tallystick.job.folder import RunFolder
+from tallystick.job.alignment import align
+from tallystick.job.evaluate import evaluate
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
-from tallystick.job.phases import Logbook
-from tallystick.job.release import finished, release_auc
+from tallystick.job.job import Job
 from tallystick.job.results import Findings, result_of
-from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids
-from tallystick.models.build import build_bottom, build_label_model
+from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids, united_rows
+from tallystick.job.union import SentRecorder, audit
+from tallystick.models.build import build_bottom
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.report.page import render
@@ -42,37 +29,6 @@ from tallystick.training.checkpoint import Progressed, read_tensors, write_bytes
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
 from tallystick.training.messages import CutWidth
-from tallystick.training.objective import Supervised
-
-ALL_PHASES = ("alignment", "training", "evaluation")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Job:
-    """Everything that one party's run needs; ``bottom`` and ``top`` stand in for the contract's modules when given."""
-
-    contract: Contract
-    party: PartyFile
-    frame: pl.DataFrame
-    channels: Mapping[str, Channel]
-    folder: RunFolder
-    logbook: Logbook
-    command: str = "run"
-    resume: bool = False
-    phases: tuple[str, ...] = ALL_PHASES
-    bottom: nn.Module | None = None
-    top: nn.Module | None = None
-    started: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
-
-    @property
-    def name(self) -> str:
-        """This party's name."""
-        return self.party.party
-
-    @property
-    def feature_channels(self) -> list[Channel]:
-        """The label party's channels to the feature parties, in the contract's order."""
-        return [self.channels[name] for name in self.contract.feature_parties]
 
 
 def run_party(job: Job) -> Result:
@@ -103,19 +59,19 @@ def _run_label_party(job: Job, findings: Findings) -> None:
         return
     alignment = findings.alignment = findings.alignment or _kept_alignment(job)
     with logbook.during("training", channels):
-        rows = findings.rows = aligned_rows(contract, job.party, job.frame, keys, alignment, channels)
+        rows = findings.rows = _rows(job, keys, alignment, channels)
         _save_coders(job, rows)
         widths = [channel.receive(CutWidth).width for channel in channels]
-        model = _label_model(job, rows.encoder.feature_shape if rows.encoder else None, widths)
+        model = job.label_model(rows.encoder.feature_shape if rows.encoder else None, widths)
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
-            findings.progressed = _train_label(job, model, rows, widths, agreement)
+            findings.progressed = _train_label(job, model, rows, widths, agreement, findings)
             _finish_training(job, model, findings.progressed, {"widths": widths})
         else:
             findings.progressed = _load_trained(job, model)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            _evaluate(job, model, rows, widths, findings)
+            evaluate(job, model, rows, widths, findings)
             for channel in channels:
                 channel.send(findings.finished)
 
@@ -134,19 +90,20 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
         return
     alignment = findings.alignment = findings.alignment or _kept_alignment(job)
     with logbook.during("training", [channel]):
-        rows = findings.rows = aligned_rows(contract, job.party, job.frame, keys, alignment, [channel])
+        rows = findings.rows = _rows(job, keys, alignment, [channel])
         assert rows.encoder is not None
-        assert rows.features is not None
+        assert rows.source is not None
         _save_coders(job, rows)
         bottom = job.bottom or build_bottom(contract.model, job.name, rows.encoder.feature_shape, seed=contract.seed)
-        bottom = bottom.to(job.party.device)
+        bottom = (rows.fills.bottom(bottom) if rows.fills is not None else bottom).to(job.party.device)
         findings.modules = {"bottom model": bottom}
         channel.send(CutWidth(width=_width(bottom)))
         if "training" in job.phases and agreement.train:
+            recorder = _recorder(job, rows, channel)
             findings.progressed = train_feature_party(
                 bottom,
-                rows.features.rows,
-                channel,
+                rows.source,
+                recorder or channel,
                 training=contract.training,
                 schedule=rows.schedule(contract),
                 store=job.folder.store(),
@@ -155,11 +112,14 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
                 committed=logbook.commit,
             )
             _finish_training(job, bottom, findings.progressed, {})
+            if recorder is not None and rows.fills is not None:
+                say = logbook.watcher.say
+                findings.membership = audit(recorder, rows.fills.own_U, received="cut_embedding", say=say)
         else:
             findings.progressed = _load_trained(job, bottom)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
-            send_embeddings(bottom, rows.features.rows, _batches(job, rows.test_N), channel)
+            send_embeddings(bottom, rows.source, rows.test_batches(job.contract), channel)
             logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
             findings.finished = channel.receive(Finished)
 
@@ -205,22 +165,13 @@ def _take_up(job: Job, findings: Findings, agreement: Agreement) -> None:
 
 def _align(job: Job, keys: Keys, agreement: Agreement) -> Alignment:
     """Align, or take the alignment of the run that goes on; then say what was learnt."""
-    watcher, limit = job.logbook.watcher, job.contract.alignment.max_rows
+    watcher = job.logbook.watcher
     kept = job.folder.load_alignment()
     if not agreement.align and kept is not None:
         watcher.say(f"keeping the alignment of the interrupted run: {len(kept[1])} rows")
         return kept[1]
     job.folder.forget_training()
-    rng, threads = SecureRandom(), job.party.threads
-    if job.contract.role_of(job.name) == "label":
-        alignment = intersect_label_party(
-            keys.ids, job.feature_channels, rng=rng, max_rows=limit, threads=threads, progress=watcher.progress
-        )
-    else:
-        channel = job.channels[job.contract.label_party]
-        alignment = intersect_feature_party(
-            keys.ids, channel, rng=rng, max_rows=limit, threads=threads, progress=watcher.progress
-        )
+    alignment = align(job.contract, job.party, keys.ids, job.channels, progress=watcher.progress)
     job.folder.save_alignment(alignment, run_id=agreement.run_id, table=fingerprint(keys))
     for sentence in alignment.learnt:
         watcher.say(f"learnt: {sentence}")
@@ -234,20 +185,27 @@ def _kept_alignment(job: Job) -> Alignment:
     return kept[1]
 
 
-def _label_model(job: Job, own: FeatureShape | None, widths: list[int]) -> LabelModel:
-    if job.top is not None:
-        return LabelModel(job.top, bottom=job.bottom).to(job.party.device)
-    outputs = job.contract.target.classes if job.contract.target.type == "multiclass" else 1
-    model = build_label_model(job.contract.model, job.name, own, widths, outputs=outputs, seed=job.contract.seed)
-    return model.to(job.party.device)
+def _rows(job: Job, keys: Keys, alignment: Alignment, channels: list[Channel]) -> Aligned:
+    if alignment.method == "intersection":
+        return aligned_rows(job.contract, job.party, job.frame, keys, alignment, channels)
+    return united_rows(job.contract, job.party, job.frame, keys, alignment, job.folder)
 
 
-def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement) -> Progressed:
-    return train_label_party(
+def _recorder(job: Job, rows: Aligned, channel: Channel) -> SentRecorder | None:
+    if rows.fills is None or not job.contract.union.audit:
+        return None
+    return SentRecorder(channel=channel, schedule=rows.schedule(job.contract))
+
+
+def _train_label(
+    job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement, findings: Findings
+) -> Progressed:
+    recorders = [_recorder(job, rows, channel) for channel in job.feature_channels]
+    progressed = train_label_party(
         model,
-        rows.features.rows if rows.features is not None else None,
-        _objective(job, rows),
-        job.feature_channels,
+        rows.source,
+        rows.objective(job.contract),
+        [recorder or channel for recorder, channel in zip(recorders, job.feature_channels, strict=True)],
         widths,
         training=job.contract.training,
         schedule=rows.schedule(job.contract),
@@ -256,72 +214,10 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
     )
-
-
-def _evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], findings: Findings) -> None:
-    """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave."""
-    own = rows.features.rows if rows.features is not None else None
-    batches = _batches(job, rows.test_N)
-    joint_logits = receive_logits(model, own, batches, job.feature_channels, widths)
-    findings.finished = Finished(rows=len(joint_logits))
-    if len(joint_logits) and findings.progressed is not None:
-        job.logbook.commit(findings.progressed.step)  # the feature parties had committed it before they embedded these
-    own_logits = None
-    if job.contract.evaluation.own_columns_baseline and rows.encoder is not None and job.top is None:
-        job.logbook.watcher.say("training the own-columns-only model, the baseline")
-
-        def progress(_what: str, done: int, total: int) -> None:
-            job.logbook.watcher.progress("own columns only", done, total)
-            for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
-                channel.check()
-
-        baseline = _label_model(job, rows.encoder.feature_shape, [])
-        findings.own_only = train_label_party(
-            baseline,
-            own,
-            _objective(job, rows),
-            [],
-            [],
-            training=job.contract.training,
-            schedule=rows.schedule(job.contract),
-            store=job.folder.store("baseline"),
-            progress=progress,
-        )
-        own_logits = receive_logits(baseline, own, batches, [], [])
-    if not len(joint_logits):
-        return
-    assert rows.target_N is not None
-    assert rows.label_coder is not None
-    evaluation = job.contract.evaluation
-    findings.evaluation = compare(
-        job.contract.target.type,
-        _in_units(rows.target_N[rows.test_N], rows.label_coder),
-        _in_units(joint_logits, rows.label_coder),
-        _in_units(own_logits, rows.label_coder) if own_logits is not None else None,
-        weights=rows.weight_N[rows.test_N].cpu().numpy() if rows.weight_N is not None else None,
-        bins=evaluation.calibration_bins,
-        resamples=evaluation.bootstrap,
-        generator=np.random.default_rng(job.contract.seed),
-    )
-    if evaluation.privacy is not None:
-        released = release_auc(evaluation.privacy, job.party.privacy, job.name, rows.target_N[rows.test_N], joint_logits)
-        job.logbook.watcher.say(f"released: {released.statement()}")
-        findings.finished = finished(len(rows.test_N), released)
-
-
-def _in_units(values: Tensor, coder: LabelCoder) -> np.ndarray[Any, Any]:
-    """Regression is learnt standardised and measured in the label's own units."""
-    array: np.ndarray[Any, Any] = values.cpu().numpy()
-    return array.astype(np.float64) * coder.deviation + coder.mean if coder.type == "regression" else array
-
-
-def _objective(job: Job, rows: Aligned) -> Supervised:
-    assert rows.target_N is not None
-    return Supervised(job.contract.target.type, rows.target_N, rows.weight_N)
-
-
-def _batches(job: Job, index_N: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(index_N, job.contract.training.batch_size) if len(index_N) else ()
+    if recorders[0] is not None and rows.fills is not None:
+        say = job.logbook.watcher.say
+        findings.membership = audit(recorders[0], rows.fills.own_U, received="cut_gradient", say=say)
+    return progressed
 
 
 def _save_coders(job: Job, rows: Aligned) -> None:

@@ -1,0 +1,179 @@
+"""A job on a union: what stands in for the rows that this party lacks, and the audit of what that gave away.
+
+Shapes: U positions of the union, N own rows.
+"""
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.attacks.audit import audit_membership
+from tallystick.attacks.view import Received, StepView
+from tallystick.config.contract import Contract, Union
+from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.data.features import Features
+from tallystick.errors import ConfigError
+from tallystick.job.folder import RunFolder
+from tallystick.network.channel import Channel, M, Traffic
+from tallystick.network.messages import Message
+from tallystick.report import result as shown
+from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
+from tallystick.training.plan import Schedule
+from tallystick.training.synthetic import Draws, SamplingFeatures, feature_strategy, label_strategy
+from tallystick.training.union import FillingBottom, FillingObjective, FillingSource
+
+AUDITED_EPOCHS = 2
+AUDITED_ROWS = 50_000  # per epoch
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fills:
+    """One party's fills for a run, from a seed that it keeps secret in its run folder."""
+
+    contract: Contract
+    alignment: Alignment
+    own_U: Tensor  # own row at each position, -1 where absent
+    seed: int
+
+    @classmethod
+    def of(cls, contract: Contract, alignment: Alignment, folder: RunFolder) -> "Fills":
+        """Draw the secret seed, or take the one of the run that goes on."""
+        kept = folder.noted("fills").get("seed")
+        seed = kept if isinstance(kept, int) else secrets.randbits(62)
+        folder.note("fills", {"seed": seed})
+        return cls(contract=contract, alignment=alignment, own_U=torch.from_numpy(alignment.rows_N.copy()), seed=seed)
+
+    def source(self, features: Features, *, own_columns: bool) -> FillingSource:
+        """Features at every position; the label party's own columns never leave, so plain sampling does for them."""
+        fill = SamplingFeatures() if own_columns else feature_strategy(self._union.features)[0]
+        return FillingSource(features=features, own_U=self.own_U, fill=fill, draws=self._draws(1, stream=1))
+
+    def bottom(self, bottom: nn.Module) -> FillingBottom:
+        """The bottom model with whatever the strategy does after it."""
+        fill, _ = feature_strategy(self._union.features)
+        return FillingBottom(bottom, fill, generator=torch.Generator().manual_seed(self.seed + 2))
+
+    def objective(self, labels_N: Tensor) -> FillingObjective:
+        """The label party's loss."""
+        fill, _ = label_strategy(self._union.labels)
+        draws = self._draws(max(fill.draws, 1), stream=3)
+        return FillingObjective(labels_N, self.own_U, fill=fill, draws=draws, calibration=self.calibration(labels_N))
+
+    def calibration(self, labels_N: Tensor) -> Calibration:
+        """The logit shift that the contract's strategies ask for, from the sizes that this party learnt."""
+        label_fill, label_when = label_strategy(self._union.labels)
+        _, feature_when = feature_strategy(self._union.features)
+        asked = {label_when, feature_when} - {"never"}
+        if len(asked) > 1:
+            raise ConfigError(
+                f"union.labels = {self._union.labels}, union.features = {self._union.features}: one calibrates in training, the "
+                "other at prediction; choose -tr or -te for both"
+            )
+        if not asked:
+            return NO_CALIBRATION
+        sizes, rate = self.alignment.sizes, float(labels_N.mean())
+        label_only = sizes["union"] - sizes[self.contract.feature_parties[0]]
+        filled = label_fill.filled_rate(rate)
+        # A fill that follows the model's own predictions teaches nothing: only the label party's rows count then.
+        union = sizes["union"] if filled is not None else sizes["intersection"] + label_only
+        shift = LogitShift.of_union(
+            shared=sizes["intersection"], label_only=label_only, union=union, positive_rate=rate, filled_rate=filled or 0.0
+        )
+        return Calibration(shift=shift, when=next(iter(asked)))
+
+    def uids(self) -> list[bytes]:
+        """The universal ids as bytes, which both sides have for every position."""
+        assert self.alignment.uids_N16 is not None
+        return [bytes(uid) for uid in np.ascontiguousarray(self.alignment.uids_N16)]
+
+    @property
+    def _union(self) -> Union:
+        return self.contract.union
+
+    def _draws(self, k: int, *, stream: int) -> Draws:
+        generator = torch.Generator().manual_seed(self.seed + stream)
+        return Draws.of(rows=len(self.alignment), k=k, redraw="once", generator=generator)
+
+
+@dataclass(kw_only=True)
+class SentRecorder:
+    """A channel that keeps what this party sent in the first epochs: the peer's view, for an audit by the sender itself.
+
+    Bounded: ``AUDITED_ROWS`` rows of each of the first ``AUDITED_EPOCHS`` epochs.
+    """
+
+    channel: Channel
+    schedule: Schedule
+    kept: dict[int, Tensor] = field(default_factory=dict)
+
+    @property
+    def peer(self) -> str:
+        """Name of the party at the other end."""
+        return self.channel.peer
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed so far."""
+        return self.channel.traffic
+
+    def send(self, message: Message) -> None:
+        """Send, and keep it if it belongs to an audited step."""
+        if isinstance(message, CutEmbedding | CutGradient) and self._audited(message.step):
+            self.kept[message.step] = message.values.tensor()
+        self.channel.send(message)
+
+    def receive(self, kind: type[M]) -> M:
+        """Receive the next message."""
+        return self.channel.receive(kind)
+
+    def check(self) -> None:
+        """Raise what a receive would raise, without waiting."""
+        self.channel.check()
+
+    def _audited(self, step: int) -> bool:
+        epoch, number = divmod(step - 1, self.schedule.steps_per_epoch)
+        # Validation passes count their batches from 0 and come after an epoch's steps: those numbers are taken already.
+        return step not in self.kept and step > 0 and epoch < AUDITED_EPOCHS and number * self.schedule.batch_size < AUDITED_ROWS
+
+    def steps(self) -> list[StepView]:
+        """What the peer saw, step by step."""
+        views = []
+        for epoch in range(AUDITED_EPOCHS):
+            for batch in self.schedule.epoch(epoch):
+                if batch.step in self.kept:
+                    present_B = torch.ones(len(batch.index_B), dtype=torch.bool)
+                    received_BD = self.kept[batch.step]
+                    views.append(StepView(epoch=epoch, rows_B=batch.index_B.cpu(), own_B=present_B, received_BD=received_BD))
+        return views
+
+
+def audit(recorder: SentRecorder, own_U: Tensor, *, received: Received, say: Callable[[str], None]) -> shown.Audit | None:
+    """Attack what this party sent, as its peer could, and judge with the truth that only this party has."""
+    steps = recorder.steps()
+    if not steps:
+        return None
+    say("attacking what this side sent, as the peer could")
+    verdicts = audit_membership(received, steps, own_U >= 0)
+    what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
+    attacks = [
+        shown.Attack(
+            name=name,
+            view=f"{recorder.peer}, from {what}",
+            auc=verdict.auc.mean,
+            low=verdict.auc.low,
+            high=verdict.auc.high,
+            tpr_at_fpr_0=verdict.tpr_at_fpr.mean,
+            note=f"a guess would give {0.5 + verdict.folding:.3f}" if verdict.folding > 0.005 else "",
+        )
+        for name, verdict in verdicts.items()
+    ]
+    summary = (
+        f"Could {recorder.peer} tell from {what} which rows of the union this side has? Measured on up to {AUDITED_ROWS} rows of "
+        f"each of the first {AUDITED_EPOCHS} epochs."
+    )
+    return shown.Audit(summary=summary, defense="synthetic rows; no formal guarantee", attacks=attacks)
