@@ -17,6 +17,7 @@ import functools
 from collections.abc import Sequence
 from concurrent.futures import Future
 from hashlib import blake2b
+from itertools import repeat
 
 import numpy as np
 
@@ -95,7 +96,7 @@ def intersect_label_party(
             )
             for index, elements_B32 in arriving:
                 theirs[index].append(workers.multiply(elements_B32, key, keep=tags_of))
-            pairs = [_match_with(channel, len(ids), tags) for channel, tags in zip(channels, theirs, strict=True)]
+            pairs = [_match_with(*exchange) for exchange in zip(channels, theirs, sizes, repeat(len(ids)))]
         rows_K = _in_common_order(ids, functools.reduce(np.intersect1d, (own_K for own_K, _ in pairs)))
         for channel, (own_K, place_K) in zip(channels, pairs, strict=True):
             place_of_row_N = np.full(len(ids), -1, dtype=np.int64)
@@ -137,9 +138,10 @@ def intersect_feature_party(
                 incoming=[size],
                 shape=(ELEMENT_BYTES,),
             )
-            tags = [workers.multiply(elements_B32, key, keep=tags_of) for _, elements_B32 in arriving]
             with blaming(channel, _LABEL_IDS):
-                send_list(channel, _TAGS, gathered(tags, width=TAG_BYTES))
+                tags = [workers.multiply(elements_B32, key, keep=tags_of) for _, elements_B32 in arriving]
+                tags_16 = gathered(tags, size, width=TAG_BYTES)
+            send_list(channel, _TAGS, tags_16)
         count = receive_size(channel, _PLACES, at_most=min(len(ids), size))
         place_K = receive_list(channel, _PLACES, count, dtype=np.int64)
         if not are_distinct_indices(place_K, len(ids)):
@@ -157,10 +159,10 @@ def intersect_feature_party(
     )
 
 
-def _match_with(channel: Channel, own: int, theirs: "list[Future[Elements]]") -> tuple[Index, Index]:
+def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int) -> tuple[Index, Index]:
     """Give the own rows that a feature party has too, and their places in its list."""
     with blaming(channel, _FEATURE_IDS):
-        their_tags_N16 = gathered(theirs, width=TAG_BYTES)
+        their_tags_N16 = gathered(theirs, size, width=TAG_BYTES)
     own_tags_N16 = receive_list(channel, _TAGS, own, shape=(TAG_BYTES,))
     with blaming(channel, f"{_FEATURE_IDS} and {_TAGS}"):
         return match(own_tags_N16, their_tags_N16)

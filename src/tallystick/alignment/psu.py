@@ -152,17 +152,16 @@ def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: 
 
     blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
     arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    theirs = [workers.multiply(elements_B32, first * second) for _, elements_B32 in arriving]
     with blaming(channel, _BLINDED):
-        theirs_32 = gathered(theirs, width=ELEMENT_BYTES)
+        both = first * second
+        theirs_32 = gathered([workers.multiply(rows_B32, both) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
 
     returned = chunks(tags_of(theirs_32))
     arriving = trade(
         [channel], sends=_RETURNED, outgoing=returned, receives=_MIXED, incoming=[len(members)], shape=(ELEMENT_BYTES,)
     )
-    mixed = [workers.multiply(elements_B32, second) for _, elements_B32 in arriving]
     with blaming(channel, _MIXED):
-        ours_32 = gathered(mixed, width=ELEMENT_BYTES)
+        ours_32 = gathered([workers.multiply(rows_B32, second) for _, rows_B32 in arriving], len(members), width=ELEMENT_BYTES)
     with blaming(channel, f"{_BLINDED} or {_MIXED}"):
         common, _ = match(tags_of(ours_32), tags_of(theirs_32))
 
@@ -174,9 +173,9 @@ def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: 
     arriving = trade(
         [channel], sends=_MERGED, outgoing=chunks(merged_N32), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,)
     )
-    own = [workers.multiply(elements_B32, second, keep=tags_of) for _, elements_B32 in arriving]
     with blaming(channel, _OWN):
-        own_uids_M16 = gathered(own, width=TAG_BYTES)
+        own = [workers.multiply(rows_B32, second, keep=tags_of) for _, rows_B32 in arriving]
+        own_uids_M16 = gathered(own, len(members), width=TAG_BYTES)
     uids_N16 = receive_list(channel, _UIDS, len(merged_N32), shape=(TAG_BYTES,))
     position_M = np.empty(len(members), dtype=np.int64)
     position_M[order_M] = _places(own_uids_M16, uids_N16, channel, _UIDS)
@@ -190,11 +189,10 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
 
     blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
     arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    theirs = [workers.multiply(elements_B32, first) for _, elements_B32 in arriving]
     with blaming(channel, _BLINDED):
-        theirs_32 = gathered(theirs, width=ELEMENT_BYTES)
+        theirs_32 = gathered([workers.multiply(rows_B32, first) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
 
-    under_both = [workers.multiply(elements_B32, second) for elements_B32 in chunks(theirs_32)]  # while the peer merges
+    under_both = results([workers.multiply(rows_B32, second) for rows_B32 in chunks(theirs_32)])  # while the peer merges
     mixed_32 = theirs_32[rng.permutation(others)]
     del theirs_32
     returned_M16 = np.empty((len(members), TAG_BYTES), dtype=np.uint8)
@@ -207,15 +205,13 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     size = union.receive_union(channel, _MERGED, len(members), others)
     union.check_union(size, len(members), others, channel.peer)
     merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
-    arriving = trade(
-        [channel], sends=_OWN, outgoing=results(under_both), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,)
-    )
+    arriving = trade([channel], sends=_OWN, outgoing=under_both, receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
     named = []
-    for span, (_, elements_B32) in zip(spans(size), arriving, strict=True):
-        merged_N16[span] = elements_B32[:, :TAG_BYTES]
-        named.append(workers.multiply(elements_B32, second, keep=tags_of))
+    for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
+        merged_N16[span] = rows_B32[:, :TAG_BYTES]
+        named.append(workers.multiply(rows_B32, second, keep=tags_of))
     with blaming(channel, _MERGED):
-        uids_N16 = gathered(named, width=TAG_BYTES)
+        uids_N16 = gathered(named, size, width=TAG_BYTES)
     by_uid_N = sorted_order(uids_N16)
     uids_N16 = uids_N16[by_uid_N]
     send_list(channel, _UIDS, uids_N16)

@@ -69,6 +69,14 @@ def results(futures: "Iterable[Future[Elements]]") -> Iterator[Elements]:
         yield waiting.popleft().result()
 
 
-def gathered(futures: "Iterable[Future[Elements]]", *, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """Wait for all results and join them to one array of rows of ``width`` bytes."""
-    return np.concatenate([np.empty((0, width), dtype=np.uint8), *results(futures)])
+def gathered(futures: "Iterable[Future[Elements]]", count: int, *, width: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """Wait for all results and join them to one array of ``count`` rows of ``width`` bytes."""
+    waiting = results(futures)
+    del futures
+    rows_NW = np.empty((count, width), dtype=np.uint8)
+    filled = 0
+    for rows_BW in waiting:
+        rows_NW[filled : filled + len(rows_BW)] = rows_BW
+        filled += len(rows_BW)
+    assert filled == count
+    return rows_NW

@@ -52,7 +52,8 @@ def run(
     """Align two tables of ``rows`` ids that share ``overlap`` of them, and check the result.
 
     Gives, among others: ``seconds``; ``scalar_multiplications`` of both sides; ``efficiency``, the time that these
-    take in a bare loop on all cores over ``seconds``; per party ``peak_mib``, ``peak_over_baseline_mib`` and bytes.
+    take in a bare loop on all cores over ``seconds`` (None with a helper, which needs none); per party ``peak_mib``,
+    ``peak_over_baseline_mib`` and bytes.
 
     Raises ConfigError for an unknown protocol or sizes that cannot be aligned.
     """
@@ -74,7 +75,7 @@ def run(
         "seconds": seconds,
         "scalar_multiplications": multiplications,
         "bare_multiplications_per_s": bare,
-        "efficiency": multiplications / bare / seconds,
+        "efficiency": multiplications / bare / seconds if multiplications else None,
         "parties": parties,
     }
 
