@@ -52,8 +52,15 @@ class Standing:
     trained: bool = False
 
 
-def shake_hands_label_party(contract: Contract, standing: Standing, channels: Mapping[str, Channel]) -> Agreement:
-    """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises."""
+def shake_hands_label_party(
+    contract: Contract, standing: Standing, channels: Mapping[str, Channel], *, helper: Channel | None = None
+) -> Agreement:
+    """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises.
+
+    A helper is greeted too and told the agreement; it keeps nothing of a run, so it has no say in where one goes on.
+    """
+    if helper is not None:
+        _greet(contract, standing, helper)
     greetings = {name: _greet(contract, standing, channel) for name, channel in channels.items()}
     run_ids = {standing.run_id, *(greeting.run_id for greeting in greetings.values())}
     goes_on = standing.resume and standing.run_id != "" and len(run_ids) == 1
@@ -65,7 +72,7 @@ def shake_hands_label_party(contract: Contract, standing: Standing, channels: Ma
         resume_from=max(common, default=0) if goes_on else 0,
         train=not (goes_on and trained),
     )
-    for channel in channels.values():
+    for channel in (*channels.values(), *([helper] if helper is not None else [])):
         channel.send(agreement)
     return agreement
 

@@ -1,48 +1,65 @@
 """Prediction as a job: greet, align the new ids, score them with the saved model and encoders."""
 
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
+from torch import Tensor
 
-from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
+from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
+from tallystick.data.keys import Keys
 from tallystick.data.table import read_table
 from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.job.alignment import align
 from tallystick.job.folder import RunFolder
 from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
 from tallystick.job.phases import Watcher
 from tallystick.job.process import with_sessions
 from tallystick.job.rows import read_ids
+from tallystick.job.union import Fills
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
+from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, Message
 from tallystick.serving.predict import predict_feature_party, predict_label_party
+from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.checkpoint import read_tensors
 
 COMMAND = "predict"
+_SCORES_A_MESSAGE = 1 << 20
 
 
 def predict(contract: Contract, party: PartyFile, *, table: Path | None, output: Path | None, watcher: Watcher) -> dict[str, Any]:
-    """Score new ids with the latest run's model; the label party writes ``output``, a CSV or Parquet file.
+    """Score new ids with the latest run's model; ``output`` is a CSV or Parquet file.
+
+    On a union (FLORIST, appendix D, with own columns at the label party) every position is scored and sent back, so the label
+    party does not learn whose score is wanted.
 
     Args:
         contract: the contract that the model was trained under.
         party: this party's file.
         table: the new rows; the party file's table if left out.
-        output: where the label party's scores go; a feature party gives none.
+        output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
 
     Raises ConfigError or DataError before anything is sent if model, table or output is not usable.
     """
     check_party(contract, party)
     is_label = contract.role_of(party.party) == "label"
-    if is_label and (output is None or output.suffix not in (".csv", ".parquet")):
-        raise ConfigError(f"output = {output}: the label party names a .csv or .parquet file for the scores")
-    if is_label and output is not None and output.exists():
+    gets_scores = is_label or contract.alignment.method != "intersection"
+    if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
+        raise ConfigError(f"output = {output}: name a .csv or .parquet file for the scores")
+    if output is not None and not gets_scores:
+        raise ConfigError(f"output = {output}: the scores of an intersection stay with {contract.label_party}; leave it out")
+    if output is not None and output.exists():
         raise ConfigError(f"output = {output}: exists already; name another file or remove it")
     if party.table is None:
         raise ConfigError("table: the party file names no table; add one")
@@ -57,46 +74,110 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
     encoder = Encoder.from_json(folder.encoder.read_bytes()) if folder.encoder.exists() else None
     keys = read_ids(contract, party, frame)
-    rng, limit, threads = SecureRandom(), contract.alignment.max_rows, party.threads
+    scored = _Scored(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder, watcher=watcher)
 
-    def score_label_party(channels: dict[str, Channel]) -> dict[str, Any]:
-        ordered = [channels[name] for name in contract.feature_parties]
+    def work(channels: dict[str, Channel]) -> dict[str, Any]:
         watcher.phase("handshake")
-        agreement = shake_hands_label_party(contract, standing, {name: channels[name] for name in contract.feature_parties})
+        if is_label:
+            named = {name: channels[name] for name in contract.feature_parties}
+            helper = channels[contract.helper] if contract.helper is not None else None
+            agreement = shake_hands_label_party(contract, standing, named, helper=helper)
+        else:
+            agreement = shake_hands(contract, standing, channels[contract.label_party])
         _same_run(agreement.align, folder)
         watcher.phase("alignment")
-        alignment = intersect_label_party(keys.ids, ordered, rng=rng, max_rows=limit, threads=threads, progress=watcher.progress)
-        here = frame[keys.rows_U[alignment.rows_N]]
+        alignment = align(contract, party, keys.ids, channels, progress=watcher.progress)
         watcher.phase("prediction")
-        widths = folder.noted("training")["widths"]
-        assert isinstance(widths, list)
-        outputs = contract.target.classes if contract.target.type == "multiclass" else 1
-        shape = encoder.feature_shape if encoder is not None else None
-        model = build_label_model(contract.model, party.party, shape, widths, outputs=outputs, seed=contract.seed)
-        model.load_state_dict(read_tensors(folder.model)[0])
-        coder = LabelCoder.from_json(folder.label_coder.read_bytes())
-        scores = predict_label_party(model, encoder, coder, here, ordered, widths, batch_size=contract.training.batch_size)
-        assert output is not None
-        _write_scores(here.select(party.keys.values()).hstack(scores), output)
+        scores = (scored.label_party if is_label else scored.feature_party)(channels, alignment)
+        if output is None:
+            return {"rows": len(alignment), "output": None, "learnt": alignment.learnt}
+        _write_scores(scores, output)
         return {"rows": scores.height, "output": str(output), "learnt": alignment.learnt}
 
-    def score_feature_party(channels: dict[str, Channel]) -> dict[str, Any]:
-        channel = channels[contract.label_party]
-        watcher.phase("handshake")
-        agreement = shake_hands(contract, standing, channel)
-        _same_run(agreement.align, folder)
-        watcher.phase("alignment")
-        told = watcher.progress
-        alignment = intersect_feature_party(keys.ids, channel, rng=rng, max_rows=limit, threads=threads, progress=told)
-        watcher.phase("prediction")
-        assert encoder is not None
-        bottom = build_bottom(contract.model, party.party, encoder.feature_shape, seed=contract.seed)
-        bottom.load_state_dict(read_tensors(folder.model)[0])
-        here = frame[keys.rows_U[alignment.rows_N]]
-        predict_feature_party(bottom, encoder, here, channel, batch_size=contract.training.batch_size)
-        return {"rows": len(alignment), "learnt": alignment.learnt}
+    return with_sessions(contract, party, work, watcher=watcher)
 
-    return with_sessions(contract, party, score_label_party if is_label else score_feature_party, watcher=watcher)
+
+class UnionScores(Message, frozen=True):
+    """Label party to feature party, on a union: a score for every position, so that it does not learn whose is wanted."""
+
+    limit = MAX_MESSAGE_BYTES
+    scores: Array
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Scored:
+    """Scoring per role, once the new ids are aligned."""
+
+    contract: Contract
+    party: PartyFile
+    folder: RunFolder
+    frame: pl.DataFrame
+    keys: Keys
+    encoder: Encoder | None
+    watcher: Watcher
+
+    def label_party(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
+        """Finish the forward pass; gives the scores of this party's own rows beside their keys."""
+        ordered = [channels[name] for name in self.contract.feature_parties]
+        facts = self.folder.noted("training")
+        widths = facts["widths"]
+        assert isinstance(widths, list)
+        outputs = self.contract.target.classes if self.contract.target.type == "multiclass" else 1
+        shape = self.encoder.feature_shape if self.encoder is not None else None
+        model = build_label_model(self.contract.model, self.party.party, shape, widths, outputs=outputs, seed=self.contract.seed)
+        model.load_state_dict(read_tensors(self.folder.model)[0])
+        coder = LabelCoder.from_json(self.folder.label_coder.read_bytes())
+        batches = self._batches(alignment)
+        source = self._source(alignment) if self.encoder is not None else None
+        if alignment.method == "intersection":
+            scores = predict_label_party(model, source, coder, batches, ordered, widths)
+            return self._own_keys(alignment).hstack(scores)
+        calibration = _calibration(facts["calibration"])
+        scores = predict_label_party(model, source, coder, batches, ordered, widths, calibrate=calibration.prediction_logits)
+        values_U = scores.get_column("score").to_numpy()
+        for start in range(0, len(values_U), _SCORES_A_MESSAGE):
+            ordered[0].send(UnionScores(scores=Array.of(values_U[start : start + _SCORES_A_MESSAGE])))
+        return self._own_keys(alignment).with_columns(score=values_U[alignment.rows_N >= 0])
+
+    def feature_party(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
+        """Embed; on a union the scores come back for every position, and this party keeps its own rows'."""
+        channel = channels[self.contract.label_party]
+        assert self.encoder is not None
+        bottom = build_bottom(self.contract.model, self.party.party, self.encoder.feature_shape, seed=self.contract.seed)
+        if alignment.method != "intersection":
+            bottom = self._fills(alignment).bottom(bottom)
+        bottom.load_state_dict(read_tensors(self.folder.model)[0])
+        predict_feature_party(bottom, self._source(alignment), self._batches(alignment), channel)
+        if alignment.method == "intersection":
+            return self._own_keys(alignment)
+        parts = []
+        for start in range(0, len(alignment), _SCORES_A_MESSAGE):
+            parts.append(channel.receive(UnionScores).scores.tensor(min(_SCORES_A_MESSAGE, len(alignment) - start)))
+        return self._own_keys(alignment).with_columns(score=torch.cat(parts).numpy()[alignment.rows_N >= 0])
+
+    def _source(self, alignment: Alignment) -> Source:
+        assert self.encoder is not None
+        if alignment.method == "intersection":
+            return self.encoder.encode(self.frame[self.keys.rows_U[alignment.rows_N]]).rows
+        features = self.encoder.encode(self.frame[self.keys.rows_U])
+        return self._fills(alignment).source(features, own_columns=self.party.party == self.contract.label_party)
+
+    def _fills(self, alignment: Alignment) -> Fills:
+        own_U = torch.from_numpy(alignment.rows_N.copy())
+        return Fills(contract=self.contract, alignment=alignment, own_U=own_U, seed=secrets.randbits(62))
+
+    def _batches(self, alignment: Alignment) -> tuple[Tensor, ...]:
+        return torch.split(torch.arange(len(alignment)), self.contract.training.batch_size)
+
+    def _own_keys(self, alignment: Alignment) -> pl.DataFrame:
+        """The key columns of the own rows that take part, in the order of the positions."""
+        own = alignment.rows_N[alignment.rows_N >= 0]
+        return self.frame[self.keys.rows_U[own]].select(self.party.keys.values())
+
+
+def _calibration(facts: object) -> Calibration:
+    assert isinstance(facts, dict)
+    return Calibration(shift=LogitShift(**facts["shift"]), when=facts["when"])
 
 
 def _same_run(align: bool, folder: RunFolder) -> None:

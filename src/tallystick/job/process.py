@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from typing import TypeVar
 
+import polars as pl
+
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
@@ -49,7 +51,7 @@ def run_process(
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before.
     """
     check_party(contract, party)
-    frame = read_party_table(party)
+    frame = read_party_table(party) if party.table is not None else pl.DataFrame()
     folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
     logbook = Logbook(party=party.party, watcher=watcher)
 

@@ -11,6 +11,7 @@ from torch import nn
 
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.evaluation.measure import Comparison
@@ -35,6 +36,7 @@ class Findings:
     run_id: str = ""
     resumed_from: int = 0
     alignment: Alignment | None = None
+    helper: HelperOutcome | None = None
     rows: Aligned | None = None
     modules: dict[str, nn.Module] = field(default_factory=dict)
     progressed: Progressed | None = None
@@ -110,6 +112,11 @@ def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown
         shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
         for sentence in (found.alignment.learnt if found.alignment is not None else [])
     ]
+    if found.helper is not None:
+        items += [
+            shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
+            for sentence in found.helper.learnt
+        ]
     if found.progressed is None:
         return items
     rows = len(found.rows.train_N) if found.rows is not None else 0

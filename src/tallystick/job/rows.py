@@ -4,7 +4,8 @@ Shapes: N aligned positions, R own rows, B batch.
 """
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -81,6 +82,13 @@ class Aligned:
             return self
         train_N, validation_N, test_N = (part_N[self.is_own(part_N)] for part_N in (self.train_N, self.validation_N, self.test_N))
         return replace(self, fills=None, labels_R=None, train_N=train_N, validation_N=validation_N, test_N=test_N)
+
+    def calibration_facts(self) -> dict[str, Any] | None:
+        """What prediction needs to know of the calibration; None where there is none."""
+        if self.fills is None:
+            return None
+        assert self.labels_R is not None
+        return asdict(self.fills.calibration(self.labels_R))
 
     def prediction_logits(self, logits_B: Tensor) -> Tensor:
         """Logits of real rows: a union's may have to be calibrated."""

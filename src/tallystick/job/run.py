@@ -9,6 +9,8 @@ import torch
 from torch import nn
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psu_helper import union_helper
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.cut.forward import send_embeddings
 from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError, DataError
@@ -35,10 +37,9 @@ def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
     torch.set_num_threads(job.party.threads or torch.get_num_threads())
     findings = Findings()
-    if job.contract.role_of(job.name) == "label":
-        _run_label_party(job, findings)
-    else:
-        _run_feature_party(job, findings)
+    {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}[job.contract.role_of(job.name)](
+        job, findings
+    )
     result = result_of(job.contract, job.party, job.logbook, findings, started=job.started)
     write_bytes(job.folder.result, result.to_json().encode())
     render(result, job.folder.report)
@@ -50,7 +51,8 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     keys = read_ids(contract, job.party, job.frame)
     with logbook.during("handshake", channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
-        agreement = shake_hands_label_party(contract, _standing(job, keys), named)
+        helper = job.channels[contract.helper] if contract.helper is not None else None
+        agreement = shake_hands_label_party(contract, _standing(job, keys), named, helper=helper)
         _take_up(job, findings, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", channels):
@@ -66,7 +68,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
             findings.progressed = _train_label(job, model, rows, widths, agreement, findings)
-            _finish_training(job, model, findings.progressed, {"widths": widths})
+            _finish_training(job, model, findings.progressed, {"widths": widths, "calibration": rows.calibration_facts()})
         else:
             findings.progressed = _load_trained(job, model)
     if "evaluation" in job.phases:
@@ -122,6 +124,22 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
             send_embeddings(bottom, rows.source, rows.test_batches(job.contract), channel)
             logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
             findings.finished = channel.receive(Finished)
+
+
+def _run_helper(job: Job, findings: Findings) -> None:
+    """The helper of an alignment: it sees keyed hashes, tells both parties their positions, and is done."""
+    contract = job.contract
+    label, feature = (job.channels[name] for name in (contract.label_party, contract.feature_parties[0]))
+    with job.logbook.during("handshake", [label]):
+        agreement = shake_hands(contract, Standing(command=job.command, resume=job.resume), label)
+        findings.run_id = agreement.run_id
+    if not agreement.align:
+        return
+    with job.logbook.during("alignment", [label, feature]):
+        outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows)
+    findings.helper = outcome
+    for sentence in outcome.learnt:
+        job.logbook.watcher.say(f"learnt: {sentence}")
 
 
 def _standing(job: Job, keys: Keys) -> Standing:
