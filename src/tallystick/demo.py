@@ -26,7 +26,7 @@ from tallystick.report.page import render
 from tallystick.report.result import Result, merge, read_result
 from tallystick.training.checkpoint import write_bytes
 
-CARRIER, WEATHER = "carrier", "weather"
+CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]
 """Called with a party's name and an event of its progress: phase, say, or what, done and total."""
 
@@ -44,15 +44,16 @@ CONTRACT: dict[str, Any] = {
 }
 
 
-def run_demo(folder: Path, *, on_event: OnEvent) -> tuple[Result, dict[str, Any]]:
-    """Run both parties and give the joined result, and where everything lies.
+def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection") -> tuple[Result, dict[str, Any]]:
+    """Run all parties and give the joined result, and where everything lies.
 
+    ``alignment`` is the contract's method. On a union each side lacks a tenth of the other's flights.
     Raises TallystickError with what the party said if one fails; the other then ends by itself.
     """
     run = folder / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if run.exists():
         raise ConfigError(f"{run} exists already; wait a second")
-    homes = prepare(run)
+    homes = prepare(run, alignment)
     processes = {party: _start(home) for party, home in homes.items()}
     outputs = _watch(processes, on_event)
     failed = {party: process.returncode for party, process in processes.items() if process.returncode}
@@ -81,35 +82,39 @@ def run_demo(folder: Path, *, on_event: OnEvent) -> tuple[Result, dict[str, Any]
     return merged, found
 
 
-def prepare(run: Path) -> dict[str, Path]:
+def prepare(run: Path, alignment: str) -> dict[str, Path]:
     """Lay out one home per party with its own table, certificates, party file and copy of the contract."""
-    contract = yaml.safe_dump(CONTRACT, sort_keys=False)
-    parse_contract(CONTRACT)
-    tables = write_flights(run / "tables")
-    write_test_certificates(run / "certificates", [CARRIER, WEATHER])
-    address = f"127.0.0.1:{free_port()}"
+    values_of_contract = {**CONTRACT, "alignment": {**CONTRACT["alignment"], "method": alignment}}
+    if alignment == "union-with-helper":
+        values_of_contract["parties"] = {**CONTRACT["parties"], HELPER: {"role": "helper"}}
+    contract = yaml.safe_dump(values_of_contract, sort_keys=False)
+    names = list(parse_contract(values_of_contract).parties)
+    tables = write_flights(run / "tables", missing_share=0.03 if alignment == "intersection" else 0.1)
+    write_test_certificates(run / "certificates", names)
+    address, helper_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    helper_peer = {HELPER: {"address": helper_address}} if HELPER in names else {}
     parties: dict[str, dict[str, Any]] = {
-        CARRIER: {"label": LABEL, "listen": address, "features": CARRIER_FEATURES.model_dump(mode="json")},
-        WEATHER: {"peers": {CARRIER: {"address": address}}, "features": WEATHER_FEATURES.model_dump(mode="json")},
+        HELPER: {"listen": helper_address},
+        CARRIER: {"peers": helper_peer, "label": LABEL, "listen": address, "features": CARRIER_FEATURES.model_dump(mode="json")},
+        WEATHER: {"peers": {CARRIER: {"address": address}, **helper_peer}, "features": WEATHER_FEATURES.model_dump(mode="json")},
     }
     homes = {}
-    for party, table in ((CARRIER, tables.carrier), (WEATHER, tables.weather)):
+    for party in names:
         home = homes[party] = run / party
         home.mkdir()
-        table.rename(home / "table.parquet")
         copy(run / "certificates" / "ca.pem", home)
         for suffix in (".pem", ".key"):
             (run / "certificates" / f"{party}{suffix}").rename(home / f"own{suffix}")
         values = {
             "party": party,
-            "table": {"path": "table.parquet"},
-            "keys": {"flight": KEY},
             "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
-            "encoding": {"numeric": "rank"},
-            # One machine plays both parties; on one of its own each would take all cores.
+            # One machine plays all parties; on one of its own each would take all cores.
             "threads": max(1, (os.cpu_count() or 2) // 2),
             **parties[party],
         }
+        if party != HELPER:
+            (tables.carrier if party == CARRIER else tables.weather).rename(home / "table.parquet")
+            values |= {"table": {"path": "table.parquet"}, "keys": {"flight": KEY}, "encoding": {"numeric": "rank"}}
         (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         (home / "contract.yaml").write_text(contract)
     (run / "tables").rmdir()

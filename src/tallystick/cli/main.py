@@ -37,6 +37,7 @@ app.add_typer(bench.app, name="bench")
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
+    alignment: Annotated[str, typer.Option(help="intersection, union or union-with-helper.")] = "intersection",
     progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
@@ -45,7 +46,7 @@ def demo(
     def work() -> None:
         watcher = demo_watcher(progress)
         with watcher:
-            result, found = run_demo(folder, on_event=watcher.on_event)
+            result, found = run_demo(folder, on_event=watcher.on_event, alignment=alignment)
         finish(found, as_json=as_json, show=lambda console: _show_demo(console, result, found))
 
     guarded(work, as_json=as_json)

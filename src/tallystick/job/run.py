@@ -37,9 +37,8 @@ def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
     torch.set_num_threads(job.party.threads or torch.get_num_threads())
     findings = Findings()
-    {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}[job.contract.role_of(job.name)](
-        job, findings
-    )
+    roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
+    roles[job.contract.role_of(job.name)](job, findings)
     result = result_of(job.contract, job.party, job.logbook, findings, started=job.started)
     write_bytes(job.folder.result, result.to_json().encode())
     render(result, job.folder.report)
