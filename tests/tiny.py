@@ -15,10 +15,13 @@ import polars as pl
 import yaml
 
 from tallystick.cli.main import main
+from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
+from tallystick.network.grpc import Limits
 
 PATIENCE_S = 60  # a hang, on a machine that is very busy
+QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
 
 
 def tables(parties, *, rows, seed=1, target="binary"):
@@ -261,3 +264,12 @@ def within(seconds, condition):
             return True
         time.sleep(0.02)
     return bool(condition())
+
+
+def error_of(work, *arguments):
+    """The TallystickError that a call raises; fails if it raises none."""
+    try:
+        found = work(*arguments)
+    except TallystickError as error:
+        return error
+    raise AssertionError(f"no error, but {found}")

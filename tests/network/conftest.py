@@ -7,11 +7,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tiny import QUICK
 
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.grpc import Limits, Network
-
-QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
+from tallystick.network.grpc import Network
 
 
 @pytest.fixture(scope="session")

@@ -44,7 +44,7 @@ def arrays(draw):
     shape, dtype = draw(shapes), np.dtype(draw(dtypes))
     count = int(np.prod(shape)) * dtype.itemsize
     raw = np.frombuffer(draw(st.binary(min_size=count, max_size=count)), dtype=np.uint8)
-    return (raw % 2 == 1).reshape(shape) if dtype == bool else raw.view(dtype).reshape(shape)
+    return (raw % 2 == 1).reshape(shape) if dtype.kind == "b" else raw.view(dtype).reshape(shape)
 
 
 parcels = st.builds(

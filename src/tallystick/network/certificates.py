@@ -145,7 +145,10 @@ def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0
             tls.settimeout(1.0)
             try:
                 if tls.recv(1) == b"":
-                    return f"{peer} at {address} closed the connection after the TLS handshake"
+                    return (
+                        f"{peer} at {address}: closed the connection right after the TLS handshake; it may not accept this "
+                        f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
+                    )
             except TimeoutError:
                 pass
     except ssl.SSLCertVerificationError as error:

@@ -1,0 +1,551 @@
+"""Sessions over real TLS when things go wrong: identities, strangers, broken connections, silence, restarts."""
+
+import contextlib
+import socket
+import ssl
+import struct
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+import pytest
+from tiny import QUICK, error_of, within
+
+from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
+from tallystick.network import grpc as sessions
+from tallystick.network.addresses import free_port
+from tallystick.network.certificates import load_identity, write_test_certificates
+from tallystick.network.grpc import Limits, Network
+from tallystick.network.messages import MEBIBYTE, Message
+
+
+class Note(Message, frozen=True):
+    limit = 64 * MEBIBYTE
+    number: int
+    ballast: bytes = b""
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
+
+
+def connected(networks, pool, *, through=lambda port: port, limits=QUICK):
+    """Two networks with a session: (bank's network, shop's network, session at bank, session at shop)."""
+    bank = networks("bank", listen="127.0.0.1:0", limits=limits)
+    shop = networks("shop", limits=limits)
+    waiting = pool.submit(bank.connect, {"shop": None})
+    at_shop = shop.connect({"bank": f"127.0.0.1:{through(bank.port)}"})["bank"]
+    return bank, shop, waiting.result()["shop"], at_shop
+
+
+class Proxy:
+    """A TCP relay that can cut all connections, refuse new ones for a while, and swallow what passes."""
+
+    def __init__(self, target):
+        self._target = target
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.open = True  # to new connections
+        self.silent = False
+        self.relayed = 0
+        self._pairs = []
+        self._ends = []
+        self._lock = threading.Lock()
+        self._accepting = threading.Thread(target=self._accept, daemon=True)
+        self._accepting.start()
+
+    def _accept(self):
+        while True:
+            try:
+                near, _ = self._listener.accept()
+            except OSError:
+                return
+            if not self.open:
+                near.close()
+                continue
+            try:
+                far = socket.create_connection(("127.0.0.1", self._target))
+            except OSError:
+                near.close()
+                continue
+            with self._lock:
+                self._pairs.append((near, far))
+                self._ends += [near, far]
+            for source, sink in ((near, far), (far, near)):
+                threading.Thread(target=self._relay, args=(source, sink), daemon=True).start()
+
+    def _relay(self, source, sink):
+        try:
+            while data := source.recv(65536):
+                if self.silent:
+                    continue
+                self.relayed += len(data)
+                sink.sendall(data)
+        except OSError:
+            pass
+        for end in (source, sink):
+            _shut(end)
+
+    def cut(self):
+        with self._lock:
+            pairs, self._pairs = self._pairs, []
+        for pair in pairs:
+            for end in pair:
+                # Reset rather than close: what is in flight is lost.
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                _shut(end)
+                end.close()
+
+    def close(self):
+        self.open = False
+        _shut(self._listener)
+        self._accepting.join()
+        self._listener.close()
+        self.cut()
+        for end in self._ends:
+            end.close()
+
+
+def _shut(end):
+    with contextlib.suppress(OSError):
+        end.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.fixture
+def proxies():
+    made = []
+
+    def make(target):
+        made.append(Proxy(target))
+        return made[-1]
+
+    yield make
+    for proxy in made:
+        proxy.close()
+
+
+# Identity
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "end", "message"),
+    [
+        ("bank", -5, -1, r"expired on \d{4}-\d\d-\d\d"),
+        ("bank", 1, 5, "not valid before"),
+        ("shop", -1, 1, "issued to shop, not to party 'bank'"),
+    ],
+)
+def test_own_certificate_that_will_not_do(issue, tmp_path, name, start, end, message):
+    issue(tmp_path, name, start=start, end=end)
+    with pytest.raises(ConfigError, match=message):
+        load_identity("bank", ca=tmp_path / "ca.pem", certificate=tmp_path / f"{name}.pem", key=tmp_path / f"{name}.key")
+
+
+def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_path):
+    write_test_certificates(tmp_path, ["bank"])
+    own = {"certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
+    with pytest.raises(ConfigError, match="not issued by the CA in"):
+        load_identity("bank", ca=tmp_path / "ca.pem", **own)
+    with pytest.raises(ConfigError, match="does not belong to"):
+        load_identity("bank", ca=certificates / "ca.pem", certificate=certificates / "bank.pem", key=tmp_path / "bank.key")
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere.pem: No such file"):
+        load_identity("bank", ca=tmp_path / "nowhere.pem", **own)
+    with pytest.raises(ConfigError, match="not an unencrypted PEM private key"):
+        load_identity("bank", ca=certificates / "ca.pem", certificate=certificates / "bank.pem", key=certificates / "ca.pem")
+    with pytest.raises(ConfigError, match="exists already"):
+        write_test_certificates(tmp_path, ["bank"])
+
+
+def dial(networks, pool, *, caller, at, listener):
+    """Let a caller dial a listener; gives the caller's error."""
+    bank = networks("bank", listen="127.0.0.1:0", who=listener, limits=replace(QUICK, wait_s=2))
+    shop = networks("shop", who=caller, limits=replace(QUICK, wait_s=2))
+    waiting = pool.submit(error_of, bank.connect, {"shop": None})
+    error = error_of(shop.connect, {at: f"127.0.0.1:{bank.port}"})
+    shop.close()
+    assert isinstance(waiting.result(timeout=20), PeerLost)
+    return error
+
+
+def test_the_listeners_certificate_is_expired(networks, pool, issue, identity, tmp_path):
+    # Checked when it is loaded: what is tested here is that the caller looks at it too.
+    ca_key = issue(tmp_path, "bank", start=-5, end=-1)
+    issue(tmp_path, "shop", ca_key=ca_key)
+    expired = replace(identity("bank"), **pem(tmp_path, "bank"))
+    caller = replace(identity("shop"), **pem(tmp_path, "shop"))
+    error = dial(networks, pool, caller=caller, at="bank", listener=expired)
+    assert isinstance(error, IdentityError)
+    assert "its certificate is refused: certificate has expired" in str(error)
+
+
+def test_the_callers_certificate_is_expired(networks, pool, issue, identity, tmp_path):
+    ca_key = issue(tmp_path, "shop", start=-5, end=-1)
+    issue(tmp_path, "bank", ca_key=ca_key)
+    caller = replace(identity("shop"), **pem(tmp_path, "shop"))
+    error = dial(networks, pool, caller=caller, at="bank", listener=replace(identity("bank"), **pem(tmp_path, "bank")))
+    assert isinstance(error, PeerLost)
+    assert "it may not accept this side's certificate: is it expired, or from a CA that bank does not trust?" in str(error)
+
+
+def pem(folder, name):
+    return {
+        "ca": (folder / "ca.pem").read_bytes(),
+        "certificate": (folder / f"{name}.pem").read_bytes(),
+        "key": (folder / f"{name}.key").read_bytes(),
+    }
+
+
+def test_another_ca_of_the_same_name(networks, pool, issue, identity, tmp_path):
+    issue(tmp_path, "shop")
+    caller = replace(identity("shop"), **pem(tmp_path, "shop"))
+    error = dial(networks, pool, caller=caller, at="bank", listener=identity("bank"))
+    assert isinstance(error, IdentityError)
+    assert "its certificate is refused" in str(error)
+
+
+def test_a_listener_that_does_not_trust_the_callers_ca(networks, pool, issue, identity, tmp_path):
+    issue(tmp_path, "shop")
+    caller = replace(identity("shop"), **{**pem(tmp_path, "shop"), "ca": identity("shop").ca})
+    error = dial(networks, pool, caller=caller, at="bank", listener=identity("bank"))
+    assert isinstance(error, PeerLost)
+    assert "it may not accept this side's certificate: is it expired, or from a CA that bank does not trust?" in str(error)
+
+
+def test_a_listener_with_another_name(networks, pool, identity):
+    error = dial(networks, pool, caller=identity("shop"), at="club", listener=identity("bank"))
+    assert isinstance(error, IdentityError)
+    assert "Hostname mismatch" in str(error)
+
+
+def test_a_caller_who_claims_another_name(networks, pool, identity):
+    error = dial(networks, pool, caller=replace(identity("club"), name="shop"), at="bank", listener=identity("bank"))
+    assert isinstance(error, IdentityError)
+    assert "bank turned this party away: your certificate is for club, not for 'shop'" in str(error)
+
+
+def test_a_caller_whom_the_contract_does_not_name_waits_in_vain(networks, pool, identity):
+    bank = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=2))
+    pool.submit(error_of, bank.connect, {"shop": None})
+    club = networks("club", limits=replace(QUICK, wait_s=1))
+    with pytest.raises(PeerLost, match=r"bank did not come up: nothing heard for 1 s \(bank does not expect 'club' \(yet\)\)"):
+        club.connect({"bank": f"127.0.0.1:{bank.port}"})
+
+
+def test_tls_12_is_refused(networks, certificates):
+    bank = networks("bank", listen="127.0.0.1:0")
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+    context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
+    context.set_alpn_protocols(["h2"])
+    address = ("127.0.0.1", bank.port)
+    with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
+        assert tls.version() == "TLSv1.3"
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with socket.create_connection(address, timeout=5) as raw, pytest.raises((ssl.SSLError, ConnectionError)):
+        context.wrap_socket(raw, server_hostname="bank")
+
+
+def test_a_caller_without_a_certificate_is_refused(networks, certificates):
+    bank = networks("bank", listen="127.0.0.1:0")
+    context = ssl.create_default_context(cafile=certificates / "ca.pem")
+    context.set_alpn_protocols(["h2"])
+    address = ("127.0.0.1", bank.port)
+    with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
+        # In TLS 1.3 the listener's verdict comes after the caller's side of the handshake is done.
+        assert reads_nothing(tls)
+
+
+def reads_nothing(tls):
+    try:
+        return tls.recv(1) == b""
+    except (ssl.SSLError, ConnectionError):
+        return True
+
+
+# Strangers and absent peers
+
+
+def test_garbage_from_a_stranger_harms_nobody(networks, pool):
+    bank, _, at_bank, at_shop = connected(networks, pool)
+    for noise in (b"GET / HTTP/1.1\r\n\r\n", bytes(range(256)) * 100, b"\x16\x03\x01\xff\xff" + bytes(1000)):
+        with socket.create_connection(("127.0.0.1", bank.port), timeout=5) as stranger:
+            stranger.sendall(noise)
+            stranger.settimeout(0.2)
+            with contextlib.suppress(OSError):
+                stranger.recv(1000)
+    at_shop.send(Note(number=7))
+    assert at_bank.receive(Note).number == 7
+
+
+def test_a_listener_that_speaks_no_tls(networks):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+
+        def babble():
+            while True:
+                try:
+                    end, _ = listener.accept()
+                except OSError:
+                    return
+                with end:
+                    end.sendall(b"220 mail.example.org ESMTP\r\n" * 10)
+
+        threading.Thread(target=babble, daemon=True).start()
+        shop = networks("shop", limits=replace(QUICK, wait_s=1.5))
+        began = time.monotonic()
+        with pytest.raises(PeerLost, match="bank did not come up") as caught:
+            shop.connect({"bank": f"127.0.0.1:{port}"})
+        assert time.monotonic() - began < 10
+        assert "(" in str(caught.value)  # why, in the words of whoever tried last
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+def test_a_port_that_is_taken(networks, identity):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(ConfigError, match=f"listen = 127.0.0.1:{port}: cannot listen there"):
+            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}")
+    first = networks("bank", listen="127.0.0.1:0")
+    with pytest.raises(ConfigError, match="is the port taken"):
+        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}")
+
+
+def test_waits_for_a_peer_that_comes_up_later(networks, pool):
+    port = free_port()
+    shop = networks("shop")
+    told = []
+    waiting = pool.submit(shop.connect, {"bank": f"127.0.0.1:{port}"}, waiting=told.append)
+    time.sleep(1.5)
+    bank = networks("bank", listen=f"127.0.0.1:{port}")
+    at_bank = bank.connect({"shop": None})["shop"]
+    at_bank.send(Note(number=1))
+    assert waiting.result()["bank"].receive(Note).number == 1
+    assert told[0] == ["bank"]
+
+
+@pytest.mark.parametrize("dials", [True, False])
+def test_gives_up_on_a_peer_that_never_comes_up(networks, dials):
+    limits = replace(QUICK, wait_s=1.0)
+    network = networks("shop", limits=limits) if dials else networks("bank", limits=limits, listen="127.0.0.1:0")
+    began = time.monotonic()
+    with pytest.raises(PeerLost, match="did not come up: nothing heard for 1 s"):
+        network.connect({"bank": f"127.0.0.1:{free_port()}"} if dials else {"shop": None})
+    assert 0.9 < time.monotonic() - began < 4
+
+
+def test_waiting_for_one_peer_notices_the_end_of_another(networks, pool):
+    bank = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=30))
+    waiting = pool.submit(bank.connect, {"shop": None, "club": None})
+    shop = networks("shop")
+    shop.connect({"bank": f"127.0.0.1:{bank.port}"})
+    shop.close("shop has changed its mind")
+    with pytest.raises(PeerStopped, match="shop has changed its mind"):
+        waiting.result(timeout=5)
+
+
+# In the middle of a run
+
+
+def test_a_message_over_the_limit_is_not_sent(networks, pool):
+    _, _, at_bank, at_shop = connected(networks, pool, limits=replace(QUICK, max_message_bytes=MEBIBYTE))
+    with pytest.raises(ConfigError, match=r"Note of \d+ bytes is over the contract's network.max_message_mib"):
+        at_shop.send(Note(number=1, ballast=bytes(2 * MEBIBYTE)))
+    at_shop.send(Note(number=2))
+    assert at_bank.receive(Note).number == 2
+
+
+@pytest.mark.parametrize("greedy", ["shop", "bank"])
+def test_a_message_over_the_peers_limit_ends_both_sides(networks, pool, greedy):
+    """The two sides hold different contracts, or one is hostile: the other must not take the message in."""
+    generous = replace(QUICK, max_message_bytes=8 * MEBIBYTE)
+    strict = replace(QUICK, max_message_bytes=MEBIBYTE)
+    bank = networks("bank", listen="127.0.0.1:0", limits=generous if greedy == "bank" else strict)
+    shop = networks("shop", limits=generous if greedy == "shop" else strict)
+    waiting = pool.submit(bank.connect, {"shop": None})
+    at_shop = shop.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"]
+    at_bank = waiting.result()["shop"]
+    sender, receiver = (at_shop, at_bank) if greedy == "shop" else (at_bank, at_shop)
+    began = time.monotonic()
+    sender.send(Note(number=1, ballast=bytes(4 * MEBIBYTE)))
+    ends = [pool.submit(error_of, session.receive, Note) for session in (sender, receiver)]
+    for end in ends:
+        assert isinstance(end.result(timeout=10), PeerError)
+    assert time.monotonic() - began < 8
+    assert not receiver._inbox
+
+
+def test_broken_connections_are_ridden_out(networks, pool, proxies):
+    """Nothing lost, nothing doubled, while a relay cuts the connection five times in mid-transfer, once for a second."""
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    limits = replace(QUICK, deadline_s=8)
+    _, _, at_bank, at_shop = connected(networks, pool, through=through, limits=limits)
+    proxy, count = relay["proxy"], 400
+    ballast = bytes(100_000)
+
+    def one(session, delay):
+        got = []
+        for number in range(count):
+            session.send(Note(number=number, ballast=ballast))
+            got.append(session.receive(Note).number)
+            time.sleep(delay)
+        return got
+
+    both = [pool.submit(one, session, 0.005) for session in (at_bank, at_shop)]
+    for turn in range(5):
+        before = proxy.relayed
+        assert within(20, lambda before=before: proxy.relayed > before + 3_000_000 or all(end.done() for end in both))
+        proxy.open = turn != 2
+        proxy.cut()
+        if turn == 2:
+            time.sleep(1.0)
+            proxy.open = True
+    for end in both:
+        assert end.result(timeout=40) == list(range(count))
+    assert at_bank.traffic.messages_received == at_shop.traffic.messages_received == count
+
+
+def test_a_cut_while_one_side_pours_a_window_ahead(networks, pool, proxies):
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    _, _, at_bank, at_shop = connected(networks, pool, through=through, limits=replace(QUICK, deadline_s=8))
+
+    def pour():
+        for number in range(60):
+            at_shop.send(Note(number=number, ballast=bytes(2 * MEBIBYTE)))
+
+    pouring = pool.submit(pour)
+    got = []
+    for number in range(60):
+        got.append(at_bank.receive(Note).number)
+        if number in (10, 30):
+            relay["proxy"].cut()
+    pouring.result(timeout=20)
+    assert got == list(range(60))
+
+
+def test_silence_is_a_lost_peer_after_the_deadline(networks, pool, proxies):
+    """The wire takes what is sent and delivers nothing, as when the peer is stopped or a firewall drops packets."""
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    _, _, at_bank, at_shop = connected(networks, pool, through=through)
+    time.sleep(3 * QUICK.deadline_s)  # idle, but for the heartbeats
+    at_shop.check()
+    at_bank.check()
+    relay["proxy"].silent = True
+    began = time.monotonic()
+    ends = [pool.submit(error_of, session.receive, Note) for session in (at_bank, at_shop)]
+    for end in ends:
+        error = end.result(timeout=10)
+        assert isinstance(error, PeerLost)
+        assert "fell silent: nothing heard for 1.5 s" in str(error)
+    assert QUICK.deadline_s - QUICK.heartbeat_s - 0.3 < time.monotonic() - began < QUICK.deadline_s + 3
+
+
+def test_a_busy_thread_is_no_lost_peer_and_hears_of_the_peers_end(networks, pool):
+    _, shop, at_bank, at_shop = connected(networks, pool)
+    busy = pool.submit(spin_for, 2.5 * QUICK.deadline_s)
+    at_bank_waits = pool.submit(at_bank.receive, Note)
+    busy.result()
+    at_shop.send(Note(number=1))
+    assert at_bank_waits.result(timeout=5).number == 1
+    shop.close("shop is done for")
+    assert within(3, lambda: failed(at_bank.check))
+    with pytest.raises(PeerStopped, match="shop is done for"):
+        at_bank.send(Note(number=2))
+
+
+def spin_for(seconds):
+    until = time.monotonic() + seconds
+    total = 0
+    while time.monotonic() < until:
+        total += sum(range(1000))
+    return total
+
+
+def failed(check):
+    try:
+        check()
+    except PeerError:
+        return True
+    return False
+
+
+def test_a_restarted_peer_is_another_session(networks, pool, identity):
+    bank, shop, at_bank, _ = connected(networks, pool)
+    # The first process dies without a word; the operator starts a second one at once.
+    for task in list(shop._tasks):
+        shop._loop.call_soon_threadsafe(task.cancel)
+    second = networks("shop", limits=replace(QUICK, wait_s=2))
+    dialling = pool.submit(error_of, second.connect, {"bank": f"127.0.0.1:{bank.port}"})
+    with pytest.raises(PeerLost, match="shop was restarted in the middle of the run"):
+        at_bank.receive(Note)
+    dialling.result(timeout=10)
+
+
+def test_another_wire_version(networks, pool, monkeypatch):
+    bank = networks("bank", listen="127.0.0.1:0")
+    shop = networks("shop")
+    hello = sessions.Session.hello
+
+    def from_the_future(self):
+        said = hello(self)
+        return replace_version(said) if self._network is shop else said
+
+    monkeypatch.setattr(sessions.Session, "hello", from_the_future)
+    waiting = pool.submit(error_of, bank.connect, {"shop": None})
+    with pytest.raises(ProtocolError, match="speaks version 99, not 1; install the same version on both sides"):
+        shop.connect({"bank": f"127.0.0.1:{bank.port}"})
+    assert "speaks version 99" in str(waiting.result(timeout=5))
+
+
+def replace_version(said):
+    return sessions.Hello(
+        wire_version=99,
+        party=said.party,
+        process=said.process,
+        peer_process=said.peer_process,
+        received=said.received,
+    )
+
+
+def test_close_in_peace_delivers_everything(networks, pool):
+    _, shop, at_bank, at_shop = connected(networks, pool)
+    for number in range(50):
+        at_shop.send(Note(number=number, ballast=bytes(100_000)))
+    closing = pool.submit(shop.close)
+    assert [at_bank.receive(Note).number for _ in range(50)] == list(range(50))
+    with pytest.raises(ProtocolError, match="shop ended its side while this side waits for it to send a Note"):
+        at_bank.receive(Note)
+    at_bank._network.close()
+    closing.result(timeout=5)
+
+
+def test_close_is_not_kept_waiting_by_a_dead_peer(networks, pool, proxies):
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    bank, _, at_bank, _ = connected(networks, pool, through=through, limits=Limits(heartbeat_s=1, deadline_s=60, wait_s=10))
+    relay["proxy"].silent = True
+    at_bank.send(Note(number=1))
+    began = time.monotonic()
+    bank.close("bank has to stop")
+    assert time.monotonic() - began < 4
