@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psu_helper import union_helper
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.cut.forward import Source
@@ -53,6 +55,8 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     Raises ConfigError or DataError before anything is sent if model, table or output is not usable.
     """
     check_party(contract, party)
+    if contract.role_of(party.party) == "helper":
+        return _help(contract, party, watcher)
     is_label = contract.role_of(party.party) == "label"
     gets_scores = is_label or contract.alignment.method != "intersection"
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
@@ -93,6 +97,20 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
             return {"rows": len(alignment), "output": None, "learnt": alignment.learnt}
         _write_scores(scores, output)
         return {"rows": scores.height, "output": str(output), "learnt": alignment.learnt}
+
+    return with_sessions(contract, party, work, watcher=watcher)
+
+
+def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, Any]:
+    """The helper's part of a prediction: its alignment."""
+
+    def work(channels: dict[str, Channel]) -> dict[str, Any]:
+        label, feature = (channels[name] for name in (contract.label_party, contract.feature_parties[0]))
+        watcher.phase("handshake")
+        shake_hands(contract, Standing(command=COMMAND, resume=True), label)
+        watcher.phase("alignment")
+        outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows)
+        return {"rows": outcome.sizes["union"], "output": None, "learnt": outcome.learnt}
 
     return with_sessions(contract, party, work, watcher=watcher)
 

@@ -87,8 +87,9 @@ class Fills:
         return Calibration(shift=shift, when=next(iter(asked)))
 
     def uids(self) -> list[bytes]:
-        """The universal ids as bytes, which both sides have for every position."""
-        assert self.alignment.uids_N16 is not None
+        """The universal ids as bytes, which both sides have for every position; a helper's positions are ids themselves."""
+        if self.alignment.uids_N16 is None:
+            return [position.to_bytes(8, "big") for position in range(len(self.alignment))]
         return [bytes(uid) for uid in np.ascontiguousarray(self.alignment.uids_N16)]
 
     @property
