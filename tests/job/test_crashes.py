@@ -1,0 +1,163 @@
+"""Either party may be killed at any moment: the other ends soon and says so, and --resume ends with the same weights."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tallystick.network.addresses import free_port
+
+PARTIES = ("bank", "shop")
+# Large enough for each phase to last while a signal is on its way, small enough for two cores.
+ROWS = 1_500
+CHANGES = {
+    "training__epochs": 3,
+    "training__batch_size": 16,
+    "training__checkpoint_every": 20,
+    "network": {"heartbeat_s": 0.3, "deadline_s": 2.0, "wait_s": 40.0},
+    "evaluation": {"calibration_bins": 5, "bootstrap": 5},
+}
+IN_PHASE = {
+    "handshake": lambda event: event.get("phase") == "handshake",
+    "alignment": lambda event: event.get("phase") == "alignment",
+    "training": lambda event: event.get("what") == "training" and event["done"] > 30,
+    "evaluation": lambda event: event.get("phase") == "evaluation",
+}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """The models of a run that nothing happened to."""
+    from tiny import contract_values, lay_out
+
+    job = lay_out(tmp_path_factory.mktemp("undisturbed"), PARTIES, contract_values(PARTIES, **CHANGES), rows=ROWS)
+    job.run_all()
+    return {party: job.models(party)[-1] for party in PARTIES}
+
+
+@pytest.mark.parametrize("phase", list(IN_PHASE))
+@pytest.mark.parametrize("victim", PARTIES)
+def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim, phase):
+    job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
+    survivor = PARTIES[1 - PARTIES.index(victim)]
+    running = job.start_all()
+    running[victim].wait_for(IN_PHASE[phase])
+    running[victim].kill()
+    began = time.monotonic()
+    code = running[survivor].end()
+    took = time.monotonic() - began
+
+    said = running[survivor]
+    assert code == 3, said.said
+    assert took < 15
+    assert len(said.said) == 1, said.said
+    assert said.error.startswith(f"error: {victim} "), said.error
+    failed = said.found["error"]
+    assert failed["peer"] == victim
+    # The victim may be a phase ahead of, or behind, the survivor when the signal arrives.
+    assert failed["phase"] in ("start", *IN_PHASE)
+    assert f"[phase: {failed['phase']}; last step both sides committed: {failed['committed']}; to go on: " in said.error
+    resumes = failed["phase"] not in ("start", "handshake")
+    assert ("--resume" in said.error) == resumes
+    if phase == "training":
+        assert failed["phase"] == "training"
+        assert failed["committed"] >= 20
+    if phase == "evaluation":
+        assert failed["committed"] > 150
+
+    again = job.run_all("run", *(["--resume"] if resumes else []))
+    for party in PARTIES:
+        assert job.models(party)[-1] == undisturbed[party]
+        if resumes:
+            assert len(job.runs(party)) == 1
+    if phase == "training":
+        assert any("resuming after step" in event.get("say", "") for event in again["bank"].events)
+
+
+@pytest.mark.parametrize("sleeper", PARTIES)
+def test_a_stopped_process_is_a_lost_peer_after_the_deadline(lay_out_job, sleeper):
+    job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
+    other = PARTIES[1 - PARTIES.index(sleeper)]
+    running = job.start_all()
+    running[sleeper].wait_for(IN_PHASE["training"])
+    os.kill(running[sleeper].process.pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert running[other].end() == 3
+    assert time.monotonic() - began < 15
+    assert f"error: {sleeper} fell silent: nothing heard for 2 s" in running[other].error
+    os.kill(running[sleeper].process.pid, signal.SIGCONT)
+    assert running[sleeper].end(15) == 3
+    assert other in running[sleeper].error
+
+
+@pytest.mark.parametrize("signal_", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("victim", PARTIES)
+def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
+    job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
+    other = PARTIES[1 - PARTIES.index(victim)]
+    running = job.start_all()
+    running[victim].wait_for(IN_PHASE["training"])
+    os.kill(running[victim].process.pid, signal_)
+    began = time.monotonic()
+    assert running[other].end(15) == 3
+    assert running[victim].end(15) == 130
+    assert time.monotonic() - began < 8
+    assert f"error: {victim} stopped: {victim} was interrupted by its operator [phase: training" in running[other].error
+    assert running[victim].said == ["interrupted; the peers were told"]
+
+
+def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
+    job = lay_out_job(PARTIES)
+    alone = job.start("shop")
+    alone.wait_for(lambda event: "waiting for bank" in event.get("say", ""))
+    os.kill(alone.process.pid, signal.SIGTERM)
+    assert alone.end(15) == 130
+
+
+def test_one_of_two_feature_parties_dies(lay_out_job):
+    parties = ("bank", "club", "shop")
+    job = lay_out_job(parties, rows=ROWS, **CHANGES)
+    running = job.start_all()
+    running["shop"].wait_for(IN_PHASE["training"])
+    running["shop"].kill()
+    began = time.monotonic()
+    for survivor in ("bank", "club"):
+        assert running[survivor].end(15) == 3
+    assert time.monotonic() - began < 15
+    assert running["bank"].found["error"]["peer"] == "shop"
+    assert "error: bank stopped: bank lost the run: shop " in running["club"].error
+
+
+def test_the_label_party_waits_for_one_feature_party_while_another_dies(lay_out_job):
+    job = lay_out_job(("bank", "club", "shop"), **{"network__wait_s": 60.0, "network__deadline_s": 2.0})
+    bank, shop = job.start("bank"), job.start("shop")
+    shop.phase("handshake")
+    shop.kill()
+    assert bank.end(15) == 3
+    assert bank.found["error"]["peer"] == "shop"
+
+
+def test_a_peer_dies_while_the_baseline_is_trained(lay_out_job):
+    """The label party computes for minutes and needs nothing of the peer: it must end all the same."""
+    job = lay_out_job(PARTIES, rows=ROWS, **{**CHANGES, "training__batch_size": 4, "training__epochs": 1})
+    running = job.start_all()
+    running["bank"].wait_for(lambda event: "baseline" in event.get("say", ""))
+    running["shop"].kill()
+    began = time.monotonic()
+    assert running["bank"].end(15) == 3
+    assert time.monotonic() - began < 10
+    error = running["bank"].found["error"]
+    assert (error["peer"], error["phase"]) == ("shop", "evaluation")
+
+
+def test_the_survivors_address_may_change_before_resuming(lay_out_job):
+    job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
+    running = job.start_all()
+    running["shop"].wait_for(IN_PHASE["training"])
+    running["bank"].kill()
+    assert running["shop"].end(15) == 3
+    address = f"127.0.0.1:{free_port()}"
+    job.change("bank", listen=address)
+    job.change("shop", peers={"bank": {"address": address}})
+    job.run_all("run", "--resume")

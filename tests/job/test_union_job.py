@@ -1,0 +1,174 @@
+"""Jobs on a union: what each side learns, that a resumed run is the same run, what the audit finds, who gets which scores."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.config.contract import parse_contract
+from tallystick.cut.messages import CutGradient
+from tallystick.data.features import Features
+from tallystick.errors import ConfigError
+from tallystick.job.union import AUDITED_EPOCHS, Fills, SentRecorder, audit
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+from tallystick.simulate import simulate
+from tallystick.training.plan import Schedule
+from tallystick.training.synthetic import RandomFeatures, SamplingFeatures
+from tallystick.training.union import FilledFeatures, FillingBottom, FillingObjective
+
+PARTIES = ("bank", "shop")
+
+
+def union_contract(method="union", **changes):
+    values = contract_values(PARTIES, alignment__method=method, training__epochs=3, **changes)
+    if method == "union-with-helper":
+        values["parties"]["helper"] = {"role": "helper"}
+    return values
+
+
+@pytest.mark.parametrize("method", ["union", "union-with-helper"])
+def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(method):
+    frames = tables(PARTIES, rows=500)
+    own, theirs = (set(frames[name]["id"]) for name in PARTIES)
+    result = simulate(union_contract(method), frames, columns(PARTIES))
+    assert result.alignment is not None
+    assert result.alignment.sizes["rows in the union"] == len(own | theirs)
+    assert result.alignment.sizes["rows in common"] == len(own & theirs)
+    assert sum(result.data.rows.values()) == len(own | theirs)
+    # The label party measures on test rows that it has, of the about fifth of the union that is test.
+    assert result.data.rows["test"] * len(own) / len(own | theirs) == pytest.approx(result.evaluation["rows"], abs=12)
+    assert result.evaluation["joint"]["auc"]["value"] > 0.8
+    assert {attack.view.split(",")[0] for attack in result.sections.membership.attacks} == {"shop"}
+
+
+@pytest.mark.parametrize(
+    "labels", ["majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors"]
+)
+def test_every_label_strategy_runs(labels):
+    result = simulate(union_contract(union__labels=labels, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
+    assert result.evaluation["joint"]["auc"]["value"] > 0.6
+    assert result.sections.membership is None
+
+
+@pytest.mark.parametrize("features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te"])
+def test_every_feature_strategy_runs(features):
+    result = simulate(union_contract(union__features=features, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
+    assert result.evaluation["joint"]["auc"]["value"] > 0.6
+
+
+def test_calibration_in_training_and_at_prediction_exclude_each_other():
+    contract = union_contract(union__labels="majority-tr", union__features="sampling-te")
+    with pytest.raises(ConfigError, match="majority-tr.*sampling-te"):
+        simulate(contract, tables(PARTIES, rows=200), columns(PARTIES))
+
+
+def test_fills_come_from_a_secret_seed_of_each_run(tmp_path):
+    frames = tables(PARTIES, rows=300)
+    seeds = set()
+    for number in range(2):
+        simulate(union_contract(union__audit=False), frames, columns(PARTIES), folder=tmp_path / str(number))
+        seeds |= {json.loads(path.read_text())["seed"] for path in (tmp_path / str(number)).glob("*/*/fills.json")}
+    assert len(seeds) == 4
+
+
+def fills_of(method_values, own_U, folder_seed=5):
+    alignment = Alignment(
+        method="union",
+        rows_N=own_U,
+        sizes={"own": int((own_U >= 0).sum()), "shop": 30, "intersection": 20, "union": len(own_U)},
+        learnt=[],
+    )
+    contract = parse_contract(method_values)
+    return Fills(contract=contract, alignment=alignment, own_U=torch.from_numpy(own_U.copy()), seed=folder_seed)
+
+
+def test_present_rows_are_never_replaced():
+    own_U = np.array([3, -1, 0, 2, -1, 1], dtype=np.int64)
+    fills = fills_of(union_contract(), own_U)
+    features = Features(numeric_NF=torch.arange(4.0)[:, None], categorical_NG=torch.empty(4, 0, dtype=torch.int64))
+    batch = fills.source(features, own_columns=False)(torch.arange(6))
+    assert batch.present_B.tolist() == [True, False, True, True, False, True]
+    assert batch.numeric_NF[[0, 2, 3, 5], 0].tolist() == [3.0, 0.0, 2.0, 1.0]
+
+
+def test_the_objective_uses_real_labels_where_there_are_some_and_validates_on_them_alone():
+    own_U = torch.tensor([0, -1, 1, -1])
+    fills = fills_of(union_contract(union__labels="majority"), own_U.numpy())
+    labels_N = torch.tensor([1.0, 0.0])
+    objective = fills.objective(labels_N)
+    logits = torch.tensor([0.3, -0.2, 0.1, 2.0])
+    # majority of {1, 0} is 0: absent labels are 0
+    expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]))
+    assert objective(logits, torch.arange(4)).item() == pytest.approx(expected.item())
+    real = torch.nn.functional.binary_cross_entropy_with_logits(logits[[0, 2]], labels_N)
+    assert objective.validation_loss(logits, torch.arange(4)).item() == pytest.approx(real.item())
+    assert isinstance(objective, FillingObjective)
+
+
+class Doubling(torch.nn.Module):
+    width = 1
+
+    def forward(self, features):
+        return 2 * features.numeric_NF
+
+
+def test_a_filling_bottom_resumes_with_the_same_noise():
+    def batch():
+        return FilledFeatures(
+            numeric_NF=torch.arange(6.0)[:, None],
+            categorical_NG=torch.empty(6, 0, dtype=torch.int64),
+            present_B=torch.tensor([True, True, True, False, False, True]),
+        )
+
+    first = FillingBottom(Doubling(), RandomFeatures(), generator=torch.Generator().manual_seed(1))
+    first(batch())
+    state = {name: value.clone() for name, value in first.state_dict().items()}
+    expected = first(batch())
+    second = FillingBottom(Doubling(), RandomFeatures(), generator=torch.Generator().manual_seed(2))
+    second.load_state_dict(state)
+    assert torch.equal(second(batch()), expected)
+    assert torch.equal(expected[[0, 1, 2, 5]], 2 * torch.tensor([[0.0], [1.0], [2.0], [5.0]]))
+
+
+def test_the_audit_finds_planted_absence_and_only_that():
+    """Gradients of absent rows point the other way: any working attack is perfect. Without a difference all are near a guess."""
+    generator = torch.Generator().manual_seed(3)
+    schedule = Schedule(train_N=torch.arange(4000), validation_N=torch.arange(0), batch_size=500, seed=1)
+    own_U = torch.where(torch.rand(4000, generator=generator) < 0.7, 1, -1)
+    found = {}
+    for name, separation in (("planted", 1.0), ("alike", 0.0)):
+        ours, _ = memory_channels("bank", "shop")
+        recorder = SentRecorder(channel=ours, schedule=schedule)
+        for epoch in range(AUDITED_EPOCHS + 1):
+            for batch in schedule.epoch(epoch):
+                sign_B = torch.where(own_U[batch.index_B] > 0, 1.0, -1.0)
+                grad_BD = torch.randn(len(sign_B), 4, generator=generator) * 0.05 + separation * sign_B[:, None]
+                recorder.send(CutGradient(step=batch.step, values=Array.of(grad_BD)))
+        assert len(recorder.kept) == AUDITED_EPOCHS * schedule.steps_per_epoch
+        audited = audit(recorder, own_U, received="cut_gradient", say=lambda _text: None)
+        found[name] = {attack.name: attack.auc for attack in audited.attacks}
+    assert max(found["planted"].values()) > 0.99
+    # 14 batches of 500 rows, folded at one half: six standard errors of a batch's AUC are .026 each, far less averaged
+    assert max(found["alike"].values()) < 0.58
+
+
+def test_predictions_on_a_union_reach_both_for_their_own_rows_only(lay_out_job):
+    job = lay_out_job(PARTIES, rows=300, alignment__method="union", union__audit=False)
+    job.run_all()
+    job.run_all("predict", "--output", "scores.csv")
+    scores = {name: pl.read_csv(job.home(name) / "scores.csv") for name in PARTIES}
+    for name in PARTIES:
+        assert set(scores[name]["id"]) == set(pl.read_parquet(job.home(name) / "table.parquet")["id"])
+    both = scores["bank"].join(scores["shop"], on="id", suffix="_shop")
+    assert both["score"].to_list() == pytest.approx(both["score_shop"].to_list(), abs=1e-6)
+
+
+def test_sampling_is_the_fill_of_own_columns_whatever_the_contract_says():
+    fills = fills_of(union_contract(union__features="gaussian"), np.array([0, -1], dtype=np.int64))
+    features = Features(numeric_NF=torch.ones(1, 1), categorical_NG=torch.empty(1, 0, dtype=torch.int64))
+    assert isinstance(fills.source(features, own_columns=True).fill, SamplingFeatures)
