@@ -13,7 +13,7 @@ import polars as pl
 from torch import nn
 
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.config.party import PartyFile, check_party, parse_party
+from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import Job
@@ -49,7 +49,8 @@ def simulate(
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
     """
     agreed = contract if isinstance(contract, Contract) else parse_contract(contract)
-    if missing := [name for name in agreed.parties if name not in tables or name not in parties]:
+    with_rows = [name for name, party in agreed.parties.items() if party.role != "helper"]
+    if missing := [name for name in with_rows if name not in tables or name not in parties]:
         raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
@@ -73,14 +74,15 @@ def _simulate(
     def run(name: str) -> None:
         try:
             # The table's path is never read: the frame is at hand.
-            values = {"party": name, "table": {"path": f"{name}.parquet"}, "runs": str(folder / name), **columns[name]}
+            table = {"table": {"path": f"{name}.parquet"}} if name in tables else {}
+            values = {"party": name, **table, "runs": str(folder / name), **columns.get(name, {})}
             party: PartyFile = parse_party(values, folder=folder, source=name)
             check_party(contract, party, network=False, source=name)
             results[name] = run_party(
                 Job(
                     contract=contract,
                     party=party,
-                    frame=tables[name],
+                    frame=tables.get(name, pl.DataFrame()),
                     channels=channels[name],
                     folder=RunFolder.new(party.runs, contract),
                     logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),
@@ -106,8 +108,6 @@ def _simulate(
 def _connect(contract: Contract) -> dict[str, dict[str, MemoryChannel]]:
     channels: dict[str, dict[str, MemoryChannel]] = {name: {} for name in contract.parties}
     for name in contract.parties:
-        if name != contract.label_party:
-            channels[contract.label_party][name], channels[name][contract.label_party] = memory_channels(
-                contract.label_party, name, timeout_s=3600
-            )
+        for peer in dialled(contract, name):
+            channels[name][peer], channels[peer][name] = memory_channels(name, peer, timeout_s=3600)
     return channels
