@@ -170,3 +170,33 @@ def test_places_that_are_none_are_refused(places):
     error = error_of(lambda channel: intersect_feature_party([b"a", b"b"], channel, rng=RNG), cheat)
     assert isinstance(error, ProtocolError)
     assert "places of the joint rows" in str(error)
+
+
+def test_progress_counts_every_multiplication_once():
+    told = []
+    channels = memory_channels("label", "feature", timeout_s=20)
+    label, feature = [b"%d" % n for n in range(5000)], [b"%d" % n for n in range(4000, 7000)]
+    ours, _ = in_threads(
+        lambda: intersect_label_party(label, [channels[0]], rng=RNG, progress=lambda *call: told.append(call)),
+        lambda: intersect_feature_party(feature, channels[1], rng=RNG),
+    )
+    assert told == sorted(told)
+    assert told[-1] == ("private set intersection", 8000, 8000)
+    assert ours.multiplications == 8000
+
+
+def test_one_feature_party_that_fails_ends_all_the_others():
+    pairs = [memory_channels("label", name, timeout_s=20) for name in ("good", "bad")]
+
+    def bad(channel):
+        exchange.send_size(channel, "ids", 1)
+        exchange.send_list(channel, "feature party's blinded ids", np.zeros((1, 32), np.uint8))
+
+    ours, good, _ = in_threads(
+        lambda: intersect_label_party([b"a"], [mine for mine, _ in pairs], rng=RNG),
+        lambda: intersect_feature_party([b"a"], pairs[0][1], rng=RNG),
+        lambda: bad(pairs[1][1]),
+    )
+    assert isinstance(ours, ProtocolError)
+    assert ours.peer == "bad"
+    assert isinstance(good, PeerStopped)
