@@ -9,7 +9,7 @@ import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.config.contract import parse_contract
+from tallystick.config.contract import LABEL_STRATEGIES, parse_contract
 from tallystick.cut.messages import CutGradient
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
@@ -63,7 +63,7 @@ def test_every_feature_strategy_runs(features):
 
 def test_calibration_in_training_and_at_prediction_exclude_each_other():
     contract = union_contract(union__labels="majority-tr", union__features="sampling-te")
-    with pytest.raises(ConfigError, match="majority-tr.*sampling-te"):
+    with pytest.raises(ConfigError, match=r"majority-tr.*sampling-te"):
         simulate(contract, tables(PARTIES, rows=200), columns(PARTIES))
 
 
@@ -77,12 +77,8 @@ def test_fills_come_from_a_secret_seed_of_each_run(tmp_path):
 
 
 def fills_of(method_values, own_U, folder_seed=5):
-    alignment = Alignment(
-        method="union",
-        rows_N=own_U,
-        sizes={"own": int((own_U >= 0).sum()), "shop": 30, "intersection": 20, "union": len(own_U)},
-        learnt=[],
-    )
+    sizes = {"own": int((own_U >= 0).sum()), "shop": 30, "intersection": 20, "union": len(own_U)}
+    alignment = Alignment(method="union", rows_N=own_U, sizes=sizes, learnt=[])
     contract = parse_contract(method_values)
     return Fills(contract=contract, alignment=alignment, own_U=torch.from_numpy(own_U.copy()), seed=folder_seed)
 
