@@ -1,0 +1,149 @@
+"""A small split network, its data, and both ways of training it: by the parties, and in one process."""
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import torch
+
+from tallystick.config.contract import NetworkModel, Training
+from tallystick.data.features import Features, FeatureShape
+from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.split import JoinedModel
+from tallystick.network.channel import memory_channels
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.label_party import train_label_party
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+
+ROWS, BATCH = 330, 32  # the last batch of an epoch is smaller
+SHAPES = {"club": FeatureShape(numeric=2, cardinalities=(7,)), "shop": FeatureShape(numeric=3, cardinalities=(4, 9))}
+OWN = FeatureShape(numeric=2, cardinalities=(5,))
+
+
+def features(shape, generator):
+    codes = [torch.randint(0, size, (ROWS,), generator=generator) for size in shape.cardinalities]
+    return Features(numeric_NF=torch.randn(ROWS, shape.numeric, generator=generator), categorical_NG=torch.stack(codes, dim=1))
+
+
+def training(**changes):
+    given = {"epochs": 3, "batch_size": BATCH, "learning_rate": 0.01, "patience": None, "checkpoint_every": 4}
+    return Training(**{**given, **changes})
+
+
+@dataclass
+class Setting:
+    """One network over some feature parties; modules() gives the same fresh weights each time."""
+
+    parties: tuple = ("shop",)
+    kind: str = "binary"
+    own: bool = True
+    weights: bool = False
+    wide: bool = False
+    validation: int = 0
+
+    def __post_init__(self):
+        generator = torch.Generator().manual_seed(5)
+        self.model = NetworkModel(embedding_width=2, hidden=(8, 6), cut_after=1, wide=self.wide)
+        self.columns = {name: features(SHAPES[name], generator) for name in self.parties}
+        self.own_columns = features(OWN, generator) if self.own else None
+        score_N = sum(columns.numeric_NF.sum(dim=1) for columns in self.columns.values())
+        score_N = score_N + 0.5 * torch.randn(ROWS, generator=generator)
+        target_N = {
+            "binary": (score_N > 0).float(),
+            "multiclass": (score_N > -1).long() + (score_N > 1).long(),
+            "regression": score_N,
+        }[self.kind]
+        weight_N = torch.rand(ROWS, generator=generator) if self.weights else None
+        self.objective = Supervised(self.kind, target_N, weight_N)
+        order_N = torch.arange(ROWS)
+        self.schedule = Schedule(
+            train_N=order_N[self.validation :], validation_N=order_N[: self.validation], batch_size=BATCH, seed=3
+        )
+
+    def modules(self):
+        bottoms = {name: build_bottom(self.model, name, SHAPES[name], seed=1) for name in self.parties}
+        outputs = 3 if self.kind == "multiclass" else 1
+        own = OWN if self.own else None
+        widths = [bottom.width for bottom in bottoms.values()]
+        return bottoms, build_label_model(self.model, "bank", own, widths, outputs=outputs, seed=1)
+
+    def joined(self):
+        bottoms, label = self.modules()
+        return JoinedModel(list(bottoms.values()), label)
+
+    @property
+    def sources(self):
+        return [columns.rows for columns in self.columns.values()]
+
+    @property
+    def own_source(self):
+        return self.own_columns.rows if self.own else None
+
+    def train(self, how, folder, *, resume_from=0, committed=None, wrap=lambda channel: channel, modules=None):
+        """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
+        bottoms, label = modules or self.modules()
+        pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
+        told = committed or {}
+
+        def label_party():
+            widths = [bottom.width for bottom in bottoms.values()]
+            return train_label_party(
+                label,
+                self.own_source,
+                self.objective,
+                [wrap(pairs[name][0]) for name in self.parties],
+                widths,
+                training=how,
+                schedule=self.schedule,
+                store=CheckpointStore(folder / "bank"),
+                resume_from=resume_from,
+                **({"committed": told["bank"]} if "bank" in told else {}),
+            )
+
+        def feature_party(name):
+            return train_feature_party(
+                bottoms[name],
+                self.columns[name].rows,
+                pairs[name][1],
+                training=how,
+                schedule=self.schedule,
+                store=CheckpointStore(folder / name),
+                resume_from=resume_from,
+                **({"committed": told[name]} if name in told else {}),
+            )
+
+        with ThreadPoolExecutor(1 + len(self.parties)) as pool:
+            at_label = pool.submit(telling, label_party, [pair[0] for pair in pairs.values()])
+            others = [pool.submit(feature_party, name) for name in self.parties]
+            results = [at_label, *others]
+            errors = [result.exception() for result in results]
+            if any(errors):
+                raise next(error for error in errors if error)
+        return (bottoms, label), [result.result() for result in results]
+
+
+def telling(party, channels):
+    """Run a party; if it fails, its peers hear of it instead of waiting."""
+    try:
+        return party()
+    except Exception:
+        for channel in channels:
+            channel.abort("failed")
+        raise
+
+
+def weights_of(modules):
+    bottoms, label = modules
+    found = {f"{name}/{key}": tensor for name, bottom in bottoms.items() for key, tensor in bottom.state_dict().items()}
+    return found | {f"bank/{key}": tensor for key, tensor in label.state_dict().items()}
+
+
+def weights_of_joined(model, parties):
+    bottoms = dict(zip(parties, model.bottoms, strict=True))
+    return weights_of((bottoms, model.label))
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    assert {name: (one[name] - other[name]).abs().max().item() for name in one if not torch.equal(one[name], other[name])} == {}
