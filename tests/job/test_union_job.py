@@ -9,7 +9,7 @@ import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.config.contract import LABEL_STRATEGIES, parse_contract
+from tallystick.config.contract import parse_contract
 from tallystick.cut.messages import CutGradient
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
