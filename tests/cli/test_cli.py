@@ -1,0 +1,95 @@
+"""The command line: JSON as the last line, one line per error, exit codes, templates that load."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tallystick.cli.main import app
+from tallystick.config.contract import load_contract
+from tallystick.config.party import check_party, load_party
+
+
+def call(*arguments):
+    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+
+def commands():
+    from typer.main import get_command
+
+    found = get_command(app)
+    for name, command in found.commands.items():
+        for inner, sub in getattr(command, "commands", {"": command}).items():
+            yield pytest.param(sub, id=f"{name} {inner}".strip())
+
+
+@pytest.mark.parametrize("command", list(commands()))
+def test_every_command_has_json_and_help(command):
+    assert any("--json" in parameter.opts for parameter in command.params)
+    assert command.help
+
+
+@pytest.mark.parametrize("role", ["label", "feature"])
+def test_init_writes_files_that_load(tmp_path, role):
+    done = call("init", tmp_path / "new", "--role", role, "--json")
+    assert done.exit_code == 0
+    found = json.loads(done.stdout.splitlines()[-1])
+    contract, party = load_contract(found["contract"]), load_party(found["party"])
+    check_party(contract, party)
+    assert contract.role_of(party.party) == role
+    again = call("init", tmp_path / "new", "--role", role, "--json")
+    assert again.exit_code == 2
+    assert json.loads(again.stdout.splitlines()[-1])["error"]["type"] == "ConfigError"
+    assert again.stderr.startswith("error: ")
+    assert again.stderr.count("\n") == 1
+
+
+def test_init_of_a_role_that_does_not_exist(tmp_path):
+    done = call("init", tmp_path / "new", "--role", "wizard")
+    assert done.exit_code == 2
+    assert "--role wizard: must be label or feature" in done.stderr
+
+
+def test_cert_writes_what_a_party_needs(tmp_path):
+    done = call("cert", tmp_path / "pem", "bank", "shop", "--json")
+    assert done.exit_code == 0
+    names = {path.name for path in (tmp_path / "pem").iterdir()}
+    assert names == {"ca.pem", "bank.pem", "bank.key", "shop.pem", "shop.key"}
+    assert (tmp_path / "pem" / "bank.key").stat().st_mode & 0o077 == 0
+    assert call("cert", tmp_path / "pem", "bank").exit_code == 2
+
+
+def test_version():
+    assert set(json.loads(call("version", "--json").stdout)) == {"version"}
+
+
+def test_check_finds_nothing_wrong_and_then_something(lay_out_job):
+    job = lay_out_job()
+    arguments = (job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml", "--json")
+    done = call("check", *arguments)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["problems"] == []
+    assert found["profile"]
+    job.change("bank", label="z", tls={"ca": "ca.pem", "certificate": "own.pem", "key": "ca.pem"})
+    done = call("check", *arguments)
+    assert done.exit_code == 2
+    problems = " ".join(json.loads(done.stdout.splitlines()[-1]).get("problems", [done.stderr])) + done.stderr
+    assert "'z' is not in the table" in problems
+    assert "tls.key" in problems
+
+
+def test_check_of_a_peer_that_does_not_answer_is_told_not_fatal(lay_out_job):
+    job = lay_out_job()
+    done = call("check", job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml", "--json")
+    assert done.exit_code == 0, done.stderr
+    assert "Connection refused" in json.loads(done.stdout.splitlines()[-1])["peers"][0]
+
+
+@pytest.mark.parametrize("command", ["run", "align", "train", "evaluate", "predict"])
+def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path, command):
+    done = call(command, tmp_path / "no.yaml", "--party", tmp_path / "no.yaml", "--json")
+    assert done.exit_code == 2
+    assert done.stderr.startswith("error: ")
+    assert done.stderr.count("\n") == 1
+    assert json.loads(done.stdout.splitlines()[-1])["error"]["type"] == "ConfigError"

@@ -1,0 +1,129 @@
+"""Whole jobs as processes over TLS: single steps, prediction, and sides that do not agree."""
+
+import numpy as np
+import polars as pl
+import pytest
+from tiny import tables
+
+PARTIES = ("bank", "shop")
+
+
+def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
+    job = lay_out_job(PARTIES)
+    whole = job.run_all()
+    for command in ("align", "train", "evaluate"):
+        job.run_all(command)
+    assert [len(job.runs(party)) for party in PARTIES] == [2, 2]
+    for party in PARTIES:
+        first, second = job.models(party)
+        assert first == second
+    stepwise = job.started[-2]
+    assert stepwise.found["auc_joint"] == whole["bank"].found["auc_joint"]
+    assert "auc_joint" not in whole["shop"].found
+
+    scored = predict(job, "scores.csv")
+    again = predict(job, "again.parquet")
+    assert scored.height == whole["bank"].found["rows"]["rows in common"]
+    both = scored.join(again, on="id", suffix="_again")
+    assert np.abs(both["score"] - both["score_again"]).max() < 1e-6
+    truth = pl.read_parquet(job.home("bank") / "table.parquet").join(scored, on="id")
+    means = truth.group_by("y").agg(pl.col("score").mean()).sort("y")["score"].to_list()
+    assert means[1] > means[0] + 0.05
+
+    # New rows, one with a category and one with a missing number that training never saw.
+    frame = pl.read_parquet(job.home("shop") / "table.parquet").with_columns(kind=pl.lit("mauve"))
+    frame.write_parquet(job.home("shop") / "new.parquet")
+    strange = predict(job, "strange.csv", shop=("--table", "new.parquet"))
+    assert strange.height == scored.height
+    assert strange["score"].is_between(0, 1).all()
+    assert not strange["score"].equals(scored["score"])
+
+
+def predict(job, output, **arguments):
+    running = {
+        "bank": job.start("bank", "predict", "--output", output),
+        "shop": job.start("shop", "predict", *arguments.get("shop", ())),
+    }
+    for party in running.values():
+        assert party.end() == 0, party.said
+    path = job.home("bank") / output
+    return pl.read_csv(path) if path.suffix == ".csv" else pl.read_parquet(path)
+
+
+def both_fail(job, **starts):
+    running = {party: job.start(party, *starts[party]) for party in PARTIES}
+    for party in running.values():
+        assert party.end(30) != 0
+        assert len(party.said) == 1, party.said
+    return running
+
+
+def test_contracts_that_differ(lay_out_job):
+    job = lay_out_job(PARTIES)
+    job.change("shop", "contract.yaml", seed=2, target={"type": "regression"})
+    running = both_fail(job, bank=("run",), shop=("run",))
+    for party, others in (("bank", "shop"), ("shop", "bank")):
+        error = running[party].found["error"]
+        assert error["cause"] == "ContractMismatch"
+        assert f"the contract differs from {others}'s in 2 place(s)" in error["message"]
+        assert len(error["differences"]) == 2
+        assert "table" not in error["message"]
+    assert 'target.type: ours "binary", theirs "regression"' in running["bank"].error
+    assert "seed: ours 1, theirs 2" in running["bank"].error
+
+
+def test_different_commands_and_one_sided_resume(lay_out_job):
+    job = lay_out_job(PARTIES)
+    running = both_fail(job, bank=("run",), shop=("align",))
+    assert "shop runs `tallystick align`, this side `tallystick run`" in running["bank"].error
+    job.run_all()
+    before = [job.models(party) for party in PARTIES]
+    running = both_fail(job, bank=("run", "--resume"), shop=("run",))
+    assert "this side resumes a run and shop starts a new one" in running["bank"].error
+    assert [job.models(party) for party in PARTIES] == before
+
+
+def test_resuming_different_runs_keeps_the_finished_models(lay_out_job):
+    job = lay_out_job(PARTIES)
+    job.run_all()
+    job.run_all()
+    before = job.models("bank")
+    newest = job.runs("shop")[-1]
+    newest.rename(newest.with_name("moved-away"))
+    both_fail(job, bank=("run", "--resume"), shop=("run", "--resume"))
+    assert job.models("bank") == before
+
+
+def test_an_empty_intersection(lay_out_job):
+    frames = tables(PARTIES, rows=300)
+    frames["shop"] = frames["shop"].with_columns(id=pl.lit("x") + pl.col("id"))
+    running = both_fail(lay_out_job(PARTIES, frames=frames), bank=("run",), shop=("run",))
+    for party in PARTIES:
+        assert "alignment" in running[party].error
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"y": pl.lit(1)}, "y"),
+        ({"x": pl.lit(float("inf"))}, "infinite"),
+    ],
+    ids=["constant label", "infinite numbers"],
+)
+def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job, change, words):
+    frames = tables(PARTIES, rows=300)
+    frames["bank"] = frames["bank"].with_columns(**change)
+    running = both_fail(lay_out_job(PARTIES, frames=frames), bank=("run",), shop=("run",))
+    assert words in running["bank"].error
+    assert "bank had to stop (DataError); ask them for their log" in running["shop"].error
+
+
+def test_input_errors_before_the_network_exit_with_2(lay_out_job):
+    job = lay_out_job(PARTIES)
+    job.change("bank", label="z")
+    bank = job.start("bank")
+    assert bank.end() == 2
+    assert "label column 'z' is not in the table" in bank.error
+    shop = job.start("shop", "run", "--resume")
+    assert shop.end() == 2
+    assert "start one without --resume" in shop.error
