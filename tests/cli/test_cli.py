@@ -74,7 +74,9 @@ def test_check_finds_nothing_wrong_and_then_something(lay_out_job):
     job.change("bank", label="z", tls={"ca": "ca.pem", "certificate": "own.pem", "key": "ca.pem"})
     done = call("check", *arguments)
     assert done.exit_code == 2
-    problems = " ".join(json.loads(done.stdout.splitlines()[-1]).get("problems", [done.stderr])) + done.stderr
+    (line,) = done.stdout.splitlines()
+    problems = " ".join(json.loads(line)["problems"])
+    assert done.stderr.startswith("error: 2 problem(s): ")
     assert "'z' is not in the table" in problems
     assert "tls.key" in problems
 

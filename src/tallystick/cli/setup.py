@@ -1,5 +1,6 @@
 """init, cert, check: before a job."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -7,7 +8,7 @@ import typer
 from rich.console import Console
 
 from tallystick.check import check_party_file
-from tallystick.cli.output import JsonFlag, finish, guarded
+from tallystick.cli.output import EXIT_USAGE, JsonFlag, finish, guarded
 from tallystick.config.templates import template
 from tallystick.errors import ConfigError
 from tallystick.network.certificates import write_test_certificates
@@ -62,7 +63,9 @@ def check(
         found = check_party_file(party, contract)
         finish(found, as_json=as_json, show=lambda console: _show(console, found))
         if found["problems"]:
-            raise ConfigError(f"{len(found['problems'])} problem(s): " + "; ".join(found["problems"]))
+            # The problems are in the one JSON object; a second one would hide it.
+            sys.stderr.write(f"error: {len(found['problems'])} problem(s): {'; '.join(found['problems'])}\n")
+            raise typer.Exit(EXIT_USAGE)
 
     guarded(work, as_json=as_json)
 
