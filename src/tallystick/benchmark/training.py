@@ -34,7 +34,7 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
-STALENESS = 2
+STALENESS = 4
 
 
 @dataclass(frozen=True, kw_only=True)

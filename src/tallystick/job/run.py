@@ -31,6 +31,7 @@ from tallystick.training.checkpoint import Progressed, read_tensors, write_bytes
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
 from tallystick.training.messages import CutWidth
+from tallystick.training.plan import batches_per_message
 
 
 def run_party(job: Job) -> Result:
@@ -211,7 +212,8 @@ def _rows(job: Job, keys: Keys, alignment: Alignment, channels: list[Channel]) -
 def _recorder(job: Job, rows: Aligned, channel: Channel) -> SentRecorder | None:
     if rows.fills is None or not job.contract.union.audit:
         return None
-    return SentRecorder(channel=channel, schedule=rows.schedule(job.contract))
+    size = batches_per_message(job.contract.training)
+    return SentRecorder(channel=channel, schedule=rows.schedule(job.contract), batches_per_message=size)
 
 
 def _train_label(

@@ -110,6 +110,7 @@ class SentRecorder:
 
     channel: Channel
     schedule: Schedule
+    batches_per_message: int = 1
     kept: dict[int, Tensor] = field(default_factory=dict)
 
     @property
@@ -145,11 +146,11 @@ class SentRecorder:
         """What the peer saw, step by step."""
         views = []
         for epoch in range(AUDITED_EPOCHS):
-            for batch in self.schedule.epoch(epoch):
-                if batch.step in self.kept:
-                    present_B = torch.ones(len(batch.index_B), dtype=torch.bool)
-                    received_BD = self.kept[batch.step]
-                    views.append(StepView(epoch=epoch, rows_B=batch.index_B.cpu(), own_B=present_B, received_BD=received_BD))
+            for group in self.schedule.messages(epoch, size=self.batches_per_message):
+                if group[0].step in self.kept:
+                    rows_B = torch.cat([batch.index_B for batch in group]).cpu()
+                    present_B = torch.ones(len(rows_B), dtype=torch.bool)
+                    views.append(StepView(epoch=epoch, rows_B=rows_B, own_B=present_B, received_BD=self.kept[group[0].step]))
         return views
 
 

@@ -425,6 +425,9 @@ class Network:
             ("grpc.max_send_message_length", self.limits.max_message_bytes),
             ("grpc.max_concurrent_streams", 16),
             ("grpc.so_reuseport", 0),
+            # Frames and windows of HTTP/2's defaults split a batch's message into many and stall the second in flight.
+            ("grpc.http2.max_frame_size", MEBIBYTE),
+            ("grpc.http2.lookahead_bytes", 16 * MEBIBYTE),
             ("grpc.use_local_subchannel_pool", 1),
         ]
 

@@ -1,6 +1,7 @@
 """Training as the feature party does it. Shapes: B batch, D cut width."""
 
 from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -13,7 +14,16 @@ from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
 from tallystick.training.messages import EpochVerdict
-from tallystick.training.plan import Batch, Committed, Schedule, ignore_commit, optimizer_of, staleness_of
+from tallystick.training.plan import (
+    Batch,
+    Committed,
+    Schedule,
+    batches_per_message,
+    commits,
+    ignore_commit,
+    optimizer_of,
+    staleness_of,
+)
 
 
 def train_feature_party(
@@ -31,8 +41,8 @@ def train_feature_party(
     """Train a bottom model whose output's gradients come from the label party; leaves the best weights in it.
 
     Synchronous training applies a batch's cut gradient before the next batch is embedded, so the network's weights are
-    those of training in one process. Pipelined training embeds ``staleness`` batches ahead: a gradient is taken at the
-    weights that its batch was embedded with and applied ``staleness`` steps later.
+    those of training in one process. Pipelined training embeds up to ``staleness`` batches ahead, half of them to a message:
+    a gradient is taken at the weights that its batch was embedded with and applied at most ``staleness`` steps later.
 
     Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
     formal guarantee protects; this party sees cut gradients, from which labels can be estimated.
@@ -48,15 +58,15 @@ def train_feature_party(
     last_commit = progressed.step
     while progressed.epoch < training.epochs and not progressed.stopped:
         done = progressed.step - progressed.epoch * schedule.steps_per_epoch
-        for batch in schedule.epoch(progressed.epoch, skip=done):
-            loop.forward(batch, source)
-            if last_commit and batch.step == last_commit + 1 + loop.staleness:
+        for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
+            loop.forward(group, source)
+            if last_commit and group[0].step <= last_commit + 1 + loop.staleness <= group[-1].step:
                 committed(last_commit)
-            if batch.step % training.checkpoint_every == 0 and batch.step % schedule.steps_per_epoch:
+            if commits(group, training, schedule):
                 loop.drain()
-                progressed.step = last_commit = batch.step
+                progressed.step = last_commit = group[-1].step
                 store.save(progressed, bottom, optimizer)
-            progress("training", batch.step, total)
+            progress("training", group[-1].step, total)
         loop.drain()
         send_embeddings(bottom, source, schedule.validation(), channel)
         verdict = channel.receive(EpochVerdict)
@@ -73,24 +83,28 @@ def train_feature_party(
 
 
 class _Loop:
-    """Batches in flight: embedded and sent, their gradients not yet back."""
+    """Messages in flight: their batches are embedded and sent, the gradients not yet back."""
 
     def __init__(self, bottom: nn.Module, optimizer: torch.optim.Optimizer | None, channel: Channel, *, staleness: int) -> None:
         self.bottom = bottom
         self.optimizer = optimizer
         self.channel = channel
         self.staleness = staleness
-        self._in_flight: deque[tuple[int, Tensor]] = deque()
+        self._in_flight: deque[tuple[int, list[Tensor]]] = deque()
+        self._batches_in_flight = 0
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
-    def forward(self, batch: Batch, source: Source) -> None:
-        """Embed and send a batch, then apply gradients until no more than the staleness are in flight."""
-        features = source(batch.index_B)
-        with self._stash():
-            cut_BD = self.bottom(features)
-        send_embedding(self.channel, batch.step, cut_BD)
-        self._in_flight.append((batch.step, cut_BD))
-        while len(self._in_flight) > self.staleness:
+    def forward(self, group: Sequence[Batch], source: Source) -> None:
+        """Embed and send a message's batches, then apply gradients until no more than the staleness are in flight."""
+        cuts_BD = []
+        for batch in group:
+            features = source(batch.index_B)
+            with self._stash():
+                cuts_BD.append(self.bottom(features))
+        send_embedding(self.channel, group[0].step, cuts_BD[0] if len(cuts_BD) == 1 else torch.cat(cuts_BD))
+        self._in_flight.append((group[0].step, cuts_BD))
+        self._batches_in_flight += len(cuts_BD)
+        while self._batches_in_flight > self.staleness:
             self._backward()
 
     def drain(self) -> None:
@@ -99,13 +113,16 @@ class _Loop:
             self._backward()
 
     def _backward(self) -> None:
-        step, cut_BD = self._in_flight.popleft()
-        grad_BD = receive_gradient(self.channel, step, *cut_BD.shape).to(cut_BD.device)
+        step, cuts_BD = self._in_flight.popleft()
+        self._batches_in_flight -= len(cuts_BD)
+        rows = [len(cut_BD) for cut_BD in cuts_BD]
+        grads_BD = receive_gradient(self.channel, step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
         if self.optimizer is None:
             return
-        self.optimizer.zero_grad()
-        torch.autograd.backward(cut_BD, grad_BD)
-        self.optimizer.step()
+        for cut_BD, grad_BD in zip(cuts_BD, torch.split(grads_BD, rows), strict=True):
+            self.optimizer.zero_grad()
+            torch.autograd.backward(cut_BD, grad_BD)
+            self.optimizer.step()
 
     def _stash(self) -> AbstractContextManager[object]:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""

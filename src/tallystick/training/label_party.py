@@ -16,7 +16,7 @@ from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
-from tallystick.training.plan import Batch, Committed, Schedule, ignore_commit, optimizer_of
+from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, commits, ignore_commit, optimizer_of
 
 
 def train_label_party(
@@ -54,15 +54,15 @@ def train_label_party(
         started = time.monotonic()
         done = progressed.step - progressed.epoch * schedule.steps_per_epoch
         loss_sum = torch.tensor(progressed.loss_sum, dtype=torch.float64)
-        for batch in schedule.epoch(progressed.epoch, skip=done):
-            loss_sum += _step(model, own, objective, optimizer, channels, widths, batch) * len(batch.index_B)
-            if last_commit and batch.step == last_commit + 1:
+        for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
+            loss_sum += _take_message(model, own, objective, optimizer, channels, widths, group)
+            if last_commit and group[0].step == last_commit + 1:
                 committed(last_commit)
-            if batch.step % training.checkpoint_every == 0 and batch.step % schedule.steps_per_epoch:
-                progressed.step, progressed.loss_sum = batch.step, loss_sum.item()
-                last_commit = batch.step
+            if commits(group, training, schedule):
+                progressed.step, progressed.loss_sum = group[-1].step, loss_sum.item()
+                last_commit = group[-1].step
                 store.save(progressed, model, optimizer)
-            progress("training", batch.step, total)
+            progress("training", group[-1].step, total)
         train_loss = loss_sum.item() / len(schedule.train_N)
         logits = receive_logits(model, own, schedule.validation(), channels, widths)
         validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
@@ -77,32 +77,46 @@ def train_label_party(
     return progressed
 
 
-def _step(
+def _take_message(
     model: LabelModel,
     own: Source | None,
     objective: Objective,
     optimizer: torch.optim.Optimizer | None,
     channels: Sequence[Channel],
     widths: Sequence[int],
-    batch: Batch,
+    group: Sequence[Batch],
 ) -> Tensor:
-    """One step: finish the forward pass, go back to the cut, answer, and only then update the own weights."""
-    own_B = own(batch.index_B) if own is not None else None
-    cuts_BD = [
-        receive_embedding(channel, batch.step, len(batch.index_B), width).to(batch.index_B.device).requires_grad_()
+    """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
+
+    A step finishes the forward pass and goes back to the cut. The answer leaves before the last update of the own weights, so
+    that the peers need not wait for it.
+    """
+    own_columns = [own(batch.index_B) if own is not None else None for batch in group]
+    rows = [len(batch.index_B) for batch in group]
+    device = group[0].index_B.device
+    received = [
+        torch.split(receive_embedding(channel, group[0].step, sum(rows), width).to(device), rows)
         for channel, width in zip(channels, widths, strict=True)
     ]
-    loss = objective(model(cuts_BD, own_B), batch.index_B, cuts_BD)
-    if optimizer is not None:
-        optimizer.zero_grad()
-    torch.autograd.backward(loss)
-    for channel, cut_BD in zip(channels, cuts_BD, strict=True):
-        if cut_BD.grad is None:
-            raise ConfigError(f"model.top: the loss does not depend on the cut embedding of {channel.peer}; use every input")
-        send_gradient(channel, batch.step, cut_BD.grad)
-    if optimizer is not None:
-        optimizer.step()
-    return loss.detach()
+    answers: list[list[Tensor]] = [[] for _ in channels]
+    loss_sum = torch.zeros((), device=device)
+    for number, batch in enumerate(group):
+        cuts_BD = [parts[number].detach().requires_grad_() for parts in received]
+        loss = objective(model(cuts_BD, own_columns[number]), batch.index_B, cuts_BD)
+        if optimizer is not None:
+            optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        for channel, answer, cut_BD in zip(channels, answers, cuts_BD, strict=True):
+            if cut_BD.grad is None:
+                raise ConfigError(f"model.top: the loss does not depend on the cut embedding of {channel.peer}; use every input")
+            answer.append(cut_BD.grad)
+        if batch is group[-1]:
+            for channel, answer in zip(channels, answers, strict=True):
+                send_gradient(channel, group[0].step, answer[0] if len(answer) == 1 else torch.cat(answer))
+        if optimizer is not None:
+            optimizer.step()
+        loss_sum += loss.detach() * rows[number]
+    return loss_sum
 
 
 def _judge(

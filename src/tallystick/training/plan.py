@@ -1,7 +1,8 @@
 """What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N rows, B batch."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
@@ -42,6 +43,12 @@ class Schedule:
             if number >= skip:
                 yield Batch(step=epoch * self.steps_per_epoch + number + 1, index_B=index_B)
 
+    def messages(self, epoch: int, *, size: int, skip: int = 0) -> Iterator[tuple[Batch, ...]]:
+        """The same batches, ``size`` of them to a message; skip whole messages."""
+        batches = iter(self.epoch(epoch, skip=skip))
+        while group := tuple(islice(batches, size)):
+            yield group
+
     def validation(self) -> Sequence[Tensor]:
         """The validation batches."""
         return torch.split(self.validation_N, self.batch_size) if len(self.validation_N) else ()
@@ -63,6 +70,18 @@ Committed = Callable[[int], None]
 
 def ignore_commit(step: int) -> None:
     """A Committed that goes nowhere."""
+
+
+def batches_per_message(training: Training) -> int:
+    """Batches that travel together: a message costs more than its bytes, so a long pipeline sends half of it at a time."""
+    return max(1, staleness_of(training) // 2)
+
+
+def commits(group: Sequence[Batch], training: Training, schedule: Schedule) -> bool:
+    """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch."""
+    first, last = group[0].step, group[-1].step
+    passed = last // training.checkpoint_every > (first - 1) // training.checkpoint_every
+    return passed and last % schedule.steps_per_epoch != 0
 
 
 def staleness_of(training: Training) -> int:
