@@ -34,7 +34,7 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
-STALENESS = 4
+STALENESS = 8
 
 
 @dataclass(frozen=True, kw_only=True)

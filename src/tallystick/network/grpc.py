@@ -20,6 +20,7 @@ import asyncio
 import contextlib
 import os
 import secrets
+import signal
 import struct
 import threading
 import time
@@ -174,6 +175,7 @@ class Session:
         self._network.raise_failures()
 
     def _raise_failure(self) -> None:
+        self._network.raise_interrupt()
         if self._failure is not None:
             raise self._failure
 
@@ -225,6 +227,7 @@ class Session:
         try:
             while (frame := await link.read()) is not None and self._link is link:
                 self._take(frame)
+                await self._network.delivery()
             self._detach(link, "the stream ended")
         except (grpc.RpcError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:
             self._detach(link, _reason(error))
@@ -404,6 +407,8 @@ class Network:
         self._lock = threading.Lock()
         self._last_driven = time.monotonic()
         self._spinning = False
+        self._parked: list[asyncio.Future[None]] = []
+        self._closing = False
         self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self._server: Any = None
@@ -415,6 +420,8 @@ class Network:
             except (RuntimeError, OSError) as error:
                 self._loop.close()
                 raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
+        self._interrupted = False
+        self._former_handlers = self._catch_interrupts()
         self._housekeeper = threading.Thread(target=self._keep_house, name="tallystick-network", daemon=True)
         self._housekeeper.start()
 
@@ -445,6 +452,7 @@ class Network:
             self.start(self._tick())
             told = time.monotonic()
             while missing := [peer for peer in peers if not self._sessions[peer].connected]:
+                self.raise_interrupt()
                 for peer in missing:
                     failure = self._sessions[peer]._failure
                     if failure is not None and self._turned_away is not None and isinstance(failure, PeerLost):
@@ -465,6 +473,7 @@ class Network:
         """End every session: in peace, so that both sides have every message, or with the ``reason`` why not."""
         if self._closed:
             return
+        self._closing = True
         with self.driving():
             until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
             for session in self._sessions.values():
@@ -479,7 +488,30 @@ class Network:
             while not ending.done():
                 self._loop.run_forever()
         self._housekeeper.join()
+        for number, handler in self._former_handlers.items():
+            self._loop.remove_signal_handler(number)
+            signal.signal(number, handler)
         self._loop.close()
+
+    # Interrupts: raised between turns of the loop, never within one, where they would tear a half-sent frame
+
+    def _catch_interrupts(self) -> dict[signal.Signals, Any]:
+        if threading.current_thread() is not threading.main_thread():
+            return {}
+        former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        for number in former:
+            self._loop.add_signal_handler(number, self._note_interrupt)
+        return former
+
+    def _note_interrupt(self) -> None:
+        self._interrupted = True
+        self._loop.stop()
+
+    def raise_interrupt(self) -> None:
+        """Raise KeyboardInterrupt if the operator asked for the end since the last turn."""
+        if self._interrupted and not self._closing:
+            self._interrupted = False
+            raise KeyboardInterrupt
 
     # Driving the loop
 
@@ -495,8 +527,21 @@ class Network:
             self._last_driven = time.monotonic()
             self._lock.release()
 
+    async def delivery(self) -> None:
+        """Let a waiting thread have what came before the next read is prepared: that takes time, which the peer would wait."""
+        if self._spinning:
+            self._parked.append(self._loop.create_future())
+            await self._parked[-1]
+
+    def _unpark(self) -> None:
+        for reader in self._parked:
+            if not reader.done():
+                reader.set_result(None)
+        self._parked.clear()
+
     def turn(self) -> None:
-        """Run what is ready, without waiting."""
+        """Run what is ready, without waiting; writes that were queued start before reads."""
+        self._unpark()
         self._loop.call_soon(self._loop.stop)
         self._loop.run_forever()
 
@@ -505,6 +550,7 @@ class Network:
         timer = (
             None if until is None else self._loop.call_at(self._loop.time() + max(until - time.monotonic(), 0), self._loop.stop)
         )
+        self._unpark()
         self._spinning = True
         try:
             self._loop.run_forever()
@@ -530,6 +576,7 @@ class Network:
             if time.monotonic() - self._last_driven > IDLE_S and self._lock.acquire(blocking=False):
                 try:
                     if not self._closed:
+                        self._unpark()
                         self._loop.run_forever()
                 finally:
                     self._lock.release()
