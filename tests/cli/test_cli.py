@@ -95,3 +95,12 @@ def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path, command):
     assert done.stderr.startswith("error: ")
     assert done.stderr.count("\n") == 1
     assert json.loads(done.stdout.splitlines()[-1])["error"]["type"] == "ConfigError"
+
+
+def test_check_shows_people_the_profile(lay_out_job):
+    job = lay_out_job(rows=60)
+    home = job.home("bank")
+    shown = CliRunner().invoke(app, ["check", str(home / "party.yaml"), str(home / "contract.yaml")])
+    assert shown.exit_code == 0, shown.output
+    assert "no problems" in shown.output
+    assert "noise" in shown.output  # a column of the table

@@ -213,15 +213,17 @@ class _Clock:
     """Time between the end of the warm-up and the last step."""
 
     def __init__(self, warm_up: int, last: int) -> None:
-        self._marks: dict[int, float] = {}
         self._warm_up, self._last = warm_up, last
+        self._marks: list[tuple[int, float]] = []
 
     def at(self, step: int) -> None:
-        if step in (self._warm_up, self._last):
-            self._marks[step] = time.perf_counter()
+        """Note the first step after the warm-up and the last; several steps may pass at once."""
+        if (step >= self._warm_up and not self._marks) or step == self._last:
+            self._marks.append((step, time.perf_counter()))
 
     def rate(self) -> float:
-        return (self._last - self._warm_up) / (self._marks[self._last] - self._marks[self._warm_up])
+        (first, began), (last, ended) = self._marks
+        return (last - first) / (ended - began)
 
 
 class _Data:

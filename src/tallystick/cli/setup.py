@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.table import Table
 
 from tallystick.check import check_party_file
 from tallystick.cli.output import EXIT_USAGE, JsonFlag, finish, guarded
@@ -74,10 +75,26 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     for name in ("party", "contract_hash", "table", "keys", "certificate"):
         if found.get(name):
             console.print(f"[bold]{name}[/bold]: {found[name]}")
-    for name, column in (found.get("profile") or {}).get("columns", {}).items():
-        console.print(f"  {name}: {column}", markup=False)
+    profile = found.get("profile")
+    if profile is not None:
+        columns = [name for name in profile["columns"][0] if name != "name"] if profile["columns"] else []
+        table = Table(title=", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int)))
+        for name in ("column", *columns):
+            table.add_column(name)
+        for column in profile["columns"]:
+            table.add_row(column["name"], *(_cell(column[name]) for name in columns))
+        console.print(table)
+        for name, value in profile.items():
+            if isinstance(value, dict):
+                console.print(f"{name}: {', '.join(f'{key} {_cell(part)}' for key, part in value.items())}", markup=False)
     for line in found["peers"]:
         console.print(line, markup=False)
     for line in found["warnings"]:
         console.print(f"[yellow]warning[/yellow]: {line}")
     console.print("[green]no problems[/green]" if not found["problems"] else "[red]problems[/red]")
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -420,6 +420,7 @@ class Network:
             except (RuntimeError, OSError) as error:
                 self._loop.close()
                 raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
+        self._driver = 0
         self._interrupted = False
         self._former_handlers = self._catch_interrupts()
         self._housekeeper = threading.Thread(target=self._keep_house, name="tallystick-network", daemon=True)
@@ -488,9 +489,9 @@ class Network:
             while not ending.done():
                 self._loop.run_forever()
         self._housekeeper.join()
-        for number, handler in self._former_handlers.items():
-            self._loop.remove_signal_handler(number)
-            signal.signal(number, handler)
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._former_handlers.items():
+                signal.signal(number, handler)
         self._loop.close()
 
     # Interrupts: raised between turns of the loop, never within one, where they would tear a half-sent frame
@@ -498,14 +499,13 @@ class Network:
     def _catch_interrupts(self) -> dict[signal.Signals, Any]:
         if threading.current_thread() is not threading.main_thread():
             return {}
-        former = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        for number in former:
-            self._loop.add_signal_handler(number, self._note_interrupt)
-        return former
+        return {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
 
-    def _note_interrupt(self) -> None:
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._driver != threading.get_ident() or self._closed:
+            raise KeyboardInterrupt
         self._interrupted = True
-        self._loop.stop()
+        self._loop.call_soon_threadsafe(self._loop.stop)
 
     def raise_interrupt(self) -> None:
         """Raise KeyboardInterrupt if the operator asked for the end since the last turn."""
@@ -521,9 +521,11 @@ class Network:
         if not self._lock.acquire(blocking=False):
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._lock.acquire()
+        self._driver = threading.get_ident()
         try:
             yield
         finally:
+            self._driver = 0
             self._last_driven = time.monotonic()
             self._lock.release()
 
