@@ -10,8 +10,10 @@ from tallystick.benchmark import dpauc as dpauc_benchmark
 from tallystick.benchmark import florist as florist_benchmark
 from tallystick.benchmark import lossless as lossless_benchmark
 from tallystick.benchmark import training as training_benchmark
+from tallystick.benchmark.florist_runs import Side
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
+from tallystick.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, losslessness, and the papers' tables.")
 
@@ -84,7 +86,13 @@ def private_coverage(
 def florist(
     data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
     seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
-    ratio: Annotated[list[float] | None, typer.Option(help="Share of rows that a side lacks; repeat for several.")] = None,
+    ratios: Annotated[
+        str, typer.Option(help="Shares of rows that a side lacks, with commas between; the paper's nine if empty.")
+    ] = "",
+    sides: Annotated[
+        str, typer.Option(help="Who lacks rows: labels, features, both; with commas between.")
+    ] = "labels,features,both",
+    strategies: Annotated[str, typer.Option(help="Strategies, with commas between; all if empty.")] = "",
     limit: Annotated[int | None, typer.Option(help="Read no more rows than this.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -94,10 +102,26 @@ def florist(
         found = florist_benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
-            ratios=tuple(ratio) if ratio else florist_benchmark.RATIOS,
+            ratios=_numbers(ratios) or florist_benchmark.RATIOS,
+            sides=[_side(name) for name in sides.split(",")],
+            strategies=strategies.split(",") if strategies else None,
             limit=limit,
             progress=watcher_of(Style.auto).progress,
         )
         finish(found, as_json=as_json)
 
     guarded(work, as_json=as_json)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part)
+    except ValueError:
+        raise ConfigError(f"--ratios {text}: must be numbers with commas between, such as 0.25,0.5") from None
+
+
+def _side(name: str) -> Side:
+    for side in ("labels", "features", "both"):
+        if name == side:
+            return side
+    raise ConfigError(f"--sides {name}: must be labels, features or both")
