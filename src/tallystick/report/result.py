@@ -248,7 +248,7 @@ def merge(results: Sequence[Result]) -> Result:
         evaluation=_first([result.evaluation for result in ordered]),
         versions={name: version for result in reversed(ordered) for name, version in result.versions.items()},
         sections=Sections(
-            membership=_first([result.sections.membership for result in ordered]),
+            membership=_merged_audit([result.sections.membership for result in ordered]),
             leakage=_first([result.sections.leakage for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             notes=_unique([note for result in ordered for note in result.sections.notes]),
@@ -284,6 +284,18 @@ def _merged_data(found: list[DataSummary]) -> DataSummary | None:
         rows=found[0].rows,
         columns=_unique([columns for data in found for columns in data.columns]),
         notes=_unique([note for data in found for note in data.notes]),
+    )
+
+
+def _merged_audit(found: list[Audit | None]) -> Audit | None:
+    """Each party audits what it sent: together these are all parties' views."""
+    audits = [audit for audit in found if audit is not None]
+    if not audits:
+        return None
+    return Audit(
+        summary=" ".join(_unique([audit.summary for audit in audits])),
+        defense=audits[0].defense,
+        attacks=[attack for audit in audits for attack in audit.attacks],
     )
 
 
