@@ -215,12 +215,8 @@ class Ledger:
         try:
             connection.execute("PRAGMA synchronous=EXTRA")
             connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-            except BaseException:
-                connection.execute("ROLLBACK")
-                raise
-            connection.execute("COMMIT")
+            yield connection
+            connection.execute("COMMIT")  # whatever is raised before it ends in close(), which rolls back
         except (sqlite3.Error, msgspec.DecodeError) as error:
             raise self._broken(str(error)) from error
         finally:
