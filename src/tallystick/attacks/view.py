@@ -24,6 +24,7 @@ class StepView:
         own_B: bool, whether this party has the row itself.
         received_BD: float32, what came over the wire: cut gradients (feature party) or cut embeddings (label party).
         targets_B: float32, the targets that a label party itself used in this step; None for a feature party.
+        sent_BD: float32, what this party itself sent in this step: a feature party's cut embeddings; None if not recorded.
     """
 
     epoch: int
@@ -31,6 +32,7 @@ class StepView:
     own_B: Tensor
     received_BD: Tensor
     targets_B: Tensor | None = None
+    sent_BD: Tensor | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,67 @@
+"""What a defence is: three kinds, by where the label party applies them, and what each promises.
+
+Shapes: N rows, B rows of a step's batch, D cut width (of all feature parties together), C classes.
+
+    labels -> [LabelDefense, once] -> loss + [PenaltyDefense, each step] -> cut gradient -> [GradientDefense, each step] -> wire
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tallystick.privacy.events import Event
+
+RandomBytes = Callable[[int], bytes]
+"""Gives that many cryptographically random bytes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Guarantee:
+    """What a defence promises, as data: for the ledger, the report and the docs.
+
+    Args:
+        text: one sentence; begins with "no formal guarantee" where there is none.
+        event: what one training run costs the labels; None where nothing is promised.
+    """
+
+    text: str
+    event: Event | None = None
+
+
+class LabelDefense(Protocol):
+    """Replaces labels once, before anything is trained on them: all that follows is post-processing."""
+
+    def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
+        """Give the labels to train and to validate on, of the same shape and type."""
+        ...
+
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
+        ...
+
+
+class PenaltyDefense(Protocol):
+    """Adds to the loss a measure of what the cut embeddings tell of the labels."""
+
+    def __call__(self, cut_BD: Tensor, labels_B: Tensor) -> Tensor:
+        """Give the scalar that is added to the batch's mean loss; its gradient reaches the cut embeddings alone."""
+        ...
+
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
+        ...
+
+
+class GradientDefense(Protocol):
+    """Changes a batch's cut gradients before they are sent; never gives them back unchanged without saying so."""
+
+    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Give the gradients to send."""
+        ...
+
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
+        ...
