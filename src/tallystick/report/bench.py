@@ -1,0 +1,230 @@
+"""Render a benchmark into one HTML page that needs nothing but itself: tables beside the paper's numbers, and curves.
+
+Like the report of a run the page loads nothing, runs no script, and carries what it shows as JSON.
+"""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import msgspec
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from tallystick.errors import DataError, StorageError
+from tallystick.report import charts, formats
+
+COLOURS = ("joint", "own", "other0", "other1", "other2", "muted")
+WIDTH, HEIGHT = 560, 340
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spread:
+    """A value with its interval, where there is one."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+Cell = str | bool | int | float | Spread | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Rows of cells under named columns; a column whose name begins with ``paper`` is shown as a reference."""
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise DataError(f"table {self.name!r}: a row of {len(row)} cells under {len(self.columns)} columns: {list(row)}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One line of a picture; a point whose value is None is left out."""
+
+    name: str
+    xs: Sequence[float]
+    ys: Sequence[float | None]
+
+    def points(self) -> list[tuple[float, float]]:
+        """The points that are known, in the order of their x."""
+        known = [(x, y) for x, y in zip(self.xs, self.ys, strict=True) if y is not None and math.isfinite(y)]
+        return sorted(known)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Curve:
+    """A picture of several series over one axis."""
+
+    name: str
+    x: str  # what the axes measure
+    y: str
+    series: Sequence[Series]
+    log_x: bool = False
+    log_y: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Benchmark:
+    """What a benchmark found: everything that the page shows."""
+
+    title: str
+    command: str  # that gives it again
+    tables: Sequence[Table] = ()
+    curves: Sequence[Curve] = ()
+    notes: Sequence[str] = ()  # how to read it, and what falls short
+    started: str = ""  # ISO 8601 with time zone
+    seconds: float | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)  # versions, machine, sizes
+
+
+def render_benchmark(found: Benchmark, path: str | os.PathLike[str]) -> Path:
+    """Write the page of ``found`` to ``path``, replacing what was there only once the page is complete.
+
+    Raises StorageError if the file cannot be written.
+    """
+    page, path = benchmark_html(found), Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StorageError(f"the page {path} cannot be written: {error}; make room or choose another folder") from error
+    return path
+
+
+def benchmark_html(found: Benchmark) -> str:
+    """Give the page of ``found``."""
+    template = _environment().get_template("bench.html.j2")
+    json = msgspec.json.encode(msgspec.to_builtins(found)).decode()
+    escaped = json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+    return template.render(
+        b=found,
+        css=Markup(_file("page.css")),  # noqa: S704 (our own file)
+        json=Markup(escaped),  # noqa: S704 (cannot end the script element that it stands in)
+        plots=[plot for curve in found.curves if (plot := _plot(curve)) is not None],
+        slug=lambda index: f"table-{index}",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _LogAxis(charts.Axis):
+    """An axis of powers of ten: ``low`` and ``high`` are logarithms."""
+
+    def at(self, value: float) -> float:
+        return super().at(math.log10(value))
+
+    def ticks(self, count: int = 5) -> list[charts.Tick]:
+        whole = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
+        multiples = (1.0,) if len(whole) >= count - 1 else (1.0, 2.0, 5.0)
+        values = [step * 10.0**power for power in range(math.floor(self.low), math.ceil(self.high) + 1) for step in multiples]
+        shown = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
+        return [charts.Tick(at=self.at(value), label=f"{value:g}") for value in shown]
+
+
+def _axis(values: Sequence[float], *, log: bool, start: float, end: float, tight: bool) -> charts.Axis:
+    if log:
+        logs = [math.log10(value) for value in values]
+        low, high = (min(logs), max(logs)) if tight else (math.floor(min(logs) * 3) / 3, math.ceil(max(logs) * 3) / 3)
+        return _LogAxis(low=low, high=max(high, low + 0.1), start=start, end=end)
+    if tight and max(values) > min(values):
+        return charts.Axis(low=min(values), high=max(values), start=start, end=end)
+    return charts.spanning(values, start=start, end=end)
+
+
+def _plot(curve: Curve) -> charts.Plot | None:
+    """Place a curve's known points; None where there is none."""
+    lines = [
+        (series.name, [(x, y) for x, y in series.points() if (x > 0 or not curve.log_x) and (y > 0 or not curve.log_y)])
+        for series in curve.series
+    ]
+    lines = [(name, points) for name, points in lines if points]
+    if not lines:
+        return None
+    xs, ys = ([point[i] for _, points in lines for point in points] for i in (0, 1))
+    x = _axis(xs, log=curve.log_x, start=charts.LEFT, end=WIDTH - charts.RIGHT, tight=True)
+    y = _axis(ys, log=curve.log_y, start=HEIGHT - charts.BOTTOM, end=charts.TOP, tight=False)
+    placed = []
+    for index, (name, points) in enumerate(lines):
+        places = [(x.at(a), y.at(b)) for a, b in points]
+        placed.append(
+            charts.Series(
+                name=name,
+                colour=COLOURS[index % len(COLOURS)],
+                points=places,
+                dashed=index // len(COLOURS) % 2 == 1,
+                dots=places if len(places) <= 20 else [],
+            )
+        )
+    return charts.Plot(
+        title=curve.name,
+        summary="; ".join(f"{name}: from {points[0][1]:.4g} to {points[-1][1]:.4g}" for name, points in lines),
+        width=WIDTH,
+        height=HEIGHT,
+        x=x,
+        y=y,
+        x_label=curve.x,
+        y_label=curve.y,
+        series=placed,
+        x_ticks=x.ticks(),
+    )
+
+
+def figure(value: float) -> str:
+    """A measured number: four decimals as on every page, but two significant digits where those would hide it."""
+    if not math.isfinite(value):
+        return str(value).replace("-", formats.MINUS)
+    if 0 < abs(value) < 0.01:
+        digits = 1 - math.floor(math.log10(abs(value)))
+        return f"{value:.{digits}f}".replace("-", formats.MINUS) if digits <= 8 else f"{value:.1e}"
+    return formats.number(value)
+
+
+def _cell(cell: Cell) -> str:
+    match cell:
+        case None:
+            return formats.NOTHING
+        case bool():
+            return "yes" if cell else "no"
+        case str():
+            return cell
+        case int():
+            return f"{cell:,}".replace("-", formats.MINUS)
+        case Spread():
+            return figure(cell.value)
+        case _:
+            return figure(cell)
+
+
+def _within(cell: Cell) -> str:
+    if not isinstance(cell, Spread) or cell.low is None or cell.high is None:
+        return ""
+    return f"{figure(cell.low)} to {figure(cell.high)}"
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(duration=formats.duration, moment=formats.moment, cell=_cell, within=_within)
+    # charts.html.j2 names these in macros that this page does not call.
+    environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent)
+    environment.tests["figure"] = lambda cell: not isinstance(cell, str | bool)
+    return environment
+
+
+def _file(name: str) -> str:
+    return (resources.files("tallystick.report") / name).read_text(encoding="utf-8")
