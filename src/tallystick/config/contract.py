@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from tallystick.config.defense import DefenseEntry, defense_problems
 from tallystick.config.reading import Count, Model, Name, NonNegative, Positive, Problems, Share, Text, read_yaml, shown, validate
 
 Role = Literal["label", "feature", "helper"]
@@ -164,13 +165,20 @@ class Contract(Model):
     split: Split = Field(default_factory=Split, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
     training: Training = Field(default_factory=Training, description="how the network is trained")
+    defense: tuple[DefenseEntry, ...] = Field(
+        default=(), description="how the label party defends its labels: a list of methods, each with its own keys"
+    )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="what is measured")
     network: Network = Field(default_factory=Network, description="when a peer counts as lost")
     seed: int = Field(default=1, strict=True, ge=0, lt=1 << 63, description="seed of everything random that the parties share")
 
     @model_validator(mode="after")
     def _cross_checks(self) -> "Contract":
-        Problems.raise_any(_party_problems(self) + _value_problems(self))
+        Problems.raise_any(
+            _party_problems(self)
+            + _value_problems(self)
+            + defense_problems(self.defense, self.target.type, self.alignment.method)
+        )
         return self
 
     @property

@@ -145,7 +145,7 @@ for _tag, _pattern, _first in (
 def _lines(model: type[Model], error: ValidationError) -> list[str]:
     lines = []
     for problem in error.errors():
-        key = redacted(".".join(str(step) for step in problem["loc"] if step != "[key]"))
+        key = redacted(".".join(str(step) for step in _keys(model, problem["loc"])))
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, Problems):
             lines += [f"{key}.{line}" if key else line for line in cause.problems]
@@ -176,6 +176,7 @@ _TYPES = {
     "tuple_type": "must be a list, such as [a, b]",
     "dict_type": "must be a mapping of `key: value`",
     "model_type": "must be a mapping of `key: value`",
+    "model_attributes_type": "must be a mapping of `key: value`",
     "string_too_short": "must not be empty",
 }
 _RANGES = {
@@ -205,6 +206,10 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
         return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
     if kind == "value_error":
         return str(context["error"])
+    if kind == "union_tag_invalid":
+        return f"{context['discriminator']} must be one of {context['expected_tags']}".replace("'", "")
+    if kind == "union_tag_not_found":
+        return f"{context['discriminator']} is missing".replace("'", "")
     return message[:1].lower() + message[1:]
 
 
@@ -215,10 +220,27 @@ def _model_at(model: type[Model], path: tuple[int | str, ...]) -> type[Model] | 
         if isinstance(current, type) and issubclass(current, Model):
             field = current.model_fields.get(str(step))
             current = _required(field.annotation) if field else None
+        elif member := _tagged(current, step):
+            current = member
         else:
             arguments = get_args(current)
             current = _required(arguments[-1] if get_origin(current) is dict else arguments[0]) if arguments else None
     return current if isinstance(current, type) and issubclass(current, Model) else None
+
+
+def _tagged(union: Any, tag: int | str) -> type[Model] | None:
+    """Find the model of a tagged union whose ``method`` is ``tag``."""
+    if get_origin(union) is not Annotated:
+        return None
+    members = [member for member in get_args(get_args(union)[0]) if issubclass(member, Model)]
+    return next((member for member in members if tag in get_args(member.model_fields["method"].annotation)), None)
+
+
+def _keys(model: type[Model], path: tuple[int | str, ...]) -> list[int | str]:
+    """Leave out of a problem's path what is no key of the file: pydantic's own words, and the tags of tagged unions."""
+    steps = [step for step in path if step != "[key]"]
+    tags = [index for index in range(1, len(steps)) if isinstance(steps[index - 1], int) and isinstance(steps[index], str)]
+    return [step for index, step in enumerate(steps) if index not in tags or _model_at(model, path[:index]) is not None]
 
 
 def _required(annotation: Any) -> Any:
