@@ -62,8 +62,8 @@ def test_numbers_are_shown_with_their_intervals_and_small_ones_keep_digits():
 
 @pytest.mark.parametrize(
     ("value", "shown"),
-    [(0.5, "0.5000"), (0.0123, "0.0123"), (0.00123, "0.0012"), (-0.000041, MINUS + "0.000041"), (0.0, "0.0000"), (1e-12, "1.0e-12"),
-     (12.345, "12.35"), (float("nan"), "nan"), (float("-inf"), MINUS + "inf")],
+    [(0.5, "0.5000"), (0.0123, "0.0123"), (0.00123, "0.0012"), (-0.000041, MINUS + "0.000041"), (0.0, "0.0000"),
+     (1e-12, "1.0e-12"), (12.345, "12.35"), (float("nan"), "nan"), (float("-inf"), MINUS + "inf")],
 )  # fmt: skip
 def test_figure(value, shown):
     assert figure(value) == shown

@@ -5,8 +5,9 @@
 that the paper's tables use, 0.5. Runs of several calls (say, one per seed) can be joined: ``report_of(runs, data=...)``.
 """
 
+import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from tallystick.benchmark import florist_paper as paper
 from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
 from tallystick.benchmark.florist_runs import Job, Membership, Setting, Side, Trained
+from tallystick.benchmark.sweep_log import SweepLog
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import LogitShift, When
@@ -66,6 +68,15 @@ class Run:
     auc: float
     ace: float
     attacks: dict[str, dict[str, Any]]  # "label party/spectral" -> figures
+    seconds: float = 0.0  # of training and attacks; variants that share a training count it once
+
+    @property
+    def key(self) -> "Key":
+        """What tells this run from the others of a sweep."""
+        return self.side, self.strategy, self.ratio, self.seed
+
+
+Key = tuple[str, str, float, int]
 
 
 def run(
@@ -78,6 +89,8 @@ def run(
     setting: Setting | None = None,
     min_count: int = 10,
     limit: int | None = None,
+    log: Path | None = None,
+    resume: bool = False,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
     """Run the sweep on one thread.
@@ -91,40 +104,40 @@ def run(
         setting: model and optimiser.
         min_count: training rows that a category needs for a code of its own.
         limit: read no more rows than this.
-        progress: called after every training run.
+        log: where every finished run is kept as it comes; nowhere if left out.
+        resume: take the runs that ``log`` already holds from there.
+        progress: called after every run.
 
     Raises:
-        ConfigError: an unknown strategy or a ratio outside (0, 1).
+        ConfigError: an unknown strategy, a ratio outside (0, 1), or a log of another sweep.
         DataError: the file is not in Kaggle's format.
     """
     setting = setting or Setting()
     _check(ratios, strategies)
     table = read_clicks(data, limit=limit)
+    about = {"name": table.name, "rows": table.frame.height, "min_count": min_count, **setting.facts()}
+    kept = None if log is None else SweepLog(log, setting=about, resume=resume)
+    known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [Run(**each)]}
     runs: list[Run] = []
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the layers are too small for more
     try:
         for index, seed in enumerate(seeds):
             clicks = prepare(table, seed=seed, min_count=min_count)
-            for done, found in enumerate(_runs(clicks, setting, seed, ratios, sides, strategies)):
+            for done, found in enumerate(_runs(clicks, setting, seed, ratios, sides, strategies, known)):
                 runs.append(found)
+                if kept is not None and found.key not in known:
+                    kept.add(found.__dict__)
                 progress(
                     f"seed {seed} ({index + 1} of {len(seeds)}): {found.side} {found.strategy} at {found.ratio:g}", done + 1, 0
                 )
     finally:
         torch.set_num_threads(threads)
-    about = {
-        "name": table.name,
-        "rows": table.frame.height,
+    about |= {
         "training_rows": len(clicks.training),
         "test_rows": len(clicks.test),
         "positive_rate": float(clicks.training_labels_N.mean()),
-        "min_count": min_count,
         "batch_size": setting.batch(len(clicks.training)),
-        "epochs": setting.epochs,
-        "learning_rate": setting.learning_rate,
-        "ace_bins": setting.bins,
-        "planted": setting.planted,
     }
     return report_of(runs, data=about)
 
@@ -148,23 +161,28 @@ def _runs(
     ratios: Sequence[float],
     sides: Sequence[Side],
     strategies: Sequence[str] | None,
+    known: Mapping[Key, Run],
 ) -> Iterator[Run]:
+    """Give every run of a seed, in the same order however many of them are known from before."""
     rows = len(clicks.training)
     everything = torch.ones(rows, dtype=torch.bool)
     whole = Membership(has_labels_U=everything, has_features_U=everything)
-    full = Trained(Job(membership=whole, rows=torch.arange(rows)), clicks, setting, seed=seed, record=False).utility()
+    full = _Baseline("baseline-full", Job(membership=whole, rows=torch.arange(rows)), clicks, setting, seed)
     for ratio in ratios:
         for side in sides:
-            attacked = ratio == ATTACKED_RATIO
             members = Membership.of(side, rows=rows, ratio=ratio, seed=seed)
             shared = torch.nonzero(members.has_labels_U & members.has_features_U).squeeze(1)
-            partial = Trained(Job(membership=members, rows=shared), clicks, setting, seed=seed, record=False).utility()
-            for name, figures in (("baseline-full", full), ("baseline-partial", partial)):
-                yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks={}, **figures)
+            partial = _Baseline("baseline-partial", Job(membership=members, rows=shared), clicks, setting, seed)
+            yield from (baseline.run(side, ratio, known) for baseline in (full, partial))
             asked = (*STRATEGIES[side], *EXTRAS[side]) if strategies is not None else STRATEGIES[side]
             chosen = [name for name in asked if name not in BASELINES and (strategies is None or name in strategies)]
+            attacked = ratio == ATTACKED_RATIO
             cached: dict[str, tuple[Trained, dict[str, dict[str, Any]]]] = {}
             for name in sorted(chosen):  # variants that differ at prediction only come next to each other
+                if (found := known.get((side, name, ratio, seed))) is not None:
+                    yield found
+                    continue
+                started = time.perf_counter()
                 job, undo = _job(name, side, members, clicks)
                 key = repr((job.labels, job.features, job.redraw, job.shift))
                 if key not in cached:
@@ -172,7 +190,27 @@ def _runs(
                     trained = Trained(job, clicks, setting, seed=seed, record=attacked)
                     cached[key] = (trained, _leaks(trained, side) if attacked else {})
                 trained, attacks = cached[key]
-                yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, **trained.utility(undo))
+                figures = trained.utility(undo)
+                seconds = time.perf_counter() - started
+                yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, seconds=seconds, **figures)
+
+
+class _Baseline:
+    """A baseline that is trained when its figures are first needed."""
+
+    def __init__(self, name: str, job: Job, clicks: ClickData, setting: Setting, seed: int) -> None:
+        self.name, self.job, self.clicks, self.setting, self.seed = name, job, clicks, setting, seed
+        self._figures: dict[str, float] = {}
+
+    def run(self, side: Side, ratio: float, known: Mapping[Key, Run]) -> Run:
+        """The run at this side and ratio; the full baseline's is the same at all of them."""
+        if (found := known.get((side, self.name, ratio, self.seed))) is not None:
+            return found
+        started = time.perf_counter()
+        if not self._figures:
+            self._figures = Trained(self.job, self.clicks, self.setting, seed=self.seed, record=False).utility()
+        seconds = time.perf_counter() - started
+        return Run(side=side, strategy=self.name, ratio=ratio, seed=self.seed, attacks={}, seconds=seconds, **self._figures)
 
 
 def _leaks(trained: Trained, side: Side) -> dict[str, dict[str, Any]]:
@@ -234,6 +272,7 @@ def report_of(runs: Sequence[Run], *, data: dict[str, Any]) -> dict[str, Any]:
         "data": data,
         "seeds": sorted({each.seed for each in runs}),
         "ratios": sorted({each.ratio for each in runs}),
+        "seconds": sum(each.seconds for each in runs),
         "runs": [each.__dict__ for each in runs],
         "summaries": summaries,
         "tables": _tables(by_key, data["name"]),

@@ -55,6 +55,20 @@ class Setting:
         """Rows of a batch."""
         return self.batch_size or min(8192, max(16, 2 ** round(log2(rows / self.updates_per_epoch))))
 
+    def facts(self) -> dict[str, Any]:
+        """Everything that a run's figures depend on, as plain data."""
+        return {
+            "epochs": self.epochs,
+            "learning_rate": self.learning_rate,
+            "updates_per_epoch": self.updates_per_epoch,
+            "fixed_batch_size": self.batch_size,
+            "hidden": list(self.hidden),
+            "cut_after": self.cut_after,
+            "embedding_width": self.embedding_width,
+            "ace_bins": self.bins,
+            "planted": self.planted,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Membership:
