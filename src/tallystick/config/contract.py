@@ -168,6 +168,11 @@ class Contract(Model):
     defense: tuple[DefenseEntry, ...] = Field(
         default=(), description="how the label party defends its labels: a list of methods, each with its own keys"
     )
+    audit: bool = Field(
+        default=False,
+        strict=True,
+        description="the label party records what it sends and receives at the cut, and attacks it for labels after training",
+    )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="what is measured")
     network: Network = Field(default_factory=Network, description="when a peer counts as lost")
     seed: int = Field(default=1, strict=True, ge=0, lt=1 << 63, description="seed of everything random that the parties share")
@@ -298,6 +303,9 @@ def _value_problems(contract: Contract) -> list[str]:
             problems.append(
                 "split.method = time: times of absent rows are unknown on a union; use hash, or align by intersection"
             )
+    if contract.audit and target.type == "regression":
+        problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
+    problems += _filled_label_problems(contract)
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     if network.heartbeat_s >= network.deadline_s:
@@ -305,6 +313,18 @@ def _value_problems(contract: Contract) -> list[str]:
             f"network.heartbeat_s = {network.heartbeat_s:g}: must be below network.deadline_s = {network.deadline_s:g}"
         )
     return problems
+
+
+def _filled_label_problems(contract: Contract) -> list[str]:
+    """On a union, gradient defences and penalties hide the filled targets too, so these must be classes."""
+    if contract.alignment.method == "intersection" or contract.union.labels != "neighbors":
+        return []
+    return [
+        f"defense.{number}.method = {entry.method}: union.labels = neighbors fills one half where neighbours are tied, "
+        "which is no class; choose another fill, such as random-pred"
+        for number, entry in enumerate(contract.defense)
+        if entry.method in ("marvell", "distance-correlation")
+    ]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:
