@@ -15,19 +15,11 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from tallystick.attacks.discriminator import LearnedDiscriminator
+from tallystick.attacks.matrix import top_direction
 from tallystick.attacks.view import Attack, Scores, StepView, View, scored, scored_rows
 from tallystick.errors import ConfigError
 
 TINY = torch.finfo(torch.float32).tiny
-
-
-def _top_direction(matrix_BD: Tensor) -> Tensor:
-    """Top right-singular vector; by the smaller Gram matrix, in float64."""
-    matrix_BD = matrix_BD.double()
-    wide = matrix_BD.shape[0] < matrix_BD.shape[1]
-    gram = matrix_BD @ matrix_BD.T if wide else matrix_BD.T @ matrix_BD
-    vector: Tensor = torch.linalg.eigh(gram).eigenvectors[:, -1]
-    return normalize(matrix_BD.T @ vector, dim=0) if wide else vector
 
 
 def _standardised(matrix_BD: Tensor) -> Tensor:
@@ -66,7 +58,7 @@ class SpectralMembership:
         if step.targets_B is not None and self.label_scale > 0:
             label_B = (step.targets_B.double() - step.targets_B.double().mean()) * self.label_scale
             features_BD = torch.cat([features_BD, label_B[:, None]], dim=1)
-        projection_B = features_BD @ _top_direction(features_BD)
+        projection_B = features_BD @ top_direction(features_BD)
         return projection_B if self.signed else -projection_B.abs()
 
 
@@ -76,7 +68,7 @@ def _oriented_cosine(grad_BD: Tensor) -> Tensor:
     A cut gradient is (p - y) times the top model's slope at that row. Slopes are much alike, so the sign of the cosine tells
     the labels apart; residuals of a fitted model add up to 0, so the rarer label has the longer gradients.
     """
-    cosine_B = cosine_similarity(grad_BD.double(), _top_direction(grad_BD)[None, :], dim=1)
+    cosine_B = cosine_similarity(grad_BD.double(), top_direction(grad_BD)[None, :], dim=1)
     return cosine_B if (cosine_B > 0).double().mean() <= 0.5 else -cosine_B
 
 

@@ -1,9 +1,9 @@
 """View: all that one party received in a run, which is what an attacker in its seat has.
 
-Shapes: B rows of a step's batch, D cut width, N scored rows.
+Shapes: B rows of a step's batch, D cut width, N scored rows, C classes, H hint rows of a step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
@@ -37,25 +37,64 @@ class StepView:
 
 @dataclass(frozen=True, kw_only=True)
 class View:
-    """One party's view of a run: its steps in order, and the rows whose presence at the other side it knows anyhow.
+    """One party's view of a run: its steps in order, and what it knows anyhow.
 
     A party knows that the other side has every row of the union that it lacks itself, and that the other side lacks the
-    dummy rows that it planted; ``known_absent`` lists the latter. No one else's labels and no truth are in here.
+    dummy rows that it planted. It may know a few labels. No other labels and no truth are in here.
+
+    Args:
+        received: what came over the wire.
+        steps: at least one.
+        known_present: int64 rows, besides those that this party lacks itself.
+        known_absent: int64 rows, the planted ones.
+        known_labels: per step int64 (B,), the class of each row whose label the attacker knows in that step, -1 for the rest.
+        clean_hints: per step (H, D), the gradients before any defence of the step's rows with a known label, in their order:
+            what Marvell's evaluation grants its attacker. None: it has only what it received.
+        classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is the positive one.
     """
 
     received: Received
     steps: tuple[StepView, ...]
-    known_present: Tensor | None = None  # int64 rows, besides those that this party lacks
-    known_absent: Tensor | None = None  # int64 rows
+    known_present: Tensor | None = None
+    known_absent: Tensor | None = None
+    known_labels: tuple[Tensor, ...] | None = None
+    clean_hints: tuple[Tensor, ...] | None = None
+    classes: int = 2
 
     def __post_init__(self) -> None:
         if not self.steps:
             raise DataError("attack: the view holds no step; record at least one step of the run")
+        for name, told in (("known_labels", self.known_labels), ("clean_hints", self.clean_hints)):
+            if told is not None and len(told) != len(self.steps):
+                raise DataError(f"attack: {name} has {len(told)} entries for {len(self.steps)} steps; give one per step")
 
     @property
     def rows(self) -> int:
         """One more than the greatest row number seen."""
         return 1 + max(int(step.rows_B.max()) for step in self.steps)
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """The epochs that have steps in this view, in order."""
+        return tuple(sorted({step.epoch for step in self.steps}))
+
+    def epoch(self, epoch: int) -> "View":
+        """Keep one epoch's steps, with what is known in them. Raises DataError if it has none."""
+        kept = [index for index, step in enumerate(self.steps) if step.epoch == epoch]
+        if not kept:
+            raise DataError(f"attack: the view holds no step of epoch {epoch}; it has epochs {list(self.epochs)}")
+        return replace(
+            self,
+            steps=tuple(self.steps[index] for index in kept),
+            known_labels=None if self.known_labels is None else tuple(self.known_labels[index] for index in kept),
+            clean_hints=None if self.clean_hints is None else tuple(self.clean_hints[index] for index in kept),
+        )
+
+    def known_label(self, index: int) -> Tensor:
+        """Give the known classes of a step's rows, int64 (B,), -1 where the label is unknown."""
+        if self.known_labels is None:
+            return torch.full_like(self.steps[index].rows_B, -1)
+        return self.known_labels[index]
 
     def known(self) -> Tensor:
         """Give 1 per row known to be present at the other side, -1 for absent, 0 for unknown; int8, length ``rows``."""
@@ -74,11 +113,14 @@ class Scores:
 
     Args:
         rows: per group, int64, the rows that are scored.
-        values: per group, float64, a score per row: the higher, the more the attacker thinks the row is real at the other side.
+        values: per group, float64, a score per row: the higher, the more the attacker thinks the row is real at the other side,
+            or positive; for several classes (N, C), a score per row and class.
+        named: whether column c stands for class c; if not, columns are clusters that the attacker could not name.
     """
 
     rows: tuple[Tensor, ...]
     values: tuple[Tensor, ...]
+    named: bool = True
 
 
 class Attack(Protocol):

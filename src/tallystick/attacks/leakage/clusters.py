@@ -1,0 +1,49 @@
+"""Cluster assignment: as many clusters as classes, and the smaller one is the rarer class.
+
+Shapes: B rows of a step's batch, D columns, N rows of a run, C classes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from tallystick.attacks.leakage.seen import last_sightings, matrices, per_step, whole_run
+from tallystick.attacks.matrix import k_means
+from tallystick.attacks.view import Received, Scores, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterAttack:
+    """Split rows into as many clusters as there are classes by k-means; of two, the smaller is positive. Hard guesses.
+
+    FedAds, section 5.2.1, attack (2), whose clustering algorithm is not named; several classes: Sun et al., appendix E. Knows
+    no label, only that positives are the rarer class. With several classes the clusters stay unnamed, and the judge names them
+    as fits best: more than the attacker can.
+
+    Args:
+        target: what is read: own cut embeddings, or cut gradients.
+        scope: "run" clusters every row's last sighting at once, as FedAds does; "batch" clusters each batch by itself.
+    """
+
+    target: Received
+    scope: Literal["batch", "run"] = "run"
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score rows 0 or 1, or one column per cluster; ``generator`` draws starts. Equal rows share a cluster: a guess."""
+        named = view.classes == 2
+        if self.scope == "run":
+            rows, x_ND = last_sightings(view, self.target)
+            return whole_run(view, rows, _assign(x_ND, view.classes, generator), named=named)
+        values = [_assign(x_BD, view.classes, generator) for x_BD in matrices(view, self.target)]
+        return per_step(view, values, named=named)
+
+
+def _assign(x_ND: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+    cluster_N = k_means(x_ND, classes, generator=generator)
+    if classes > 2:
+        return one_hot(cluster_N, classes).double()
+    ones = int(cluster_N.sum())
+    return (cluster_N if 2 * ones <= len(cluster_N) else 1 - cluster_N).double()

@@ -1,0 +1,60 @@
+"""The direction of a cut gradient, compared with that of rows whose label the attacker knows.
+
+Shapes: B rows of a step's batch, D cut width, H hint rows of a step, C classes.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tallystick.attacks.leakage.seen import matrices, per_step
+from tallystick.attacks.view import Scores, View
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionAttack:
+    """The more a row's cut gradient points the way of a known positive row's, the more likely it is positive.
+
+    Li et al. 2022 (Marvell), section 3.2. Reads cut gradients and knows a few labels in every batch (View.known_labels), and of
+    these rows the undefended gradients if View.clean_hints has them, as in Marvell's evaluation. Several hints are averaged as
+    unit vectors, hence the score is the mean cosine with them: under noise a mean is steadier than a maximum. Several classes:
+    one score per class, from that class's hints. A batch without a hint is scored 0 throughout, a class without one -1: a guess.
+
+    Args:
+        measure: "cosine", or "inner" product, which adds the gradient's length.
+    """
+
+    measure: Literal["cosine", "inner"] = "cosine"
+
+    def __post_init__(self) -> None:
+        if self.measure not in ("cosine", "inner"):
+            raise ConfigError(f'direction attack: measure={self.measure!r}; expected "cosine" or "inner"')
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score every batch by itself; no randomness is used. A zero gradient has cosine 0 with every hint."""
+        scores = []
+        for index, grad_BD in enumerate(matrices(view, "cut_gradient")):
+            label_B = view.known_label(index)
+            told_B = label_B >= 0
+            hint_HD = grad_BD[told_B] if view.clean_hints is None else view.clean_hints[index].double()
+            towards_BD = normalize(grad_BD, dim=1, eps=TINY) if self.measure == "cosine" else grad_BD
+            classes = range(1, 2) if view.classes == 2 else range(view.classes)
+            score_BC = torch.stack(
+                [_along(towards_BD, hint_HD[label_B[told_B] == c], absent=0.0 if view.classes == 2 else -1.0) for c in classes],
+                dim=1,
+            )
+            scores.append(score_BC.squeeze(1) if view.classes == 2 else score_BC)
+        return per_step(view, scores)
+
+
+TINY = torch.finfo(torch.float64).tiny
+
+
+def _along(towards_BD: Tensor, hint_HD: Tensor, *, absent: float) -> Tensor:
+    if not len(hint_HD):
+        return torch.full((len(towards_BD),), absent, dtype=torch.float64)
+    return towards_BD @ normalize(hint_HD, dim=1, eps=TINY).mean(dim=0)

@@ -1,0 +1,144 @@
+"""Which labels an attacker is told: drawn from the truth by the audit, and put into the view, before the attack sees it.
+
+Shapes: N rows of the run, B rows of a step's batch.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tallystick.attacks.view import View
+from tallystick.errors import ConfigError
+
+
+class Knowledge(Protocol):
+    """Decides which labels the attacker knows."""
+
+    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+        """Put the known labels, and no others, into the view."""
+        ...
+
+    def describe(self) -> str:
+        """Say in a few words what the attacker knows, for reports."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoLabels:
+    """No label at all."""
+
+    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
+        """Leave the view as it is."""
+        return view
+
+    def describe(self) -> str:
+        """Say so."""
+        return "no label"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HintsPerBatch:
+    """In every batch, some random rows of each class that is looked for: the positive one, or each of several.
+
+    A batch with fewer such rows gives all it has, and then has none left to judge: the judge skips it and counts it.
+
+    Args:
+        count: hints per batch and class, at least 1.
+    """
+
+    count: int = 1
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise ConfigError(f"hints per batch: count={self.count}; expected at least 1")
+
+    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+        """Draw hints for every step by itself."""
+        known = []
+        for step in view.steps:
+            truth_B = labels_N[step.rows_B]
+            label_B = torch.full_like(step.rows_B, -1)
+            for value in range(1 if view.classes == 2 else 0, view.classes):
+                label_B[_some(truth_B == value, self.count, rng)] = value
+            known.append(label_B)
+        return replace(view, known_labels=tuple(known))
+
+    def describe(self) -> str:
+        """Say how many."""
+        return f"{self.count} label{'s' if self.count > 1 else ''} in every batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class FewLabels:
+    """The labels of a few random rows, equally many of each class, known in every step; at most half of a class's rows.
+
+    Args:
+        count: labels in all, at least one per class.
+    """
+
+    count: int = 40
+
+    def __post_init__(self) -> None:
+        if self.count < 2:
+            raise ConfigError(f"few labels: count={self.count}; expected at least one per class")
+
+    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+        """Draw rows once."""
+        if self.count < view.classes:
+            raise ConfigError(f"few labels: count={self.count}; expected at least one for each of {view.classes} classes")
+        seen_N = _seen(view)
+        chosen = []
+        for value in range(view.classes):
+            of_class_N = seen_N & (labels_N[: view.rows] == value)
+            share = self.count // view.classes + (value < self.count % view.classes)
+            chosen.append(_some(of_class_N, min(share, int(of_class_N.sum()) // 2), rng))
+        return _told(view, torch.cat(chosen), labels_N)
+
+    def describe(self) -> str:
+        """Say how many."""
+        return f"{self.count} labels"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShareOfLabels:
+    """The labels of a random share of all rows, known in every step: far more than an attacker has.
+
+    Args:
+        share: in (0, 1).
+    """
+
+    share: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share < 1:
+            raise ConfigError(f"share of labels: share={self.share}; expected a number in (0, 1)")
+
+    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+        """Draw rows once."""
+        seen_N = _seen(view)
+        return _told(view, _some(seen_N, round(self.share * int(seen_N.sum())), rng), labels_N)
+
+    def describe(self) -> str:
+        """Say how many."""
+        return f"{self.share:.0%} of all labels"
+
+
+def _seen(view: View) -> Tensor:
+    seen_N = torch.zeros(view.rows, dtype=torch.bool)
+    for step in view.steps:
+        seen_N[step.rows_B] = True
+    return seen_N
+
+
+def _some(wanted_N: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+    candidates = torch.nonzero(wanted_N).squeeze(1).numpy()
+    return torch.from_numpy(rng.choice(candidates, size=min(count, len(candidates)), replace=False))
+
+
+def _told(view: View, rows: Tensor, labels_N: Tensor) -> View:
+    known_N = torch.full((view.rows,), -1, dtype=torch.int64)
+    known_N[rows] = labels_N[rows]
+    return replace(view, known_labels=tuple(known_N[step.rows_B] for step in view.steps))

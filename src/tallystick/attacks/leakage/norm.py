@@ -1,0 +1,27 @@
+"""The length of a cut gradient.
+
+Shapes: B rows of a step's batch, D cut width.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.leakage.seen import binary_only, matrices, per_step
+from tallystick.attacks.view import Scores, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormAttack:
+    """The longer a row's cut gradient, the more likely the row is positive.
+
+    Li et al. 2022 (Marvell), section 3.1; FedAds, section 5.2.1, attack (1): where positives are rare, a model is less sure of
+    their label than of a negative row's. Reads cut gradients, knows no label. Binary targets only.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score every batch by itself; no randomness is used. Zero or equal gradients get equal scores, which is a guess."""
+        binary_only(view, "norm attack", "direction or clusters")
+        norms: list[Tensor] = [torch.linalg.vector_norm(grad_BD, dim=1) for grad_BD in matrices(view, "cut_gradient")]
+        return per_step(view, norms)

@@ -1,0 +1,81 @@
+"""What an attack reads of each step, checked: a broken view is an error, never a low score.
+
+Shapes: B rows of a step's batch, D cut width, N rows scored over a whole run, C classes.
+"""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.view import Received, Scores, View
+from tallystick.errors import ConfigError, DataError
+
+
+def matrices(view: View, target: Received) -> Iterator[Tensor]:
+    """Give each step's cut gradients or own cut embeddings, float64 (B, D).
+
+    Raises DataError, naming the step, if they are missing, are no matrix with a row per example, or are not all finite.
+    """
+    if view.received != "cut_gradient":
+        raise DataError(f"label attack: the view's owner received {view.received}; only a feature party's view is attacked")
+    for index, step in enumerate(view.steps):
+        name = f"label attack: step {index} of the view (epoch {step.epoch})"
+        matrix_BD = step.received_BD if target == "cut_gradient" else step.sent_BD
+        if matrix_BD is None or matrix_BD.numel() == 0:
+            raise DataError(f"{name} holds no {target}s; record them, or leave out the attacks that read them")
+        if matrix_BD.ndim != 2 or len(matrix_BD) != len(step.rows_B):
+            raise DataError(f"{name} has {target}s of shape {tuple(matrix_BD.shape)} for {len(step.rows_B)} rows")
+        if not bool(torch.isfinite(matrix_BD).all()):
+            raise DataError(f"{name} holds a {target} that is NaN or infinite; training diverged or the record is damaged")
+        yield matrix_BD.double()
+
+
+def last_sightings(view: View, target: Received) -> tuple[Tensor, Tensor]:
+    """Give the rows seen, in order, and each one's last cut embedding or cut gradient, float64 (N, D).
+
+    Cut gradients are divided by their batch's root mean square, since their length shrinks as training goes on.
+    """
+    last_ND, seen_N = torch.zeros(0, 0), torch.zeros(view.rows, dtype=torch.bool)
+    for step, matrix_BD in zip(view.steps, matrices(view, target), strict=True):
+        if not len(last_ND):
+            last_ND = torch.zeros(view.rows, matrix_BD.shape[1])
+        if matrix_BD.shape[1] != last_ND.shape[1]:
+            raise DataError(f"label attack: {target}s of width {matrix_BD.shape[1]} follow some of width {last_ND.shape[1]}")
+        if target == "cut_gradient":
+            matrix_BD = matrix_BD / matrix_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float64).tiny)
+        last_ND[step.rows_B], seen_N[step.rows_B] = matrix_BD.float(), True
+    rows = torch.nonzero(seen_N).squeeze(1)
+    return rows, last_ND[rows].double()
+
+
+def known_rows(view: View) -> Tensor:
+    """Give the class of every row whose label the attacker knows in some step, -1 for the rest; int64, length ``view.rows``."""
+    known_N = torch.full((view.rows,), -1, dtype=torch.int64)
+    for index, step in enumerate(view.steps):
+        label_B = view.known_label(index)
+        told_B = label_B >= 0
+        known_N[step.rows_B[told_B]] = label_B[told_B]
+    return known_N
+
+
+def per_step(view: View, values: Sequence[Tensor], *, named: bool = True) -> Scores:
+    """Make Scores of one value (or one per class) per row and step, without the rows whose label the attacker knows there."""
+    keep = [view.known_label(index) < 0 for index in range(len(view.steps))]
+    return Scores(
+        rows=tuple(step.rows_B[keep_B] for step, keep_B in zip(view.steps, keep, strict=True)),
+        values=tuple(value[keep_B].double() for value, keep_B in zip(values, keep, strict=True)),
+        named=named,
+    )
+
+
+def whole_run(view: View, rows: Tensor, values: Tensor, *, named: bool = True) -> Scores:
+    """Make Scores of one group of rows, without those whose label the attacker knows in any step."""
+    keep_N = known_rows(view)[rows] < 0
+    return Scores(rows=(rows[keep_N],), values=(values[keep_N].double(),), named=named)
+
+
+def binary_only(view: View, attack: str, instead: str) -> None:
+    """Raise ConfigError if the target has more than two classes."""
+    if view.classes != 2:
+        raise ConfigError(f"{attack}: the target has {view.classes} classes and this attack tells two apart; use {instead}")

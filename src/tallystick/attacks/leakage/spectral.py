@@ -1,0 +1,57 @@
+"""The spectral attack: how far a row lies along its batch's top singular direction.
+
+Shapes: B rows of a step's batch, D columns.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.leakage.seen import binary_only, matrices, per_step
+from tallystick.attacks.matrix import top_direction, two_means_cut
+from tallystick.attacks.view import Received, Scores, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpectralAttack:
+    """Projection of a row, less the batch's mean, on the batch's top right-singular vector.
+
+    Sun et al. (label leakage from the forward embedding), section 5 and Algorithm 1, after Tran et al. 2018. Knows no label, only
+    that positives are the rarer class. Binary targets only.
+
+    Args:
+        target: what is read: own cut embeddings, or cut gradients.
+        signed: Algorithm 1, oriented so that the smaller of the two clusters of scores is high; otherwise section 5's absolute
+            value, which folds two equally large clusters onto each other.
+    """
+
+    target: Received
+    signed: bool = True
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score every batch by itself; no randomness is used."""
+        binary_only(view, "spectral attack", "clusters")
+        return per_step(view, [spectral_scores(matrix_BD, signed=self.signed) for matrix_BD in matrices(view, self.target)])
+
+
+def spectral_scores(matrix_BD: Tensor, *, signed: bool = True) -> Tensor:
+    """Score a batch's rows from any layer's activations: higher is more likely positive; float64 (B,).
+
+    Equal rows get equal scores. Where both clusters are equally large, the side further from the batch's median is high.
+    """
+    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
+    score_B = centred_BD @ top_direction(centred_BD)
+    return orient(score_B) if signed else score_B.abs()
+
+
+def orient(score_B: Tensor) -> Tensor:
+    """Flip scores if need be, so that the smaller of their two clusters is the high one."""
+    cut = two_means_cut(score_B)
+    if cut is None:
+        return score_B
+    above = int((score_B > cut).sum())
+    smaller_is_low = above * 2 > len(score_B)
+    if above * 2 == len(score_B):
+        smaller_is_low = bool(score_B.mean() < score_B.median())
+    return -score_B if smaller_is_low else score_B
