@@ -1,19 +1,28 @@
 """bench: the figures that the documentation quotes, each by one command."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.console import Console
+from rich.table import Table
 
 from tallystick.benchmark import alignment as alignment_benchmark
 from tallystick.benchmark import dpauc as dpauc_benchmark
+from tallystick.benchmark import dpauc_page, florist_page
 from tallystick.benchmark import florist as florist_benchmark
 from tallystick.benchmark import lossless as lossless_benchmark
 from tallystick.benchmark import training as training_benchmark
-from tallystick.benchmark.florist_runs import Side
+from tallystick.benchmark.florist_runs import Setting, Side
+from tallystick.benchmark.out import command, make_folder, write_folder
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.errors import ConfigError
+from tallystick.report.bench import Benchmark, Cell, cell, within
+
+SHOWN_ROWS = 24  # of a table on the terminal
+OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 
 app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, losslessness, and the papers' tables.")
 
@@ -61,13 +70,15 @@ def dpauc(
     data: Annotated[Path | None, typer.Option(help="CSV or Parquet with columns score, label; a simulation if left out.")] = None,
     repeats: Annotated[int, typer.Option(help="Draws per row.", min=2)] = 100,
     seed: Annotated[int, typer.Option(help="Seed of simulation and noise.")] = 0,
+    out: OutFolder = None,
     as_json: JsonFlag = False,
 ) -> None:
     """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
 
     def work() -> None:
+        _prepare(out)
         found = dpauc_benchmark.run(data, repeats=repeats, seed=seed, progress=watcher_of(Style.auto).progress)
-        finish(found, as_json=as_json)
+        finish_bench(found, dpauc_page.page_of(found, command=command()), out=out, as_json=as_json)
 
     guarded(work, as_json=as_json)
 
@@ -93,22 +104,31 @@ def florist(
         str, typer.Option(help="Who lacks rows: labels, features, both; with commas between.")
     ] = "labels,features,both",
     strategies: Annotated[str, typer.Option(help="Strategies, with commas between; all if empty.")] = "",
+    epochs: Annotated[int, typer.Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
     limit: Annotated[int | None, typer.Option(help="Read no more rows than this.")] = None,
+    out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
 
     def work() -> None:
+        if resume and out is None:
+            raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
+        folder = _prepare(out)
         found = florist_benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
             ratios=_numbers(ratios) or florist_benchmark.RATIOS,
             sides=[_side(name) for name in sides.split(",")],
             strategies=strategies.split(",") if strategies else None,
+            setting=Setting(epochs=epochs),
             limit=limit,
+            log=folder / "runs.jsonl" if folder is not None else None,
+            resume=resume,
             progress=watcher_of(Style.auto).progress,
         )
-        finish(found, as_json=as_json)
+        finish_bench(found, florist_page.page_of(found, command=command()), out=out, as_json=as_json)
 
     guarded(work, as_json=as_json)
 
@@ -125,3 +145,47 @@ def _side(name: str) -> Side:
         if name == side:
             return side
     raise ConfigError(f"--sides {name}: must be labels, features or both")
+
+
+# --- what a benchmark with a page leaves
+
+
+def _prepare(out: Path | None) -> Path | None:
+    """Make the folder before the measurement, so that one that cannot be made costs no time."""
+    return None if out is None else make_folder(out)
+
+
+def finish_bench(found: dict[str, Any], page: Benchmark, *, out: Path | None, as_json: bool) -> None:
+    """Print what a benchmark found, as JSON or as its page's tables, and write both files if a folder is given."""
+    paths = write_folder(out, found, page) if out is not None else {}
+    finish({**found, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))
+
+
+def _show(console: Console, page: Benchmark, paths: dict[str, str]) -> None:
+    console.print(page.title, style="bold", markup=False)
+    for table in page.tables:
+        console.print()
+        console.print(_rich(table.name, table.columns, [[_text(value) for value in row] for row in table.rows[:SHOWN_ROWS]]))
+        if len(table.rows) > SHOWN_ROWS:
+            console.print(f"and {len(table.rows) - SHOWN_ROWS} more rows, in the report that --out writes", markup=False)
+        if table.note:
+            console.print(table.note, markup=False)
+    console.print()
+    for note in page.notes:
+        console.print(f"- {note}", markup=False)
+    last = f"report: {paths['report']}" if paths else "nothing was written; --out FOLDER keeps the result and a report"
+    console.print(last, markup=False)
+
+
+def _rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
+    shown = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        shown.add_column(column, justify="left" if index == 0 else "right")
+    for row in rows:
+        shown.add_row(*row)
+    return shown
+
+
+def _text(value: Cell) -> str:
+    reach = within(value)
+    return f"{cell(value)}\n({reach})" if reach else cell(value)

@@ -192,26 +192,28 @@ def figure(value: float) -> str:
     return formats.number(value)
 
 
-def _cell(cell: Cell) -> str:
-    match cell:
+def cell(value: Cell) -> str:
+    """A cell as text; its interval apart, by ``within``."""
+    match value:
         case None:
             return formats.NOTHING
         case bool():
-            return "yes" if cell else "no"
+            return "yes" if value else "no"
         case str():
-            return cell
+            return value
         case int():
-            return f"{cell:,}".replace("-", formats.MINUS)
+            return f"{value:,}".replace("-", formats.MINUS)
         case Spread():
-            return figure(cell.value)
+            return figure(value.value)
         case _:
-            return figure(cell)
+            return figure(value)
 
 
-def _within(cell: Cell) -> str:
-    if not isinstance(cell, Spread) or cell.low is None or cell.high is None:
+def within(value: Cell) -> str:
+    """The interval of a cell, or nothing."""
+    if not isinstance(value, Spread) or value.low is None or value.high is None:
         return ""
-    return f"{figure(cell.low)} to {figure(cell.high)}"
+    return f"{figure(value.low)} to {figure(value.high)}"
 
 
 @cache
@@ -219,10 +221,10 @@ def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    environment.filters.update(duration=formats.duration, moment=formats.moment, cell=_cell, within=_within)
+    environment.filters.update(duration=formats.duration, moment=formats.moment, cell=cell, within=within)
     # charts.html.j2 names these in macros that this page does not call.
     environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent)
-    environment.tests["figure"] = lambda cell: not isinstance(cell, str | bool)
+    environment.tests["figure"] = lambda value: not isinstance(value, str | bool)
     return environment
 
 
