@@ -5,7 +5,7 @@ Shapes: B rows, D columns, K clusters.
 
 import torch
 from torch import Tensor
-from torch.nn.functional import normalize
+from torch.nn.functional import normalize, one_hot
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:
@@ -35,26 +35,37 @@ def two_means_cut(score_B: Tensor) -> float | None:
     return float(value_B[int(gain_B.argmax())])
 
 
+SAMPLE = 8192
+
+
 def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts: int = 4, rounds: int = 100) -> Tensor:
     """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007), the best of several; float64.
+
+    Starts are tried on a sample of at most 8,192 rows; the best one's centres are then moved on all rows.
 
     Returns:
         int64 (B,), the cluster of each row; fewer than ``clusters`` occur if the rows have fewer distinct values.
     """
     x_BD = x_BD.double() - x_BD.double().mean(dim=0)
-    best, least = torch.zeros(len(x_BD), dtype=torch.int64), torch.inf
-    for _ in range(restarts):
-        centre_KD = _spread_out(x_BD, clusters, generator)
-        cluster_B = _nearest(x_BD, centre_KD)[0]
-        for _ in range(rounds):
-            before_B = cluster_B
-            centre_KD = _means(x_BD, cluster_B, centre_KD)
-            cluster_B, inertia = _nearest(x_BD, centre_KD)
-            if torch.equal(cluster_B, before_B):
-                break
-        if inertia < least:
-            best, least = cluster_B, inertia
-    return best
+    sample_SD = x_BD if len(x_BD) <= SAMPLE else x_BD[torch.randperm(len(x_BD), generator=generator)[:SAMPLE]]
+    tries = [_lloyd(sample_SD, _spread_out(sample_SD, clusters, generator), rounds) for _ in range(restarts)]
+    cluster_S, centre_KD, _ = min(tries, key=lambda found: found[2])
+    return cluster_S if len(x_BD) <= SAMPLE else _lloyd(x_BD, centre_KD, rounds)[0]
+
+
+def _lloyd(x_BD: Tensor, centre_KD: Tensor, rounds: int) -> tuple[Tensor, Tensor, float]:
+    """Give each row's cluster, the centres, and the sum of squared distances less the constant sum of squares."""
+    cluster_B, inertia = _nearest(x_BD, centre_KD)
+    for _ in range(rounds):
+        before_B = cluster_B
+        member_BK = one_hot(cluster_B, len(centre_KD)).double()
+        count_K1 = member_BK.sum(dim=0)[:, None]
+        # an empty cluster's centre stays where it is
+        centre_KD = torch.where(count_K1 > 0, member_BK.T @ x_BD / count_K1.clamp(min=1), centre_KD)
+        cluster_B, inertia = _nearest(x_BD, centre_KD)
+        if torch.equal(cluster_B, before_B):
+            break
+    return cluster_B, centre_KD, inertia
 
 
 def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
@@ -71,12 +82,5 @@ def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tens
 
 
 def _nearest(x_BD: Tensor, centre_KD: Tensor) -> tuple[Tensor, float]:
-    distance_BK = centre_KD.square().sum(dim=1) - 2 * x_BD @ centre_KD.T
-    least_B, cluster_B = distance_BK.min(dim=1)
-    return cluster_B, float((least_B + x_BD.square().sum(dim=1)).sum())
-
-
-def _means(x_BD: Tensor, cluster_B: Tensor, centre_KD: Tensor) -> Tensor:
-    count_K = torch.bincount(cluster_B, minlength=len(centre_KD)).double()
-    sum_KD = torch.zeros_like(centre_KD).index_add_(0, cluster_B, x_BD)
-    return torch.where(count_K[:, None] > 0, sum_KD / count_K[:, None].clamp(min=1), centre_KD)  # an empty one stays
+    least_B, cluster_B = (centre_KD.square().sum(dim=1) - 2 * x_BD @ centre_KD.T).min(dim=1)
+    return cluster_B, float(least_B.sum())

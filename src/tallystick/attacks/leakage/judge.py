@@ -1,6 +1,6 @@
 """The judge of label attacks: alone in seeing the labels, it says how well an attack's scores tell them.
 
-Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures.
+Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures, L levels of a score.
 """
 
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, from_numpy
 
-from tallystick.attacks.judge import Bools, Floats, Interval, rank_auc, tpr_at_fpr
+from tallystick.attacks.judge import Bools, Floats, Interval, rank_auc
 from tallystick.attacks.matrix import two_means_cut
 from tallystick.attacks.view import Scores
 from tallystick.errors import ConfigError, DataError
@@ -69,9 +69,9 @@ class LeakVerdict:
 class LeakJudge:
     """Compares an attack's scores with the labels.
 
-    Sun et al., section 6.1 "leak AUC", always by ranks; scores are never squashed first. Intervals are percentile bootstrap over
-    batches; with fewer than ten batches, over the rows within each. They cover the draw of batches, not the training's seed, and
-    batches of several epochs hold the same rows: with more than one epoch they are somewhat too narrow.
+    Sun et al., section 6.1 "leak AUC", always by ranks; scores are never squashed first. Intervals are percentile bootstrap
+    over batches; with fewer than ten batches, over the rows within each, class by class. They cover the draw of batches, not the
+    training's seed. Batches of several epochs hold the same rows: with more than one epoch they are somewhat too narrow.
 
     Args:
         fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1).
@@ -113,12 +113,13 @@ class LeakJudge:
         if not scores.named:
             chance = float(np.mean([_chance_of_naming(truth_N, guess, rng) for truth_N, guess in judged[:SHUFFLES]]))
             judged = [(truth_N, name_clusters(truth_N, guess)) for truth_N, guess in judged]
-        figures_MF = np.array([self._figures(*group) for group in judged])
-        if len(judged) >= FEW_GROUPS:
-            drawn_RM = rng.integers(len(judged), size=(self.replicates, len(judged)))
+        ranked = [_Group.of(*group, fpr=self.fpr) for group in judged]
+        figures_MF = np.array([group.figures(np.ones(group.rows, dtype=np.int64)) for group in ranked])
+        if len(ranked) >= FEW_GROUPS:
+            drawn_RM = rng.integers(len(ranked), size=(self.replicates, len(ranked)))
             resampled_RF = figures_MF[drawn_RM].mean(axis=1)
         else:
-            resampled_RF = np.mean([self._resample_rows(*group, rng) for group in judged], axis=0)
+            resampled_RF = np.mean([[group.figures(group.draw(rng)) for _ in range(self.replicates)] for group in ranked], axis=0)
         low_F, high_F = np.quantile(resampled_RF, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         auc, folded, hard_auc, finds = [
             Interval(mean=float(mean), low=float(low), high=float(high))
@@ -136,26 +137,63 @@ class LeakJudge:
             skipped=len(groups) - len(judged),
         )
 
-    def _figures(self, truth_N: Integers, score: Floats) -> Floats:
-        if score.ndim == 1:
-            return np.array(self._one_class(truth_N == 1, score, _upper_cluster(score)))
-        best_N = score.argmax(axis=1)
-        present = [c for c in range(score.shape[1]) if 0 < (truth_N == c).sum() < len(truth_N)]
-        figures_CF: Floats = np.array([self._one_class(truth_N == c, score[:, c], best_N == c) for c in present])
+
+@dataclass(frozen=True, kw_only=True)
+class _Ranked:
+    """One class against the rest, ready to be counted with other weights: sorted once, however many replicates follow."""
+
+    positive_N: Bools
+    guess_N: Bools
+    level_N: Integers  # 0 for the lowest score, equal scores share a level
+    fpr: float
+
+    def figures(self, weight_N: Integers) -> tuple[float, float, float, float]:
+        positive_L = np.bincount(self.level_N, weight_N * self.positive_N)
+        negative_L = np.bincount(self.level_N, weight_N * ~self.positive_N)
+        positives, negatives = positive_L.sum(), negative_L.sum()
+        below_L = np.cumsum(negative_L)
+        auc = float((positive_L * (below_L - negative_L / 2)).sum() / (positives * negatives))
+        alarms_L = negatives - below_L + negative_L
+        finds = positive_L[alarms_L <= np.floor(self.fpr * negatives)].sum() / positives
+        tpr = (weight_N * (self.positive_N & self.guess_N)).sum() / positives
+        tnr = (weight_N * ~(self.positive_N | self.guess_N)).sum() / negatives
+        return auc, max(auc, 1 - auc), float((tpr + tnr) / 2), float(finds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """A batch (or the whole run) that is judged by itself; resampled within each class, so that no class vanishes."""
+
+    members: tuple[Integers, ...]  # positions of each class that occurs
+    ranked: tuple[_Ranked, ...]
+    rows: int
+
+    @classmethod
+    def of(cls, truth_N: Integers, score: Floats, *, fpr: float) -> "_Group":
+        present, guess_N = np.unique(truth_N), _hard_guess(score)
+        return cls(
+            members=tuple(np.flatnonzero(truth_N == c) for c in present),
+            ranked=tuple(
+                _Ranked(
+                    positive_N=truth_N == c,
+                    guess_N=guess_N == c,
+                    level_N=np.unique(score if score.ndim == 1 else score[:, c], return_inverse=True)[1],
+                    fpr=fpr,
+                )
+                for c in ([1] if score.ndim == 1 else present)
+            ),
+            rows=len(truth_N),
+        )
+
+    def figures(self, weight_N: Integers) -> Floats:
+        figures_CF: Floats = np.array([one.figures(weight_N) for one in self.ranked])
         return np.asarray(figures_CF.mean(axis=0))
 
-    def _one_class(self, positive_N: Bools, score_N: Floats, guess_N: Bools) -> tuple[float, float, float, float]:
-        auc = rank_auc(positive_N, score_N)
-        hard = (guess_N[positive_N].mean() + (~guess_N[~positive_N]).mean()) / 2
-        return auc, max(auc, 1 - auc), float(hard), tpr_at_fpr(positive_N, score_N, self.fpr)
-
-    def _resample_rows(self, truth_N: Integers, score: Floats, rng: np.random.Generator) -> Floats:
-        rows: list[Floats] = []
-        while len(rows) < min(self.replicates, 100):  # each sorts the whole group
-            chosen = rng.integers(len(truth_N), size=len(truth_N))
-            kept = chosen if len(np.unique(truth_N[chosen])) > 1 else np.arange(len(truth_N))
-            rows.append(self._figures(truth_N[kept], score[kept]))
-        return np.array(rows)
+    def draw(self, rng: np.random.Generator) -> Integers:
+        weight_N = np.zeros(self.rows, dtype=np.int64)
+        for member in self.members:
+            weight_N[member] = np.bincount(rng.integers(len(member), size=len(member)), minlength=len(member))
+        return weight_N
 
 
 def name_clusters(truth_N: Integers, cluster_NC: Floats) -> Floats:
@@ -176,9 +214,12 @@ def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Gene
     return float(np.mean(aucs))
 
 
-def _upper_cluster(score_N: Floats) -> Bools:
-    cut = two_means_cut(from_numpy(score_N))
-    return np.zeros(len(score_N), dtype=np.bool_) if cut is None else score_N > cut
+def _hard_guess(score: Floats) -> Integers:
+    """Give a class per row: the upper of two clusters of scores, or the highest column."""
+    if score.ndim == 2:
+        return np.asarray(score.argmax(axis=1))
+    cut = two_means_cut(from_numpy(score))
+    return np.zeros(len(score), dtype=np.int64) if cut is None else (score > cut).astype(np.int64)
 
 
 def _folding(truth_N: Integers, classes: int) -> float:
