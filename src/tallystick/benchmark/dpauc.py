@@ -21,6 +21,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tallystick.benchmark.dpauc_paper import (
+    EPSILONS,
+    PAPER_AUC,
+    PAPER_POSITIVES,
+    PAPER_ROWS,
+    SCORE_EPSILONS,
+    TABLE_1,
+    TABLE_2,
+    TABLE_3,
+    TABLE_4,
+    TABLE_5,
+    Cells,
+)
 from tallystick.errors import DataError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import (
@@ -43,80 +56,6 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
 
-PAPER_ROWS = 458_407
-PAPER_POSITIVES = 117_317
-PAPER_AUC = (0.749383, 0.766477, 0.770219)  # scikit-learn, epochs 0 to 2
-EPSILONS = (8.0, 4.0, 2.0, 1.0)
-SCORE_EPSILONS = (*range(1, 11), 50, 100, 1000)
-
-# (mean, sd) for epsilon = 8, 4, 2, 1
-Cells = tuple[tuple[float, float], tuple[float, float], tuple[float, float], tuple[float, float]]
-
-TABLE_1: dict[int, Cells] = {
-    0: ((0.74938, 0.00004), (0.749398, 0.0004), (0.749108, 0.000932), (0.750239, 0.001766)),
-    1: ((0.766447, 0.000054), (0.766338, 0.000338), (0.7665588, 0.001109), (0.766392, 0.002098)),
-    2: ((0.770204, 0.000049), (0.770112, 0.000375), (0.7702048, 0.000795), (0.771098, 0.001891)),
-}
-TABLE_2 = {  # k: positives among the top k
-    1: 1,
-    5: 4,
-    10: 8,
-    50: 43,
-    100: 79,
-    500: 384,
-    1_000: 774,
-    5_000: 3_914,
-    10_000: 7_519,
-    50_000: 30_793,
-    100_000: 52_268,
-}
-TABLE_3 = {  # epsilon: AUC of epochs 0 to 2
-    1: (0.5374, 0.5416, 0.5420),
-    2: (0.5725, 0.5795, 0.5830),
-    3: (0.5976, 0.6105, 0.6130),
-    4: (0.6239, 0.6367, 0.6387),
-    5: (0.6413, 0.6569, 0.6607),
-    6: (0.6571, 0.6732, 0.6786),
-    7: (0.6698, 0.6870, 0.6903),
-    8: (0.6797, 0.6976, 0.7022),
-    9: (0.6885, 0.7060, 0.7115),
-    10: (0.6952, 0.7124, 0.7191),
-    50: (0.7454, 0.7625, 0.7663),
-    100: (0.7484, 0.7654, 0.7692),
-    1000: (0.7494, 0.7665, 0.7702),
-}
-TABLE_4: dict[tuple[int, str, int], Cells] = {  # epoch, partition, clients
-    (0, "IID", 10): ((0.749347, 0.000216), (0.749178, 0.000484), (0.748937, 0.000755), (0.748206, 0.001649)),
-    (0, "non-IID", 10): ((0.749319, 0.000242), (0.749260, 0.000474), (0.749192, 0.00072), (0.748962, 0.00178)),
-    (0, "IID", 1000): ((0.74811, 0.002335), (0.745557, 0.004498), (0.738944, 0.008008), (0.726187, 0.014704)),
-    (0, "non-IID", 1000): ((0.748062, 0.001981), (0.746105, 0.004465), (0.741711, 0.009246), (0.726885, 0.016539)),
-    (1, "IID", 10): ((0.766373, 0.000239), (0.766309, 0.000402), (0.76611, 0.000894), (0.765684, 0.001677)),
-    (1, "non-IID", 10): ((0.766378, 0.000231), (0.766197, 0.000471), (0.76612, 0.000755), (0.765447, 0.001805)),
-    (1, "IID", 1000): ((0.764887, 0.002241), (0.763012, 0.004378), (0.756938, 0.008096), (0.740619, 0.017457)),
-    (1, "non-IID", 1000): ((0.764923, 0.002036), (0.763246, 0.004022), (0.756715, 0.009105), (0.744978, 0.018234)),
-    (2, "IID", 10): ((0.770091, 0.000258), (0.769995, 0.000498), (0.770028, 0.000788), (0.769143, 0.00172)),
-    (2, "non-IID", 10): ((0.770095, 0.000213), (0.770115, 0.000434), (0.76981, 0.000903), (0.769265, 0.001502)),
-    (2, "IID", 1000): ((0.76918, 0.002519), (0.766482, 0.004387), (0.761074, 0.007947), (0.745812, 0.014596)),
-    (2, "non-IID", 1000): ((0.768894, 0.002104), (0.766819, 0.003802), (0.759916, 0.007251), (0.746815, 0.016511)),
-}
-TABLE_5: dict[tuple[int, int], Cells] = {  # epoch, thresholds
-    (0, 10): ((0.7251052, 0.000074), (0.725064, 0.000167), (0.725008, 0.000323), (0.724899, 0.000607)),
-    (0, 25): ((0.747879, 0.000147), (0.747895, 0.000275), (0.747669, 0.000625), (0.747278, 0.000889)),
-    (0, 50): ((0.748914, 0.000161), (0.748884, 0.000343), (0.748988, 0.000657), (0.748816, 0.001279)),
-    (0, 100): ((0.749347, 0.000216), (0.749178, 0.000484), (0.748937, 0.000755), (0.748206, 0.001649)),
-    (0, 200): ((0.74929, 0.000289), (0.74916, 0.000573), (0.748491, 0.001204), (0.747117, 0.002224)),
-    (1, 10): ((0.744348, 0.000084), (0.744317, 0.000144), (0.744215, 0.000328), (0.744058, 0.000639)),
-    (1, 25): ((0.765178, 0.000159), (0.765045, 0.000252), (0.7649144, 0.000507), (0.764968, 0.001282)),
-    (1, 50): ((0.766198, 0.000187), (0.766181, 0.000329), (0.765973, 0.000723), (0.766009, 0.001216)),
-    (1, 100): ((0.766373, 0.000239), (0.766309, 0.000402), (0.76611, 0.000894), (0.765684, 0.001677)),
-    (1, 200): ((0.76638, 0.000311), (0.766235, 0.000677), (0.765694, 0.001367), (0.764399, 0.002264)),
-    (2, 10): ((0.748858, 0.000073), (0.7487984, 0.000123), (0.748821, 0.000331), (0.748626, 0.000591)),
-    (2, 25): ((0.769006, 0.000162), (0.768992, 0.000323), (0.768705, 0.000508), (0.768357, 0.001308)),
-    (2, 50): ((0.769806, 0.000220), (0.769756, 0.000500), (0.769549, 0.000805), (0.76939, 0.001034)),
-    (2, 100): ((0.770091, 0.000258), (0.769995, 0.000498), (0.770028, 0.000788), (0.769143, 0.00172)),
-    (2, 200): ((0.770137, 0.000319), (0.769729, 0.000633), (0.769066, 0.001085), (0.767694, 0.002746)),
-}
-
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -131,6 +70,8 @@ class Scenario:
     population: Population
     public_edges: tuple[float, ...]
     """Nearly equal masses of an independent sample of the same kind, for the record-level histogram."""
+    grid: Bins
+    """The fine grid with the number of rows in each bin."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,14 +107,11 @@ def run(
     seeds = iter(np.random.SeedSequence(seed).spawn(2000))
     scenarios = _scenarios(data, seeds)
     cases = [case for scenario in scenarios for case in _cases(scenario, epsilons)]
-    jobs: list[tuple[str, Callable[[], dict[str, Any]]]] = [
-        (case.table, _job(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases
+    # The longest first, so that the workers end together.
+    jobs: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [
+        ("table_3", _job(_measure_noisy_scores, scenario, repeats, np.random.default_rng(next(seeds)))) for scenario in scenarios
     ]
-    jobs += [
-        ("table_3", _job(_measure_noisy_scores, scenario, float(epsilon), repeats, np.random.default_rng(next(seeds))))
-        for scenario in scenarios
-        for epsilon in SCORE_EPSILONS
-    ]
+    jobs += [(case.table, _job(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases]
     tables: dict[str, list[dict[str, Any]]] = {
         "table_1": [],
         "table_2": [],
@@ -185,7 +123,7 @@ def run(
     with ThreadPoolExecutor(workers) as pool:
         results = [(table, pool.submit(job)) for table, job in jobs]
         for done, (table, result) in enumerate(results, 1):
-            tables[table].append(result.result())
+            tables[table].extend(result.result())
             progress("rows", done, len(results))
     _pool_predictions(tables["table_3"])
     for scenario in scenarios[:1]:
@@ -275,6 +213,7 @@ def _scenario(
     order = np.argsort(scores_N, kind="stable")
     grid = Bins(edges=score_grid())
     public = Bins(edges=grid.edges, totals_B=grid.count(public_N)).merged(100)
+    grid = Bins(edges=grid.edges, totals_B=grid.count(scores_N))
     return Scenario(
         name=name,
         epoch=epoch,
@@ -283,6 +222,7 @@ def _scenario(
         auc=_exact_auc(labels_N, scores_N),
         population=population,
         public_edges=tuple(public.edges.tolist()),
+        grid=grid,
     )
 
 
@@ -344,10 +284,9 @@ def _better(scenario: Scenario, epsilon: float) -> list[CountingMechanism]:
     ]
 
 
-def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Generator) -> dict[str, Any]:
+def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     scenario, mechanism = case.scenario, case.mechanism
-    grid = Bins(edges=score_grid())
-    bins = mechanism.bins(Bins(edges=grid.edges, totals_B=grid.count(scenario.scores_N)))
+    bins = mechanism.bins(scenario.grid)
     positives_B, negatives_B = _dealt_counts(scenario, bins, case, rng)
     draws = simulate(
         mechanism,
@@ -367,7 +306,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
     )
     predicted = mechanism.predicted_sd(assumed)
     shown, sd_many = draws[:repeats], float(draws.std(ddof=1))
-    return {
+    row = {
         "scenario": scenario.name,
         "mechanism": describe(mechanism),
         "accounting": getattr(mechanism, "accounting", None),
@@ -384,6 +323,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         "paper_mean": case.paper[0] if case.paper else None,
         "paper_sd": case.paper[1] if case.paper else None,
     }
+    return [row]
 
 
 def _dealt_counts(scenario: Scenario, bins: Bins, case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
@@ -391,26 +331,48 @@ def _dealt_counts(scenario: Scenario, bins: Bins, case: Case, rng: np.random.Gen
     rows = len(scenario.labels_N)
     contiguous = np.arange(rows) * case.clients // rows  # rows are in the order of their scores
     owner = rng.integers(0, case.clients, rows) if case.partition == "IID" else contiguous
-    cells = (owner * 2 + scenario.labels_N) * len(bins) + np.searchsorted(bins.edges, scenario.scores_N, side="right")
+    ends = np.searchsorted(scenario.scores_N, bins.edges, side="left")  # a score on an edge belongs above it
+    bin_N = np.repeat(np.arange(len(bins)), np.diff(ends, prepend=0, append=rows))
+    cells = (owner * 2 + scenario.labels_N) * len(bins) + bin_N
     counts = np.bincount(cells, minlength=case.clients * 2 * len(bins)).reshape(case.clients, 2, len(bins))
     negatives_B, positives_B = counts.sum(axis=0)
     return positives_B, negatives_B
 
 
-def _measure_noisy_scores(scenario: Scenario, epsilon: float, repeats: int, rng: np.random.Generator) -> dict[str, Any]:
-    mechanism, source = NoisyScores(epsilon=epsilon), SimulatedNoise(rng)
-    aucs = [mechanism.estimate(scenario.labels_N, mechanism.perturb(scenario.scores_N, noise=source)) for _ in range(repeats)]
-    paper = TABLE_3.get(int(epsilon)) if scenario.epoch is not None else None
-    return {
-        "scenario": scenario.name,
-        "mechanism": mechanism.name,
-        "epsilon": epsilon,
-        "mean": float(np.mean(aucs)),
-        "sd": float(np.std(aucs, ddof=1)),
-        "predicted_sd": mechanism.predicted_sd(scenario.population),
-        "predicted_mean": mechanism.predicted_mean(scenario.population),
-        "paper_mean": paper[scenario.epoch] if paper is not None and scenario.epoch is not None else None,
-    }
+def _measure_noisy_scores(scenario: Scenario, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Measure a column of Table 3: every repeat's noise is drawn once and scaled for each epsilon."""
+    mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in SCORE_EPSILONS]
+    aucs = np.empty((repeats, len(mechanisms)))
+    for repeat in range(repeats):
+        draw = _OneDraw(rng, len(scenario.scores_N))
+        for index, mechanism in enumerate(mechanisms):
+            aucs[repeat, index] = mechanism.estimate(scenario.labels_N, mechanism.perturb(scenario.scores_N, noise=draw))
+    return [
+        {
+            "scenario": scenario.name,
+            "mechanism": mechanism.name,
+            "epsilon": mechanism.epsilon,
+            "mean": float(auc.mean()),
+            "sd": float(auc.std(ddof=1)),
+            "predicted_sd": mechanism.predicted_sd(scenario.population),
+            "predicted_mean": mechanism.predicted_mean(scenario.population),
+            "paper_mean": TABLE_3[int(mechanism.epsilon)][scenario.epoch] if scenario.epoch is not None else None,
+        }
+        for mechanism, auc in zip(mechanisms, aucs.T, strict=True)
+    ]
+
+
+class _OneDraw(SimulatedNoise):
+    """Gives the same Laplace draw at every scale: NOT for releases."""
+
+    def __init__(self, rng: np.random.Generator, rows: int) -> None:
+        super().__init__(rng)
+        self._unit_N = super().laplace(1.0, (rows,))
+
+    def laplace(self, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Scale the draw."""
+        assert shape == self._unit_N.shape
+        return scale * self._unit_N
 
 
 def _pool_predictions(rows: list[dict[str, Any]]) -> None:
@@ -436,7 +398,7 @@ def _top_k(scenario: Scenario) -> list[dict[str, Any]]:
     ]
 
 
-def _job(function: Callable[..., dict[str, Any]], *arguments: Any) -> Callable[[], dict[str, Any]]:
+def _job(function: Callable[..., list[dict[str, Any]]], *arguments: Any) -> Callable[[], list[dict[str, Any]]]:
     return lambda: function(*arguments)
 
 
