@@ -10,8 +10,9 @@ from rich.table import Table
 
 from tallystick.benchmark import alignment as alignment_benchmark
 from tallystick.benchmark import dpauc as dpauc_benchmark
-from tallystick.benchmark import dpauc_page, florist_page
+from tallystick.benchmark import dpauc_page, florist_page, leakage_page
 from tallystick.benchmark import florist as florist_benchmark
+from tallystick.benchmark import leakage as leakage_benchmark
 from tallystick.benchmark import lossless as lossless_benchmark
 from tallystick.benchmark import training as training_benchmark
 from tallystick.benchmark.florist_runs import Setting, Side
@@ -129,6 +130,47 @@ def florist(
             progress=watcher_of(Style.auto).progress,
         )
         finish_bench(found, florist_page.page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+@app.command("label-leakage")
+def label_leakage(
+    data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: Annotated[int, typer.Option(help="Runs per scenario.", min=1)] = 5,
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, claims; all if empty."
+        ),
+    ] = "",
+    epochs: Annotated[int, typer.Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of Adam; scaled to the file if left out.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Read no more rows than this.")] = None,
+    out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
+
+    def work() -> None:
+        if resume and out is None:
+            raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
+        folder = _prepare(out)
+        found = leakage_benchmark.run(
+            data=data,
+            seeds=range(1, seeds + 1),
+            only=[part for part in only.split(",") if part],
+            epochs=epochs,
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            limit=limit,
+            log=folder / "runs.jsonl" if folder is not None else None,
+            resume=resume,
+            progress=watcher_of(Style.auto).progress,
+        )
+        finish_bench(found, leakage_page.page_of(found, command=command()), out=out, as_json=as_json)
 
     guarded(work, as_json=as_json)
 

@@ -1,0 +1,146 @@
+"""Every scenario of the label-leakage benchmark by name, and which part of the benchmark needs which.
+
+A scenario with distance correlation comes in two networks: as the paper describes it, and with batch normalisation where the
+label party takes the cut embeddings in (", normalised"): the weights that the paper recommends work there and not without.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from tallystick.benchmark import leakage_paper as paper
+from tallystick.benchmark.leakage_loop import Network, Schedule
+from tallystick.benchmark.leakage_runs import Scenario
+from tallystick.config.defense import DistanceCorrelation, LabelDP, Marvell
+
+NORMALISED = ", normalised"
+LARGE_BATCH = 8192
+PLAIN_WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+LOG_WEIGHTS = (0.0005, 0.002, 0.005, 0.01)
+NORMALISED_WEIGHTS = (0.0005, 0.002, 0.005, 0.02)
+LAYERS = 7  # hidden ones, of both parties
+DEPTHS = (1, 2, 3, 4, 5, 6)
+
+
+def scenarios(large: Schedule) -> dict[str, Scenario]:
+    """Give all of them; ``large`` is the schedule of those that train at a batch of 8,192."""
+    return {each.name: each for each in (*_of_the_paper(), *_frontier(large), *_depths())}
+
+
+def _of_the_paper() -> Iterator[Scenario]:
+    yield Scenario(name="none", by_layer=True)
+    for power in paper.MARVELL_POWERS:
+        yield Scenario(name=paper.marvell(power), defense=(_marvell(power),), by_layer=True)
+    for epsilon in paper.LABEL_DP_EPSILONS:
+        yield Scenario(name=paper.label_dp(epsilon), defense=(_label_dp(epsilon),), by_layer=True)
+    for weight in paper.DCOR_WEIGHTS:
+        for small in (False, True):
+            name, network = paper.dcor(weight, small=small), Network(above=0) if small else Network()
+            yield from _both(Scenario(name=name, defense=(_dcor(weight),), network=network, by_layer=True))
+    for weight in (0.002, 0.005):
+        name = paper.dcor(weight, also=paper.marvell(8))
+        yield from _both(Scenario(name=name, defense=(_dcor(weight), _marvell(8)), by_layer=True))
+    name = paper.dcor(0.002, also=paper.label_dp(2))
+    yield from _both(Scenario(name=name, defense=(_label_dp(2), _dcor(0.002)), by_layer=True))
+    for rate in paper.POSITIVE_RATES:
+        yield Scenario(name=paper.dcor(0, rate=rate), positive_rate=rate)
+        yield from _both(Scenario(name=paper.dcor(0.03, rate=rate), defense=(_dcor(0.03),), positive_rate=rate))
+
+
+def _both(scenario: Scenario) -> Iterator[Scenario]:
+    yield scenario
+    yield replace(scenario, name=scenario.name + NORMALISED, network=replace(scenario.network, normalised=True))
+
+
+def _frontier(large: Schedule) -> Iterator[Scenario]:
+    """Distance correlation by form, weight and batch; without a batch in its name a scenario has the sweep's."""
+    normalised = Network(normalised=True)
+    for at, schedule in (("", None), (at_batch(LARGE_BATCH), large)):
+        yield Scenario(name="none" + NORMALISED + at, network=normalised, schedule=schedule)
+        if schedule is not None:
+            yield Scenario(name="none" + at, schedule=schedule)
+        for weight in PLAIN_WEIGHTS:
+            yield Scenario(name=plain(weight) + at, defense=(_dcor(weight, form="plain"),), schedule=schedule)
+        for weight in LOG_WEIGHTS:
+            yield Scenario(name=paper.dcor(weight) + at, defense=(_dcor(weight),), schedule=schedule, by_layer=schedule is None)
+        for weight in NORMALISED_WEIGHTS:
+            yield Scenario(
+                name=paper.dcor(weight) + NORMALISED + at,
+                defense=(_dcor(weight),),
+                network=normalised,
+                schedule=schedule,
+                by_layer=schedule is None,
+            )
+
+
+def _depths() -> Iterator[Scenario]:
+    for below in DEPTHS:
+        yield Scenario(name=depth(below), network=Network(below=below, above=LAYERS - below), by_layer=True)
+
+
+def plain(weight: float) -> str:
+    """Name of the scenario: distance correlation itself as the penalty, not its logarithm."""
+    return f"plain dcor {weight:g}"
+
+
+def at_batch(size: int) -> str:
+    """What a scenario's name ends in if it has a batch of its own."""
+    return f", batch {size}"
+
+
+def depth(below: int) -> str:
+    """Name of the scenario: a cut after that many layers."""
+    return f"cut after {below}"
+
+
+def _marvell(power: float) -> Marvell:
+    return Marvell(method="marvell", power=power)
+
+
+def _label_dp(epsilon: float) -> LabelDP:
+    return LabelDP(method="label-dp", epsilon=epsilon)
+
+
+def _dcor(weight: float, form: str = "log") -> DistanceCorrelation:
+    return DistanceCorrelation.model_validate({"method": "distance-correlation", "weight": weight, "form": form})
+
+
+def frontier_curves() -> dict[str, dict[str, tuple[float, ...]]]:
+    """Per batch ("" is the sweep's) and form: weights, 0 first."""
+    forms = {
+        "plain dcor {}": (0.0, *PLAIN_WEIGHTS),
+        "dcor {}": (0.0, *LOG_WEIGHTS),
+        "dcor {}" + NORMALISED: (0.0, *NORMALISED_WEIGHTS),
+    }
+    return {"": forms, at_batch(LARGE_BATCH): forms}
+
+
+def point(form: str, weight: float, at: str) -> str:
+    """Name of a frontier's scenario."""
+    if weight:
+        return form.format(f"{weight:g}") + at
+    return "none" + (NORMALISED if form.endswith(NORMALISED) else "") + at
+
+
+CLAIMS = ("none", *map(paper.marvell, paper.MARVELL_POWERS))
+
+
+def parts() -> Mapping[str, tuple[str, ...]]:
+    """What can be asked for with --only, and the scenarios that it needs."""
+    known = scenarios(Schedule())
+    named: dict[str, tuple[str, ...]] = {}
+    for number, table in paper.TABLES.items():
+        named[f"table-{number}"] = tuple(row.scenario for row in table.rows)
+    for number, panels in paper.FIGURES.items():
+        named[f"figure-{number}"] = tuple(name for panel in panels.values() for name in panel.scenarios)
+    named |= {
+        f"frontier{'-large' if at else ''}": tuple(
+            point(form, weight, at) for form, weights in forms.items() for weight in weights
+        )
+        for at, forms in frontier_curves().items()
+    }
+    named["depth"] = tuple(map(depth, DEPTHS))
+    named["claims"] = CLAIMS
+    return {
+        part: tuple(dict.fromkeys(each for name in names for each in (name, name + NORMALISED) if each in known))
+        for part, names in named.items()
+    }
