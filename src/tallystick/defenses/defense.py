@@ -5,13 +5,14 @@ Shapes: N rows, B rows of a step's batch, D cut width (of all feature parties to
     labels -> [LabelDefense, once] -> loss + [PenaltyDefense, each step] -> cut gradient -> [GradientDefense, each step] -> wire
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
+from tallystick.defenses.noise import Randomness
 from tallystick.privacy.events import Event
 
 RandomBytes = Callable[[int], bytes]
@@ -46,8 +47,11 @@ class LabelDefense(Protocol):
 class PenaltyDefense(Protocol):
     """Adds to the loss a measure of what the cut embeddings tell of the labels."""
 
-    def __call__(self, cut_BD: Tensor, labels_B: Tensor) -> Tensor:
-        """Give the scalar that is added to the batch's mean loss; its gradient reaches the cut embeddings alone."""
+    def __call__(self, cut_BD: Tensor, labels_B: Tensor, *, epoch: float = math.inf) -> Tensor:
+        """Give the scalar that is added to the batch's mean loss; its gradient reaches the cut embeddings alone.
+
+        ``epoch`` is how many epochs are over, with fractions, for a penalty that warms up.
+        """
         ...
 
     def guarantee(self) -> Guarantee:
@@ -58,8 +62,8 @@ class PenaltyDefense(Protocol):
 class GradientDefense(Protocol):
     """Changes a batch's cut gradients before they are sent; never gives them back unchanged without saying so."""
 
-    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Give the gradients to send."""
+    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
+        """Give the gradients to send, of the same shape and type."""
         ...
 
     def guarantee(self) -> Guarantee:

@@ -1,0 +1,91 @@
+"""The contract's list of defences, made ready to apply. Shapes: N rows, B batch, D cut width."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from tallystick.config import defense as entries_
+from tallystick.config.contract import Target
+from tallystick.config.defense import TARGETS, DefenseEntry
+from tallystick.defenses.defense import GradientDefense, Guarantee, LabelDefense, PenaltyDefense, RandomBytes
+from tallystick.defenses.distance_correlation import DistanceCorrelation
+from tallystick.defenses.gaussian import GaussianGradients
+from tallystick.defenses.gaussian_labels import GaussianLabels
+from tallystick.defenses.isotropic import Isotropic
+from tallystick.defenses.label_dp import LabelDP, LabelDPPrior
+from tallystick.defenses.marvell import Marvell
+from tallystick.defenses.mixpro import MixPro
+from tallystick.defenses.noise import Randomness
+from tallystick.errors import ConfigError
+from tallystick.privacy.events import Event
+
+
+@dataclass(frozen=True, kw_only=True)
+class Defenses:
+    """A run's defences, chained: labels first, then penalties, then gradients, each kind in the contract's order.
+
+    A penalty's gradient is part of the cut gradient that the gradient defences get, so their noise covers the sum.
+    """
+
+    labels: tuple[LabelDefense, ...] = ()
+    penalties: tuple[PenaltyDefense, ...] = ()
+    gradients: tuple[GradientDefense, ...] = ()
+
+    def defend_labels(self, labels_N: Tensor, classes: int, random_bytes: RandomBytes) -> Tensor:
+        """Give the labels to train and to validate on; call once per run and keep what it gives."""
+        for defense in self.labels:
+            labels_N = defense(labels_N, classes=classes, random_bytes=random_bytes)
+        return labels_N
+
+    def penalty(self, cut_BD: Tensor, labels_B: Tensor, epoch: float = math.inf) -> Tensor | None:
+        """Give what is added to the batch's mean loss; None if nothing is. ``epoch`` is how many are over, with fractions."""
+        total: Tensor | None = None
+        for defense in self.penalties:
+            part = defense(cut_BD, labels_B, epoch=epoch)
+            total = part if total is None else total + part
+        return total
+
+    def defend_gradients(self, grad_BD: Tensor, labels_B: Tensor, generator: Randomness) -> Tensor:
+        """Give the cut gradients to send; a job passes a ``NoiseStream``, see defenses/noise.py."""
+        for defense in self.gradients:
+            grad_BD = defense(grad_BD, labels_B, generator=generator)
+        return grad_BD
+
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """Say what each defence promises, in the order in which they apply."""
+        parts: tuple[LabelDefense | PenaltyDefense | GradientDefense, ...] = (*self.labels, *self.penalties, *self.gradients)
+        return tuple(part.guarantee() for part in parts)
+
+    def events(self) -> tuple[Event, ...]:
+        """Give what a run costs the labels, for the ledger."""
+        return tuple(guarantee.event for guarantee in self.guarantees() if guarantee.event is not None)
+
+
+NO_DEFENSE = Defenses()
+
+
+def build(entries: Sequence[DefenseEntry], *, target: Target) -> Defenses:
+    """Make the defences that a contract lists; raises ConfigError for one that the target does not allow, or out of range."""
+    made: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
+    for entry in entries:
+        allowed = TARGETS[entry.method]
+        if target.type not in allowed:
+            raise ConfigError(f"defense {entry.method} is for {' or '.join(allowed)} targets; target.type is {target.type}")
+        kind, make = _MAKERS[type(entry)]
+        made[kind].append(make(entry.model_dump(exclude={"method"})))
+    return Defenses(**{kind: tuple(parts) for kind, parts in made.items()})
+
+
+_MAKERS: dict[type, tuple[str, Callable[[dict[str, Any]], Any]]] = {
+    entries_.LabelDP: ("labels", lambda keys: LabelDP(**keys)),
+    entries_.LabelDPPrior: ("labels", lambda keys: LabelDPPrior(**keys)),
+    entries_.GaussianLabels: ("labels", lambda keys: GaussianLabels(**keys)),
+    entries_.DistanceCorrelation: ("penalties", lambda keys: DistanceCorrelation(**keys)),
+    entries_.Marvell: ("gradients", lambda keys: Marvell(**keys)),
+    entries_.Isotropic: ("gradients", lambda keys: Isotropic(**keys)),
+    entries_.MixPro: ("gradients", lambda keys: MixPro(**keys)),
+    entries_.Gaussian: ("gradients", lambda keys: GaussianGradients(**keys)),
+}

@@ -1,0 +1,133 @@
+"""A loss on the distance correlation of cut embeddings and labels. Shapes: B batch, D cut width, K classes in the batch."""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from tallystick.defenses.checks import check_labels, check_positive
+from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.pairwise import distance_sums, weighted_differences
+from tallystick.errors import ConfigError, DataError
+
+FLOOR = 1e-8
+"""Added to the squared distance correlation before its logarithm is taken; it has no unit."""
+SAME = 1e-20
+"""Embeddings whose distance variance is below this share of their variance count as all the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceCorrelation:
+    """Adds weight * log(dCor^2 + 1e-8) of a batch's cut embeddings and labels to the loss, or weight * dCor^2.
+
+    Sun et al. 2022 (Label leakage and protection from forward embedding in vertical federated learning), equation 4; what the
+    paper calls dCor is Szekely's dCor^2. The labels' distances are 0 and 1, which turns the sums over pairs into class
+    means (see ``squared_distance_correlation``): exact for any batch size, and no B x B matrix is stored.
+
+    Threat model: a feature party that follows the protocol and looks at its own embeddings. Guarantee: no formal guarantee;
+    it works against linear and clustering attacks, in training, as far as the optimiser goes. Not protected: cut gradients, which
+    the penalty makes depend on the labels even more (chain a gradient defence, whose noise then covers the sum).
+
+    A batch of one class, or of embeddings that are all the same, has no distance correlation: its penalty is 0 and has no
+    gradient.
+    On n independent rows dCor^2 is not 0 but about the mean distance over n: small batches pay for chance.
+
+    Args:
+        weight: of the penalty beside the mean loss, above 0.
+        form: the logarithm, as in the paper, whose gradient does not fade with the correlation; or dCor^2 itself.
+        warm_up: epochs over which the weight rises from 0.
+
+    Raises ConfigError for values out of range, DataError for embeddings that are not finite.
+    """
+
+    weight: float
+    form: Literal["log", "plain"] = "log"
+    warm_up: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_positive("distance-correlation: weight", self.weight)
+        if self.form not in ("log", "plain"):
+            raise ConfigError(f"distance-correlation: form is {self.form!r}; it must be log or plain")
+        if not (math.isfinite(self.warm_up) and self.warm_up >= 0):
+            raise ConfigError(f"distance-correlation: warm_up is {self.warm_up!r}; it must be a number of epochs, 0 or more")
+
+    def __call__(self, cut_BD: Tensor, labels_B: Tensor, *, epoch: float = math.inf) -> Tensor:
+        """Give the scalar penalty."""
+        weight = self.weight if epoch >= self.warm_up else self.weight * epoch / self.warm_up
+        correlation = squared_distance_correlation(cut_BD, labels_B)
+        if self.form == "log" and float(correlation) > 0:
+            correlation = torch.log(correlation + FLOOR)
+        return weight * correlation.to(cut_BD.dtype)
+
+    def guarantee(self) -> Guarantee:
+        """Say that there is none."""
+        return Guarantee(
+            text=f"no formal guarantee: distance correlation of cut embeddings and labels in the loss, weight {self.weight:g}"
+        )
+
+
+def squared_distance_correlation(cut_BD: Tensor, labels_B: Tensor) -> Tensor:
+    """Give dCor^2 of embeddings and class labels (V-statistic, Szekely et al. 2007) as a float64 scalar; 0 where there is none.
+
+    With d_ij the embeddings' distances, r_i their row means, m their mean, b_ij = 1 where labels differ and else 0, B its double
+    centring: dCov^2(f, y) = mean(B d), which only takes sums of d by row and within classes; dCov^2(f, f) = mean(d^2) -
+    2 mean(r^2) + m^2, where mean(d^2) is twice the total variance; dCov^2(y, y) takes the class shares.
+    """
+    _check(cut_BD, labels_B)
+    if len(cut_BD) == 0 or bool((labels_B == labels_B[0]).all()):
+        return torch.zeros((), dtype=torch.float64, device=cut_BD.device)
+    result: Tensor = _SquaredDistanceCorrelation.apply(cut_BD, labels_B)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _SquaredDistanceCorrelation(torch.autograd.Function):
+    """Forward sums distances by row; backward goes over the pairs once more, with weights that depend on those sums."""
+
+    @staticmethod
+    def forward(ctx: Any, cut_BD: Tensor, labels_B: Tensor) -> Tensor:
+        order_B = torch.argsort(labels_B, stable=True)
+        _, count_K = torch.unique(labels_B, return_counts=True)
+        centred_BD = (cut_BD - cut_BD.mean(dim=0)).index_select(0, order_B)
+        starts = [0, *torch.cumsum(count_K, 0).tolist()]
+        sums = distance_sums(centred_BD, starts)
+
+        n = len(cut_BD)
+        share_K = count_K.double() / n
+        label_mean_B = (1 - share_K).repeat_interleave(count_K)  # b's row means
+        label_mean = float(1 - share_K.square().sum())
+        row_mean_B = sums.rows_n / n
+        mean = float(row_mean_B.mean())
+        covariance = (
+            (float(sums.rows_n.sum()) - sums.within) / n**2 - 2 * float((label_mean_B * row_mean_B).mean()) + label_mean * mean
+        )
+        spread = 2 * float(centred_BD.double().square().sum()) / n
+        variance = spread - 2 * float(row_mean_B.square().mean()) + mean**2
+        label_variance = label_mean - 2 * float(label_mean_B.square().mean()) + label_mean**2
+        ctx.same = not variance > SAME * spread
+        value = 0.0 if ctx.same else max(covariance, 0.0) / math.sqrt(variance * label_variance)
+        by_covariance = 0.0 if ctx.same else 1 / math.sqrt(variance * label_variance)
+        by_variance = 0.0 if ctx.same else -value / (2 * variance)
+        weight_B = (by_covariance * (label_mean / 2 - label_mean_B) + by_variance * (mean - 2 * row_mean_B)) / n**2
+        ctx.save_for_backward(centred_BD, order_B, weight_B)
+        ctx.starts, ctx.between, ctx.by_spread = starts, by_covariance / n**2, by_variance
+        return torch.tensor(value, dtype=torch.float64, device=cut_BD.device)
+
+    @staticmethod
+    def backward(ctx: Any, *grad: Tensor) -> tuple[Tensor, None]:
+        centred_BD, order_B, weight_B = ctx.saved_tensors
+        gradient_BD = torch.zeros_like(centred_BD)
+        if not ctx.same:
+            sorted_BD = 2 * weighted_differences(centred_BD, weight_B.to(centred_BD.dtype), ctx.between, ctx.starts)
+            sorted_BD += 4 / len(centred_BD) * ctx.by_spread * centred_BD
+            gradient_BD[order_B] = sorted_BD
+        return gradient_BD * grad[0].to(gradient_BD.dtype), None
+
+
+def _check(cut_BD: Tensor, labels_B: Tensor) -> None:
+    if cut_BD.dim() != 2 or not cut_BD.is_floating_point():
+        raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")
+    check_labels(labels_B, len(cut_BD))
+    if not bool(cut_BD.isfinite().all()):
+        raise DataError("cut embeddings: NaN or infinite; lower training.learning_rate, or look for NaN among the columns")

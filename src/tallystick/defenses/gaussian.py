@@ -1,0 +1,66 @@
+"""Clipping and Gaussian noise on cut gradients. Shapes: B batch, D cut width."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.defenses.checks import check_gradients, check_positive
+from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.noise import Randomness, standard_normal
+from tallystick.privacy.gaussian import gaussian_multiplier
+
+
+@dataclass(frozen=True, kw_only=True)
+class GaussianGradients:
+    """Clips every row's gradient and adds Gaussian noise that makes one step's release (epsilon, delta)-label-DP.
+
+    The Gaussian mechanism with Balle and Wang's (2018) analytic calibration. A cut gradient is that of the batch's mean loss,
+    so B times it is the gradient of the row's own loss: ``clip`` bounds the norm of that one, whatever the batch size. With
+    another label a clipped row lies anywhere in the same ball, so its sensitivity is 2 clip / B.
+
+    Threat model: a feature party that follows the protocol, for one step. Guarantee: (epsilon, delta)-label-DP for each row
+    of one step's release *given the top model*, in floating-point arithmetic and without a penalty that couples the rows (such
+    as the distance correlation). No formal guarantee for the run: the top model learns from the exact labels, and every epoch
+    releases each row again. Not protected: cut embeddings.
+
+    The labels are not read, so any target will do, and no batch is a special case: the noise does not depend on the data.
+
+    Args:
+        epsilon, delta: of one step.
+        clip: largest norm of one row's gradient of its own loss.
+
+    Raises ConfigError for values out of range, DataError for gradients that are not finite.
+    """
+
+    epsilon: float
+    delta: float
+    clip: float
+
+    def __post_init__(self) -> None:
+        gaussian_multiplier(self.epsilon, self.delta)
+        check_positive("gaussian: clip", self.clip)
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation per coordinate, of the gradient of a row's own loss."""
+        return 2 * self.clip * gaussian_multiplier(self.epsilon, self.delta)
+
+    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
+        """Give the clipped, noisy gradients."""
+        check_gradients(grad_BD, labels_B)
+        if not len(grad_BD):
+            return grad_BD
+        rows, width = grad_BD.shape
+        norm_B = grad_BD.double().norm(dim=1, keepdim=True)
+        scale_B = (self.clip / rows / norm_B.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1)
+        noise_BD = standard_normal(rows, width, generator, like=grad_BD)
+        noisy_BD: Tensor = grad_BD * scale_B.to(grad_BD.dtype) + self.deviation / rows * noise_BD
+        return noisy_BD
+
+    def guarantee(self) -> Guarantee:
+        """Say what one step keeps, and that the run has no guarantee."""
+        return Guarantee(
+            text="no formal guarantee for the run, because the top model learns from exact labels and every epoch releases "
+            f"each row again; one step's cut gradients alone are ({self.epsilon:g}, {self.delta:g})-label-DP given the top model"
+        )

@@ -1,0 +1,184 @@
+"""Label differential privacy by randomised response. Shapes: N rows, C classes."""
+
+import math
+from dataclasses import dataclass
+from decimal import ROUND_CEILING, Decimal, localcontext
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.defenses.checks import check_between, class_numbers
+from tallystick.defenses.defense import Guarantee, RandomBytes
+from tallystick.errors import ConfigError, DataError
+from tallystick.privacy.events import PureDP, check_epsilon
+
+WORDS = 1 << 64
+LEAST_EPSILON = 1e-6
+"""Below this the step of a 64-bit coin would show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDP:
+    """Keeps a label with probability e^epsilon / (e^epsilon + C - 1), else draws one of the other classes; once, before training.
+
+    Warner 1965; Ghazi et al. 2021 (Deep learning with label differential privacy), section 2. The labels are replaced once
+    and then reused in every epoch, so the run costs what one draw costs.
+
+    Threat model: any adversary who sees anything of the run, whatever else it knows, but who does not see the labels.
+    Guarantee: epsilon-label-DP for the labels given, training and validation alike, from 64-bit integer coins of a
+    cryptographic generator, rounded so that epsilon is never exceeded. Not protected: features; test labels, whose metrics
+    are exact unless the contract releases them privately; what a good model tells of anyone's label.
+
+    The model learns P(replaced label): its probabilities are pulled towards 1/C (for two classes
+    p -> f + (1 - 2 f) p with flip rate f), so calibration suffers while ranks stay.
+
+    Args:
+        epsilon: budget, at least 1e-6.
+
+    Raises ConfigError for an epsilon out of range, DataError for labels that are not class numbers.
+    """
+
+    epsilon: float
+
+    def __post_init__(self) -> None:
+        _check_epsilon("label-dp", self.epsilon)
+
+    def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
+        """Give the labels to train on."""
+        numbers_N = class_numbers(labels_N, classes, "label-dp").cpu().numpy()
+        replaced_N = respond(numbers_N, classes, self.epsilon, random_bytes)
+        return torch.from_numpy(replaced_N).to(device=labels_N.device, dtype=labels_N.dtype)
+
+    def guarantee(self) -> Guarantee:
+        """Give the epsilon as an event."""
+        return Guarantee(
+            text=f"{self.epsilon:g}-label-DP: labels of training and validation rows replaced once by randomised response",
+            event=PureDP(epsilon=self.epsilon, unit="label"),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelDPPrior:
+    """Randomised response over the k likeliest classes, with the k that keeps most labels.
+
+    Ghazi et al. 2021, algorithm 2 (RRWithPrior) with a class prior. The prior comes from the data without costing budget
+    twice, as in their multi-stage training (algorithm 3): a random share of the rows gets plain randomised response, their
+    corrected counts are the prior for the others, and every label is read once. A public prior may be given instead.
+
+    Threat model, guarantee and what is not protected: as ``LabelDP``. A class outside the top k never appears among the
+    labels of the second stage, so the model hardly learns it.
+
+    Args:
+        epsilon: budget, at least 1e-6.
+        prior: probability of each class, known without looking at the labels; None estimates it.
+        first_stage: share of rows from which the prior is estimated.
+
+    Raises ConfigError for values out of range; DataError for labels that are not class numbers, and where the best k is 1:
+    every label would become the same class and nothing could be learnt.
+    """
+
+    epsilon: float
+    prior: tuple[float, ...] | None = None
+    first_stage: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check_epsilon("label-dp-prior", self.epsilon)
+        check_between("label-dp-prior: first_stage", self.first_stage, 0, 1)
+        if self.prior is not None and (min(self.prior) < 0 or not math.isclose(sum(self.prior), 1, abs_tol=1e-6)):
+            raise ConfigError(f"label-dp-prior: prior is {self.prior}; it must be probabilities that sum to 1")
+
+    def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
+        """Give the labels to train on."""
+        numbers_N = class_numbers(labels_N, classes, "label-dp-prior").cpu().numpy()
+        if self.prior is not None:
+            if len(self.prior) != classes:
+                raise ConfigError(f"label-dp-prior: prior has {len(self.prior)} classes; the labels have {classes}")
+            first_N = np.zeros(len(numbers_N), dtype=bool)
+            prior_C = np.array(self.prior)
+        else:
+            first_N = _words(len(numbers_N), random_bytes) < np.uint64(int(self.first_stage * WORDS))
+        replaced_N = np.empty_like(numbers_N)
+        replaced_N[first_N] = respond(numbers_N[first_N], classes, self.epsilon, random_bytes)
+        if self.prior is None:
+            prior_C = estimated_prior(replaced_N[first_N], classes, self.epsilon)
+        top_K = best_classes(prior_C, self.epsilon)
+        if len(top_K) == 1:
+            raise DataError(
+                f"label-dp-prior: at epsilon {self.epsilon:g} the most labels are kept by calling every row class {top_K[0]}, "
+                "from which nothing can be learnt; use label-dp, or raise epsilon"
+            )
+        replaced_N[~first_N] = _respond_within(numbers_N[~first_N], top_K, self.epsilon, random_bytes)
+        return torch.from_numpy(replaced_N).to(device=labels_N.device, dtype=labels_N.dtype)
+
+    def guarantee(self) -> Guarantee:
+        """Give the epsilon as an event."""
+        return Guarantee(
+            text=f"{self.epsilon:g}-label-DP: labels of training and validation rows replaced once by randomised response over "
+            "the likeliest classes",
+            event=PureDP(epsilon=self.epsilon, unit="label"),
+        )
+
+
+def respond(numbers_N: NDArray[np.int64], classes: int, epsilon: float, random_bytes: RandomBytes) -> NDArray[np.int64]:
+    """Replace class numbers by plain randomised response: one 64-bit word decides about a row, in integer arithmetic."""
+    each = other_words(classes, epsilon)
+    words_N = _words(len(numbers_N), random_bytes)
+    flipped_N = words_N < np.uint64((classes - 1) * each)
+    step_N = (words_N[flipped_N] // np.uint64(each)).astype(np.int64) + 1  # 1 to classes - 1: which of the others
+    replaced_N = numbers_N.copy()
+    replaced_N[flipped_N] = (numbers_N[flipped_N] + step_N) % classes
+    return replaced_N
+
+
+def other_words(classes: int, epsilon: float) -> int:
+    """Give how many of the 2^64 words mean each other class: the least number that does not exceed epsilon."""
+    with localcontext() as context:
+        context.prec = 60
+        exact = Decimal(WORDS) / (Decimal(epsilon).exp() + classes - 1)
+        return max(int(exact.to_integral_value(ROUND_CEILING)), 1)
+
+
+def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float) -> NDArray[np.float64]:
+    """Estimate the class shares from labels that went through ``respond``; uniform if there are none."""
+    if not len(replaced_N):
+        return np.full(classes, 1 / classes)
+    seen_C = np.bincount(replaced_N, minlength=classes) / len(replaced_N)
+    other = other_words(classes, epsilon) / WORDS
+    share_C = np.clip((seen_C - other) / (1 - classes * other), 0, None)
+    total = share_C.sum()
+    return share_C / total if total > 0 else np.full(classes, 1 / classes)
+
+
+def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
+    """Give the top classes of the prior, as many as maximise a label's chance to stay, e^eps / (e^eps + k - 1) * (their prior)."""
+    order_C = np.argsort(-prior_C, kind="stable")
+    k_C = np.arange(1, len(prior_C) + 1)
+    kept_C = np.cumsum(prior_C[order_C]) / (1 + (k_C - 1) * math.exp(-epsilon))
+    return order_C[: int(np.argmax(kept_C)) + 1]
+
+
+def _respond_within(
+    numbers_N: NDArray[np.int64], top_K: NDArray[np.int64], epsilon: float, random_bytes: RandomBytes
+) -> NDArray[np.int64]:
+    """Respond among the top classes; a row of another class draws one of them uniformly."""
+    place_C = np.full(int(max(top_K.max(), numbers_N.max(initial=0))) + 1, -1)
+    place_C[top_K] = np.arange(len(top_K))
+    place_N = place_C[numbers_N]
+    outside_N = place_N < 0
+    # The remainder of a 64-bit word favours a class by at most k / 2^64, far below what epsilon >= 1e-6 allows.
+    place_N[outside_N] = (_words(int(outside_N.sum()), random_bytes) % np.uint64(len(top_K))).astype(np.int64)
+    place_N[~outside_N] = respond(place_N[~outside_N], len(top_K), epsilon, random_bytes)
+    replaced_N: NDArray[np.int64] = top_K[place_N]
+    return replaced_N
+
+
+def _words(count: int, random_bytes: RandomBytes) -> NDArray[np.uint64]:
+    return np.frombuffer(random_bytes(8 * count), dtype=np.uint64, count=count)
+
+
+def _check_epsilon(name: str, epsilon: float) -> None:
+    check_epsilon(epsilon)
+    if epsilon < LEAST_EPSILON:
+        raise ConfigError(f"{name}: epsilon is {epsilon!r}; it must be at least {LEAST_EPSILON:g}")

@@ -1,0 +1,262 @@
+"""Marvell: the Gaussian noise that best hides which of two classes a cut gradient belongs to. Shapes: B batch, D cut width."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.defenses.checks import check_between, check_gradients, check_positive, positives
+from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.noise import Randomness, standard_normal
+from tallystick.errors import ConfigError
+
+LEAST_SUM_KL, MOST_SUM_KL = 1e-4, 4.0
+SAME_MEANS = 1e-24
+"""Class means whose squared distance is below this share of the largest squared gradient norm count as equal."""
+GRID, ROUNDS = 257, 7
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoClasses:
+    """What Marvell models of a batch: two Gaussians of equal shape.
+
+    Args:
+        u, v: mean variance per coordinate of the negatives' and of the positives' gradients.
+        gap: squared distance of the two means.
+        width: D, number of coordinates.
+        positive_share: positives over rows, between 0 and 1.
+    """
+
+    u: float
+    v: float
+    gap: float
+    width: int
+    positive_share: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class MarvellNoise:
+    """Four noise variances and what they achieve.
+
+    The noise of a negative (0) or positive (1) row has variance ``lam1.`` along the difference of the class means and ``lam2.``
+    in every direction across it. ``sum_kl`` is KL(negatives || positives) + KL(positives || negatives) of the noisy
+    Gaussians; no detector errs less than ``error_bound`` on average over both classes, and none has a larger AUC than
+    ``auc_bound``. These hold for the Gaussian model of one batch, not for the gradients themselves.
+    """
+
+    lam10: float
+    lam20: float
+    lam11: float
+    lam21: float
+    sum_kl: float
+
+    @property
+    def error_bound(self) -> float:
+        """Least mean of both error rates: 1/2 - sqrt(sum_kl) / 4 (Li et al. 2022, theorem 1)."""
+        return max(0.0, 0.5 - math.sqrt(self.sum_kl) / 4)
+
+    @property
+    def auc_bound(self) -> float:
+        """Largest AUC: 1/2 + t - t^2 / 2, where t = sqrt(sum_kl) / 2 bounds the total variation (Pinsker)."""
+        distance = min(1.0, math.sqrt(self.sum_kl) / 2)
+        return 0.5 + distance - distance**2 / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marvell:
+    """Adds to the cut gradients of each class the Gaussian noise that minimises the sum of both KL divergences.
+
+    Li et al. 2022 (Label leakage and protection in two-party split learning), section 4 and appendix: for gradients N(m0, uI)
+    and N(m1, vI) the optimal noise has one variance along the difference of the means and another across it, per class; its
+    mean squared norm over the batch is power * |m1 - m0|^2. The paper alternates between two of the variances in float32; here
+    one is 0, another has a closed form, and the last is searched on a line, in float64.
+
+    Threat model: a feature party that follows the protocol, models one batch's gradients as two Gaussians and scores its rows.
+    Guarantee: no formal guarantee. The error bound of ``MarvellNoise`` holds for the Gaussian model of one batch; rows come
+    again in every epoch. Not protected: cut embeddings.
+
+    What the paper leaves open: a batch of one class, or whose class means are equal, has no difference to take the power
+    from, so every row gets isotropic noise of power times the batch's largest squared gradient norm instead (in dynamic mode,
+    as much as hides classes that far apart). A batch whose gradients are all zero is sent as it is: its rows are alike.
+
+    Args:
+        power: s, mean squared norm of the noise in units of the squared distance of the class means.
+        max_sum_kl: instead, dynamic mode: a batch's s starts at 1 and grows by half until ``sum_kl`` is at most this,
+            1e-4 to 4; (2 - 4 e)^2 for an error bound of e.
+
+    Raises ConfigError for strengths out of range, DataError for labels other than 0 and 1 and gradients that are not finite.
+    """
+
+    power: float | None = None
+    max_sum_kl: float | None = None
+
+    def __post_init__(self) -> None:
+        if (self.power is None) == (self.max_sum_kl is None):
+            raise ConfigError(f"marvell: power is {self.power!r} and max_sum_kl is {self.max_sum_kl!r}; give exactly one")
+        if self.power is not None:
+            check_positive("marvell: power", self.power)
+        if self.max_sum_kl is not None:
+            check_between("marvell: max_sum_kl", self.max_sum_kl, LEAST_SUM_KL / (1 + 1e-9), MOST_SUM_KL * (1 + 1e-9))
+
+    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
+        """Give the noisy gradients."""
+        check_gradients(grad_BD, labels_B)
+        positive_B = positives(labels_B, "marvell")
+        noise, direction_D = self.plan(grad_BD, positive_B)
+        if noise.lam10 == 0 and noise.lam11 == 0:
+            return grad_BD
+        noisy_BD = grad_BD.clone()
+        if direction_D is not None:
+            extra0, extra1 = (math.sqrt(along - across) for along, across in _pairs(noise))
+            extra_B = torch.where(positive_B, extra1, extra0)
+            along_B = standard_normal(len(grad_BD), 1, generator, like=extra_B)[:, 0] * extra_B
+            noisy_BD += torch.outer(along_B, direction_D.to(along_B.dtype)).to(grad_BD.dtype)
+        for rows_B, across in ((~positive_B, noise.lam20), (positive_B, noise.lam21)):
+            # At most one class has noise across; the other's rows need no draws.
+            if across > 0 and bool(rows_B.any()):
+                drawn = standard_normal(int(rows_B.sum()), grad_BD.shape[1], generator, like=grad_BD)
+                noisy_BD[rows_B] += math.sqrt(across) * drawn
+        return noisy_BD
+
+    def plan(self, grad_BD: Tensor, positive_B: Tensor) -> tuple[MarvellNoise, Tensor | None]:
+        """Give a batch's noise, and the unit vector along which the variances differ (None: isotropic)."""
+        if not len(grad_BD):
+            return MarvellNoise(lam10=0.0, lam20=0.0, lam11=0.0, lam21=0.0, sum_kl=0.0), None
+        exact_BD = grad_BD.double()
+        largest = float(exact_BD.square().sum(dim=1).max())
+        count = int(positive_B.sum())
+        if 0 < count < len(grad_BD):
+            classes, difference_D = moments(exact_BD, positive_B)
+            if classes.gap > SAME_MEANS * largest:
+                return self._strong_enough(classes), difference_D / math.sqrt(classes.gap)
+        return self._isotropic(largest, grad_BD.shape[1]), None
+
+    def _strong_enough(self, classes: TwoClasses) -> MarvellNoise:
+        if self.power is not None:
+            return optimal_noise(classes, power=self.power * classes.gap)
+        assert self.max_sum_kl is not None
+        scale = 1.0
+        while (noise := optimal_noise(classes, power=scale * classes.gap)).sum_kl > self.max_sum_kl:
+            scale *= 1.5
+        return noise
+
+    def _isotropic(self, largest: float, width: int) -> MarvellNoise:
+        """Noise for classes as far apart as the largest gradient is long: sum_kl = distance^2 / variance."""
+        if self.power is not None:
+            variance = self.power * largest / width
+            sum_kl = width / self.power
+        else:
+            assert self.max_sum_kl is not None
+            variance, sum_kl = largest / self.max_sum_kl, self.max_sum_kl
+        return MarvellNoise(lam10=variance, lam20=variance, lam11=variance, lam21=variance, sum_kl=sum_kl)
+
+    def guarantee(self) -> Guarantee:
+        """Say that there is none."""
+        strength = (
+            f"power {self.power:g}" if self.power is not None else f"a sum of KL divergences of at most {self.max_sum_kl:g}"
+        )
+        return Guarantee(text=f"no formal guarantee: Marvell's optimal noise with {strength} on the cut gradients of each batch")
+
+
+def moments(exact_BD: Tensor, positive_B: Tensor) -> tuple[TwoClasses, Tensor]:
+    """Give the two classes' variances and gap, and the difference of their means, positive minus negative."""
+    negative_BD, positive_BD = exact_BD[~positive_B], exact_BD[positive_B]
+    mean0_D, mean1_D = negative_BD.mean(dim=0), positive_BD.mean(dim=0)
+    difference_D = mean1_D - mean0_D
+    classes = TwoClasses(
+        u=float((negative_BD - mean0_D).square().mean()),
+        v=float((positive_BD - mean1_D).square().mean()),
+        gap=float(difference_D.square().sum()),
+        width=exact_BD.shape[1],
+        positive_share=len(positive_BD) / len(exact_BD),
+    )
+    return classes, difference_D
+
+
+def sum_kl(classes: TwoClasses, *, lam10: float, lam20: float, lam11: float, lam21: float) -> float:
+    """Give KL both ways between the two classes' Gaussians with this noise on top."""
+    across0, across1 = lam20 + classes.u, lam21 + classes.v
+    along0, along1 = lam10 + classes.u, lam11 + classes.v
+    along = _over((along0 - along1) ** 2 + classes.gap * (along0 + along1), along0 * along1)
+    return ((classes.width - 1) * _over((across0 - across1) ** 2, across0 * across1) + along) / 2
+
+
+def _over(squares: float, product: float) -> float:
+    """Divide, where two classes without any variance are alike and one alone without is told apart for certain."""
+    return squares / product if product > 0 else (math.inf if squares > 0 else 0.0)
+
+
+def optimal_noise(classes: TwoClasses, *, power: float) -> MarvellNoise:
+    """Give the variances that minimise ``sum_kl`` under (1 - p)(lam10 + (D-1) lam20) + p (lam11 + (D-1) lam21) = power.
+
+    The class of larger variance needs no noise across. For each variance x across of the other class, the best split of the
+    remaining power along the difference has a closed form (``_best_along``); x itself is found by a grid that zooms in.
+    """
+    check_positive("marvell: noise power", power)
+    swap = classes.u > classes.v
+    low, high = (classes.v, classes.u) if swap else (classes.u, classes.v)
+    low_share = classes.positive_share if swap else 1 - classes.positive_share
+    # In units of the gap: the answer scales with the gradients' squared size.
+    low, high, budget = low / classes.gap, high / classes.gap, power / classes.gap
+    x, along_low, along_high = _search(low, high, classes.width, low_share, budget)
+    scaled = [part * classes.gap for part in (along_low, x, along_high, 0.0)]
+    lam1_low, lam2_low, lam1_high, lam2_high = scaled
+    lam = (
+        {"lam10": lam1_high, "lam20": lam2_high, "lam11": lam1_low, "lam21": lam2_low}
+        if swap
+        else {"lam10": lam1_low, "lam20": lam2_low, "lam11": lam1_high, "lam21": lam2_high}
+    )
+    return MarvellNoise(**lam, sum_kl=sum_kl(classes, **lam))
+
+
+def _search(low: float, high: float, width: int, low_share: float, budget: float) -> tuple[float, float, float]:
+    """Give the least-KL (across of the low class, along of the low class, along of the high class), all over the gap."""
+    most = min(high - low, budget / (low_share * width)) if width > 1 else 0.0
+    # Linear and geometric steps: the best x may be anything from a tiny part of the range to all of it.
+    x_G = np.union1d(np.linspace(0, most, GRID), most * np.geomspace(1e-16, 1, GRID))
+    for _ in range(ROUNDS):
+        value_G = _objective(x_G, low, high, width, low_share, budget)
+        best = int(np.argmin(value_G))
+        left, right = x_G[max(best - 1, 0)], x_G[min(best + 1, len(x_G) - 1)]
+        if not right > left:
+            break
+        x_G = np.union1d(np.linspace(left, right, GRID), x_G[best])
+    x_1 = x_G[[int(np.argmin(_objective(x_G, low, high, width, low_share, budget)))]]
+    along_low_1, along_high_1 = _best_along(x_1, low, high, width, low_share, budget)
+    x = float(x_1[0])
+    return x, max(float(along_low_1[0]) - low, x), max(float(along_high_1[0]) - high, 0.0)
+
+
+def _best_along(
+    x_G: NDArray[np.float64], low: float, high: float, width: int, low_share: float, budget: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Give both classes' total variance along the difference (gradient and noise), for each variance across.
+
+    With A and H the low and the high class's, c = low_share A + (1 - low_share) H is given and (A + 1)/H + (H + 1)/A is convex
+    in e = H / A with its minimum at e^2 = (c + low_share) / (c + 1 - low_share), so e is that, or the nearest that leaves
+    A >= low + x and H >= high.
+    """
+    high_share = 1 - low_share
+    c_G = budget - low_share * (width - 1) * x_G + low_share * low + high_share * high
+    ratio_G = np.sqrt((c_G + low_share) / (c_G + high_share))
+    along_low_G = c_G / (low_share + high_share * ratio_G)
+    along_low_G = np.clip(along_low_G, low + x_G, np.maximum((c_G - high_share * high) / low_share, low + x_G))
+    return along_low_G, (c_G - low_share * along_low_G) / high_share
+
+
+def _objective(
+    x_G: NDArray[np.float64], low: float, high: float, width: int, low_share: float, budget: float
+) -> NDArray[np.float64]:
+    along_low_G, along_high_G = _best_along(x_G, low, high, width, low_share, budget)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        across_G = (high - low - x_G) ** 2 / (high * (low + x_G)) if high > 0 else np.zeros_like(x_G)  # ratio + 1/ratio - 2
+        along_G = ((along_low_G - along_high_G) ** 2 + along_low_G + along_high_G) / (along_low_G * along_high_G)
+    value_G: NDArray[np.float64] = (width - 1) * across_G + along_G
+    return np.where(np.isnan(value_G), np.inf, value_G)
+
+
+def _pairs(noise: MarvellNoise) -> tuple[tuple[float, float], tuple[float, float]]:
+    return (noise.lam10, noise.lam20), (noise.lam11, noise.lam21)

@@ -1,0 +1,92 @@
+"""MixPro: cut gradients mixed in pairs and turned towards their mean. Shapes: B batch, D cut width."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from scipy.special import betaincinv
+from torch import Tensor
+
+from tallystick.defenses.checks import check_between, check_gradients, check_positive
+from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.noise import Randomness, standard_normal, uniform
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixPro:
+    """Mixes every gradient with another row's and turns it until its cosine to the batch's mean is at least ``goal``.
+
+    FedAds (Wei et al. 2023), section 4.2: g_mixed = l g_b + (1 - l) g_r with l ~ Beta(alpha, alpha), l >= 1/2, drawn per row
+    (the paper leaves open per row or per batch), then equation 11. Three guards that the paper lacks:
+
+    - equation 11 sends a gradient that points against the mean to exactly 0, which is a perfect norm attack. A row beyond
+      -goal keeps the norm of its mixed gradient; one that is exactly antiparallel leaves the line in a random direction;
+    - a mean of zero has no direction: a random one stands in for it;
+    - a batch of one row has no partner: zeros are sent.
+
+    Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients.
+    Guarantee: no formal guarantee. Not protected: cut embeddings; and rows that were turned lie at exactly ``goal`` from the
+    mean while the others do not, which itself says something of their labels.
+
+    The labels are not read, so any target will do.
+
+    Args:
+        goal: least cosine to the mean gradient, between 0 and 1.
+        alpha: of the Beta distribution, above 0; the larger, the nearer the weights are to one half.
+
+    Raises ConfigError for values out of range, DataError for gradients that are not finite.
+    """
+
+    goal: float = math.sqrt(0.75)
+    alpha: float = 0.6
+
+    def __post_init__(self) -> None:
+        check_between("mixpro: goal", self.goal, 0, 1)
+        check_positive("mixpro: alpha", self.alpha)
+
+    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
+        """Give the mixed and turned gradients."""
+        check_gradients(grad_BD, labels_B)
+        if len(grad_BD) < 2:
+            return torch.zeros_like(grad_BD)
+        exact_BD = grad_BD.double()
+        mean_D = exact_BD.mean(dim=0)
+        if float(mean_D.norm()) <= 1e-12 * float(exact_BD.norm(dim=1).max()):
+            mean_D = standard_normal(1, grad_BD.shape[1], generator, like=exact_BD)[0]
+        mixed_BD = self._mixed(exact_BD, generator)
+        return self._turned(mixed_BD, mean_D / mean_D.norm(), generator).to(grad_BD.dtype)
+
+    def _mixed(self, grad_BD: Tensor, generator: Randomness) -> Tensor:
+        rows = len(grad_BD)
+        weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(rows, generator).numpy()))
+        weight_B = torch.maximum(weight, 1 - weight).to(grad_BD.device)[:, None]
+        # A shift of 1 to B - 1: any row but the own.
+        shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
+        partner_B = ((torch.arange(rows) + shift_B) % rows).to(grad_BD.device)
+        return weight_B * grad_BD + (1 - weight_B) * grad_BD[partner_B]
+
+    def _turned(self, mixed_BD: Tensor, mean_D: Tensor, generator: Randomness) -> Tensor:
+        along_B = mixed_BD @ mean_D
+        across_BD = mixed_BD - along_B[:, None] * mean_D
+        across_BD = across_BD - (across_BD @ mean_D)[:, None] * mean_D  # twice is exact where the first left little
+        norm_B, across_B = mixed_BD.norm(dim=1), across_BD.norm(dim=1)
+        turn_B = along_B < self.goal * norm_B
+        lost_B = turn_B & (across_B <= 1e-9 * norm_B)
+        if mixed_BD.shape[1] > 1 and bool(lost_B.any()):
+            random_BD = standard_normal(int(lost_B.sum()), mixed_BD.shape[1], generator, like=mixed_BD)
+            random_BD -= (random_BD @ mean_D)[:, None] * mean_D
+            across_BD[lost_B] = random_BD
+            across_B[lost_B] = random_BD.norm(dim=1)
+        sine = math.sqrt(1 - self.goal**2)
+        unit_BD = across_BD / across_B.clamp_min(torch.finfo(across_B.dtype).tiny)[:, None]
+        # Equation 11 keeps what lies across the mean; its norm is |across| / sine, which is below |mixed| only beyond -goal.
+        length_B = torch.maximum(torch.where(lost_B, 0.0, across_B / sine), norm_B)
+        turned_BD = length_B[:, None] * (self.goal * mean_D + sine * unit_BD)
+        return torch.where(turn_B[:, None], turned_BD, mixed_BD)
+
+    def guarantee(self) -> Guarantee:
+        """Say that there is none."""
+        return Guarantee(
+            text="no formal guarantee: cut gradients mixed in pairs and turned to a cosine of at least "
+            f"{self.goal:.3f} to their mean"
+        )

@@ -1,0 +1,78 @@
+"""Where the noise of gradient defences comes from.
+
+An experiment passes a seeded ``torch.Generator``. A job passes a ``NoiseStream``: torch's CPU generator keeps 32 bits of its
+seed, so whoever receives noisy gradients could try all seeds and take the noise off again.
+"""
+
+import hashlib
+import math
+from typing import TypeAlias
+
+import torch
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from torch import Tensor
+
+from tallystick.errors import ConfigError
+
+MIN_SECRET_BYTES = 16
+
+
+class NoiseStream:
+    """Pseudorandom numbers from AES-256 in counter mode: one stream per secret and step.
+
+    Guarantee: without the secret nobody who cannot break AES or BLAKE2 can tell a stream from fresh random bits. The same
+    secret and step give the same bits, so a resumed run sends what it sent before and keeps no state.
+
+    Args:
+        secret: at least 16 bytes from the operating system's generator; they must never leave this party.
+        step: the training step; one stream for each.
+
+    Raises ConfigError for a shorter secret.
+    """
+
+    def __init__(self, secret: bytes, *, step: int = 0) -> None:
+        if len(secret) < MIN_SECRET_BYTES:
+            raise ConfigError(f"the noise secret has {len(secret)} bytes; it must have at least {MIN_SECRET_BYTES}")
+        key = hashlib.blake2b(step.to_bytes(8, "big"), key=secret[:64], digest_size=32, person=b"tallystick noise").digest()
+        self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+
+    def words(self, count: int) -> Tensor:
+        """Draw that many uniform int32."""
+        out = bytearray(4 * count + 15)
+        self._stream.update_into(bytes(4 * count), out)
+        return torch.frombuffer(out, dtype=torch.int32, count=count)
+
+
+Randomness: TypeAlias = torch.Generator | NoiseStream
+"""What a gradient defence draws its noise from."""
+
+
+def uniform(count: int, generator: Randomness) -> Tensor:
+    """Draw float64 uniforms in (0, 1)."""
+    if isinstance(generator, torch.Generator):
+        drawn = torch.rand(count, generator=generator, dtype=torch.float64, device=generator.device).cpu()
+        return drawn.clamp_min_(2.0**-54)
+    # 32 bits suffice where a uniform picks a partner or a mixing weight.
+    return generator.words(count).to(torch.float64).add_(0.5).mul_(2.0**-32).add_(0.5)
+
+
+def standard_normal(rows: int, columns: int, generator: Randomness, *, like: Tensor) -> Tensor:
+    """Draw independent standard normals (rows, columns) with type and device of ``like``."""
+    dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+    if isinstance(generator, torch.Generator):
+        drawn = torch.randn(rows, columns, generator=generator, dtype=dtype, device=generator.device)
+    else:
+        drawn = _box_muller(rows * columns, generator, dtype).view(rows, columns)
+    return drawn.to(device=like.device, dtype=like.dtype)
+
+
+def _box_muller(count: int, stream: NoiseStream, dtype: torch.dtype) -> Tensor:
+    half = (count + 1) // 2
+    if count == 0:
+        return torch.empty(0, dtype=dtype)
+    words = stream.words(2 * half)
+    radius, angle = words[:half], words[half:]
+    # 31 bits for the radius: the largest normal is 6.7, and a larger one has a chance of 2^-31.
+    radius = radius.bitwise_and(0x7FFFFFFF).to(dtype).add_(0.5).mul_(2.0**-31).log_().mul_(-2).clamp_min_(0).sqrt_()
+    angle = angle.to(dtype).mul_(2 * math.pi * 2.0**-32)
+    return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count]

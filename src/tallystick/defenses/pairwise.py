@@ -1,0 +1,91 @@
+"""Sums over all pairs of rows of a matrix, tile by tile: time n^2 D, memory n D. Shapes: n rows, D columns.
+
+Each tile of squared distances is one matrix product of extended rows; only tiles on and above the diagonal are computed. Rows
+must be sorted by class, so that the pairs of one class are a contiguous part of a tile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+TILE = 512
+"""Rows and columns of a tile: 1 MiB of float32, which stays in a core's cache."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistanceSums:
+    """Sums of the Euclidean distances d_ij of all ordered pairs, in float64.
+
+    Args:
+        rows_n: sum over j, for every i.
+        within: sum over the pairs whose rows are of one class.
+    """
+
+    rows_n: Tensor
+    within: float
+
+
+def distance_sums(centred_nD: Tensor, starts: list[int]) -> DistanceSums:
+    """Sum distances by row and within classes; class c is rows starts[c] to starts[c + 1] - 1."""
+    rows_n = torch.zeros(len(centred_nD), dtype=torch.float64, device=centred_nD.device)
+    within = torch.zeros((), dtype=torch.float64, device=centred_nD.device)
+    for i, j, tile in _squared_distance_tiles(centred_nD):
+        tile.clamp_min_(0).sqrt_()
+        rows_n[i] += tile.sum(dim=1)
+        if i != j:
+            rows_n[j] += tile.sum(dim=0)
+        for part in _within(tile, i, j, starts):
+            within += part.sum(dtype=torch.float64) * (1 if i == j else 2)
+    return DistanceSums(rows_n=rows_n, within=float(within))
+
+
+def weighted_differences(centred_nD: Tensor, weight_n: Tensor, between: float, starts: list[int]) -> Tensor:
+    """Give sum_j g_ij (f_i - f_j) / d_ij for every row i, with g_ij = weight_i + weight_j + (between if classes differ).
+
+    A pair at distance 0 adds nothing: the distance has no gradient there.
+    """
+    total_nD = torch.zeros_like(centred_nD)
+    scale_n = torch.zeros_like(weight_n)
+    for i, j, tile in _squared_distance_tiles(centred_nD):
+        torch.threshold_(tile, 0.0, torch.inf).rsqrt_()
+        factor = weight_n[i, None] + (weight_n[None, j] + between)
+        for part in _within(factor, i, j, starts):
+            part -= between
+        tile *= factor
+        total_nD[i].addmm_(tile, centred_nD[j])
+        scale_n[i] += tile.sum(dim=1)
+        if i != j:
+            total_nD[j].addmm_(tile.T, centred_nD[i])
+            scale_n[j] += tile.sum(dim=0)
+    return scale_n[:, None] * centred_nD - total_nD
+
+
+def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
+    """Yield the tiles on and above the diagonal; what rounding may have made of a distance of zero is at most 0.
+
+    |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, lowered by the rounding error of the three terms.
+    """
+    square_n = centred_nD.square().sum(dim=1)
+    square_n = square_n * (1 - 16 * torch.finfo(square_n.dtype).eps)
+    one_n = torch.ones_like(square_n)
+    left = torch.cat([-2 * centred_nD, square_n[:, None], one_n[:, None]], dim=1)
+    right = torch.cat([centred_nD, one_n[:, None], square_n[:, None]], dim=1)
+    slices = [slice(start, min(start + TILE, len(centred_nD))) for start in range(0, len(centred_nD), TILE)]
+    for first, i in enumerate(slices):
+        for j in slices[first:]:
+            tile = left[i] @ right[j].T
+            if i == j:
+                tile.fill_diagonal_(0)
+            yield i, j, tile
+
+
+def _within(tile: Tensor, i: slice, j: slice, starts: list[int]) -> Iterator[Tensor]:
+    """Yield the parts of a tile whose rows and columns are of one class."""
+    for start, end in pairwise(starts):
+        top, bottom = max(start, i.start), min(end, i.stop)
+        left, right = max(start, j.start), min(end, j.stop)
+        if top < bottom and left < right:
+            yield tile[top - i.start : bottom - i.start, left - j.start : right - j.start]
