@@ -36,7 +36,7 @@ def reference(setting, how):
             features = {name: columns.rows(batch.index_B) for name, columns in setting.columns.items()}
             cuts = [bottom(features[name]).detach().requires_grad_() for name, bottom in bottoms.items()]
             own = setting.own_columns.rows(batch.index_B) if setting.own else None
-            loss = setting.objective(label(cuts, own), batch.index_B)
+            loss, _ = setting.objective(label(cuts, own), batch.index_B)
             label_optimizer.zero_grad()
             loss.backward()
             label_optimizer.step()

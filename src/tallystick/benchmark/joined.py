@@ -31,7 +31,7 @@ def train_joined(
         for batch in schedule.epoch(epoch):
             features = [source(batch.index_B) for source in sources]
             logits = model(features, own(batch.index_B) if own is not None else None)
-            loss = objective(logits, batch.index_B)
+            loss, _ = objective(logits, batch.index_B)
             optimizer.zero_grad()
             torch.autograd.backward(loss)
             optimizer.step()

@@ -14,6 +14,7 @@ from tallystick.errors import ConfigError
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
+from tallystick.training.defended import CutDefense
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, commits, ignore_commit, optimizer_of
@@ -29,6 +30,7 @@ def train_label_party(
     training: Training,
     schedule: Schedule,
     store: CheckpointStore,
+    defense: CutDefense | None = None,
     resume_from: int = 0,
     progress: Progress = no_progress,
     committed: Committed = ignore_commit,
@@ -39,7 +41,8 @@ def train_label_party(
     label party's own columns alone, which is the baseline that a partner has to beat.
 
     Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row (see the label
-    leakage papers); there is no formal guarantee here.
+    leakage papers). ``defense`` changes what they are sent: its penalty is in the cut gradients, its noise over their sum. The
+    own model learns from the loss alone. Without a defence there is no guarantee, and the bits are those of one process.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, ConfigError when the
     loss is no longer finite.
@@ -55,7 +58,7 @@ def train_label_party(
         done = progressed.step - progressed.epoch * schedule.steps_per_epoch
         loss_sum = torch.tensor(progressed.loss_sum, dtype=torch.float64)
         for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
-            loss_sum += _take_message(model, own, objective, optimizer, channels, widths, group)
+            loss_sum += _take_message(model, own, objective, optimizer, channels, widths, group, defense)
             if last_commit and group[0].step == last_commit + 1:
                 committed(last_commit)
             if commits(group, training, schedule):
@@ -85,6 +88,7 @@ def _take_message(
     channels: Sequence[Channel],
     widths: Sequence[int],
     group: Sequence[Batch],
+    defense: CutDefense | None,
 ) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
@@ -102,14 +106,15 @@ def _take_message(
     loss_sum = torch.zeros((), device=device)
     for number, batch in enumerate(group):
         cuts_BD = [parts[number].detach().requires_grad_() for parts in received]
-        loss = objective(model(cuts_BD, own_columns[number]), batch.index_B, cuts_BD)
+        loss, targets_B = objective(model(cuts_BD, own_columns[number]), batch.index_B, cuts_BD)
         if optimizer is not None:
             optimizer.zero_grad()
         torch.autograd.backward(loss)
-        for channel, answer, cut_BD in zip(channels, answers, cuts_BD, strict=True):
-            if cut_BD.grad is None:
-                raise ConfigError(f"model.top: the loss does not depend on the cut embedding of {channel.peer}; use every input")
-            answer.append(cut_BD.grad)
+        grads_BD = [_cut_gradient(cut_BD, channel) for cut_BD, channel in zip(cuts_BD, channels, strict=True)]
+        if defense is not None:
+            grads_BD = defense(cuts_BD, grads_BD, targets_B, step=batch.step)
+        for answer, grad_BD in zip(answers, grads_BD, strict=True):
+            answer.append(grad_BD)
         if batch is group[-1]:
             for channel, answer in zip(channels, answers, strict=True):
                 send_gradient(channel, group[0].step, answer[0] if len(answer) == 1 else torch.cat(answer))
@@ -117,6 +122,12 @@ def _take_message(
             optimizer.step()
         loss_sum += loss.detach() * rows[number]
     return loss_sum
+
+
+def _cut_gradient(cut_BD: Tensor, channel: Channel) -> Tensor:
+    if cut_BD.grad is None:
+        raise ConfigError(f"model.top: the loss does not depend on the cut embedding of {channel.peer}; use every input")
+    return cut_BD.grad
 
 
 def _judge(

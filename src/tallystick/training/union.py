@@ -101,8 +101,8 @@ class FillingObjective:
         self._calibration = calibration
         self._positive_rate = float(labels_N.mean())
 
-    def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> Tensor:
-        """Loss of a training batch, over all its rows."""
+    def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
+        """Loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
         own_B = self._own_U[index_B]
         batch = LabelBatch(
             labels_B=self._labels_N[own_B.clamp(min=0)],
@@ -112,7 +112,7 @@ class FillingObjective:
             positive_rate=self._positive_rate,
         )
         targets_B = self._fill(batch, uniform_BK=self._draws.at(index_B))
-        return binary_cross_entropy_with_logits(self._calibration.training_logits(logits), targets_B)
+        return binary_cross_entropy_with_logits(self._calibration.training_logits(logits), targets_B), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
         """Loss of calibrated logits on the rows that have a real label."""

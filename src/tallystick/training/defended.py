@@ -1,0 +1,48 @@
+"""What the label party's defences do to a step, seen from the training loop. Shapes: B batch, D cut width of one peer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.defenses.build import Defenses
+from tallystick.defenses.noise import NoiseStream
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutDefense:
+    """The penalties and gradient defences of a run, over the cuts of all feature parties together.
+
+    Feature parties that pool what they receive gain nothing by it. The noise of a step comes from the secret and the step's
+    number alone: a resumed run sends the same bits, and no state has to be kept.
+
+    Threat model: honest-but-curious feature parties, which may collude. Guarantee: that of ``defenses``, if any. Not
+    protected: the cut embeddings, other than by a penalty.
+
+    Args:
+        defenses: what the contract asks for.
+        secret: at least 16 random bytes that never leave this party, or the noise can be taken off again.
+        steps_per_epoch: for penalties that warm up.
+    """
+
+    defenses: Defenses
+    secret: bytes
+    steps_per_epoch: int
+
+    def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
+        """Give the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
+        grad_BD = _joined(grads_BD) + self._penalty_gradient(_joined(cuts_BD), targets_B, step)
+        grad_BD = self.defenses.defend_gradients(grad_BD, targets_B, generator=NoiseStream(self.secret, step=step))
+        return list(torch.split(grad_BD, [part_BD.shape[1] for part_BD in grads_BD], dim=1))
+
+    def _penalty_gradient(self, cut_BD: Tensor, targets_B: Tensor, step: int) -> Tensor | float:
+        leaf_BD = cut_BD.detach().requires_grad_()
+        penalty = self.defenses.penalty(leaf_BD, targets_B, epoch=(step - 1) / self.steps_per_epoch)
+        if penalty is None or not penalty.requires_grad:
+            return 0.0
+        return torch.autograd.grad(penalty, leaf_BD)[0]
+
+
+def _joined(parts_BD: Sequence[Tensor]) -> Tensor:
+    return parts_BD[0] if len(parts_BD) == 1 else torch.cat(list(parts_BD), dim=1)
