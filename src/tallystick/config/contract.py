@@ -305,7 +305,7 @@ def _value_problems(contract: Contract) -> list[str]:
             )
     if contract.audit and target.type == "regression":
         problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
-    problems += _filled_label_problems(contract)
+    problems += _soft_label_problems(contract)
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     if network.heartbeat_s >= network.deadline_s:
@@ -315,15 +315,17 @@ def _value_problems(contract: Contract) -> list[str]:
     return problems
 
 
-def _filled_label_problems(contract: Contract) -> list[str]:
-    """On a union, gradient defences and penalties hide the filled targets too, so these must be classes."""
-    if contract.alignment.method == "intersection" or contract.union.labels != "neighbors":
-        return []
+def _soft_label_problems(contract: Contract) -> list[str]:
+    """Some defences hide which class a row's target is of; then every target must be a class."""
+    soft = ""
+    if contract.alignment.method != "intersection" and contract.union.labels == "neighbors":
+        soft = "union.labels = neighbors fills one half where neighbours are tied; choose another fill, such as random-pred"
+    if any(entry.method == "gaussian-labels" for entry in contract.defense):
+        soft = "gaussian-labels makes labels numbers between 0 and 1; replace them by label-dp, which keeps classes"
     return [
-        f"defense.{number}.method = {entry.method}: union.labels = neighbors fills one half where neighbours are tied, "
-        "which is no class; choose another fill, such as random-pred"
+        f"defense.{number}.method = {entry.method}: needs a class per row, but {soft}"
         for number, entry in enumerate(contract.defense)
-        if entry.method in ("marvell", "distance-correlation")
+        if soft and entry.method in ("marvell", "distance-correlation")
     ]
 
 

@@ -8,7 +8,19 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
 from tallystick.config.contract import Contract
-from tallystick.config.reading import Count, Model, Name, Positive, Problems, Text, did_you_mean, read_yaml, shown, validate
+from tallystick.config.reading import (
+    Count,
+    Model,
+    Name,
+    Positive,
+    Problems,
+    Share,
+    Text,
+    did_you_mean,
+    read_yaml,
+    shown,
+    validate,
+)
 from tallystick.errors import ConfigError
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
@@ -113,6 +125,7 @@ class Privacy(Model):
     )
     dataset: Name = Field(default="labels", description="name of the data set whose labels the budget protects")
     cap: Positive | None = Field(default=None, description="most label-DP epsilon that may ever be spent on it; null is no cap")
+    delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
 
 
 class PartyFile(Model):

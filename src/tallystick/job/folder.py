@@ -1,6 +1,7 @@
 """The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,6 +82,11 @@ class RunFolder:
         return self.path / "model.safetensors"
 
     @property
+    def views(self) -> Path:
+        """What crossed the cut, as recorded for an audit: a folder per peer."""
+        return self.path / "view"
+
+    @property
     def trained(self) -> bool:
         """Whether training has ended."""
         return self.model.exists()
@@ -124,12 +130,20 @@ class RunFolder:
 
     def forget_training(self) -> None:
         """Drop what hung on an alignment that is about to be made again."""
-        for path in (self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")):
+        stale = [self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")]
+        # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
+        stale += [self.path / "defense.json", self.path / "audit.json"]
+        for path in stale:
             path.unlink(missing_ok=True)
+        self.forget_views()
 
-    def note(self, name: str, facts: dict[str, object]) -> None:
-        """Keep facts of a phase for a later step or a resumed run."""
-        write_bytes(self.path / f"{name}.json", json.dumps(facts).encode())
+    def forget_views(self) -> None:
+        """Drop what was recorded of the cut."""
+        shutil.rmtree(self.views, ignore_errors=True)
+
+    def note(self, name: str, facts: dict[str, object], *, private: bool = False) -> None:
+        """Keep facts of a phase for a later step or a resumed run; ``private`` ones hold a secret."""
+        write_bytes(self.path / f"{name}.json", json.dumps(facts).encode(), private=private)
 
     def noted(self, name: str) -> dict[str, object]:
         """Facts kept under a name; empty if there are none."""

@@ -1,10 +1,13 @@
-"""What leaves the label party of an evaluation: one AUC under differential privacy, spent in the ledger first."""
+"""What leaves the label party under differential privacy: labels that train, and one AUC. The ledger is charged first."""
+
+import math
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.config.contract import PrivateRelease
+from tallystick.config.contract import Contract, PrivateRelease
+from tallystick.config.defense import LABEL_KINDS
 from tallystick.config.party import Privacy
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
@@ -12,12 +15,20 @@ from tallystick.evaluation.private.result import PrivateAuc
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.report import result as shown
 
+USUAL_DELTA = 1e-6
+
+
+def open_ledger(budget: Privacy, party: str) -> Ledger:
+    """The party's ledger, with the cap that its file states."""
+    ledger = Ledger(budget.ledger, party=party)
+    if budget.cap is not None and ledger.cap(budget.dataset) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
+        ledger.set_cap(budget.dataset, cap)
+    return ledger
+
 
 def release_auc(wanted: PrivateRelease, budget: Privacy, party: str, target_N: Tensor, logits_N: Tensor) -> PrivateAuc:
     """Spend and release the joint model's AUC on the test rows; raises BudgetExceeded, and releases nothing, over the cap."""
-    ledger = Ledger(budget.ledger, party=party)
-    if budget.cap is not None and ledger.cap(budget.dataset) != Cap(epsilon=budget.cap):
-        ledger.set_cap(budget.dataset, Cap(epsilon=budget.cap))
+    ledger = open_ledger(budget, party)
     scores_N = torch.sigmoid(logits_N.double().cpu()).numpy()
     return release(
         target_N.cpu().numpy().astype(np.int64),
@@ -46,22 +57,56 @@ def finished(rows: int, released: PrivateAuc | None) -> Finished:
     )
 
 
-def privacy_section(message: Finished, party: str, budget: Privacy | None) -> shown.Privacy | None:
-    """The report's section on what was released; ``budget`` is the label party's own."""
-    if message.epsilon is None:
-        return None
-    what = f"AUC {message.auc:.4f}, 95 % interval {message.low:.4f} to {message.high:.4f} for the exact one"
-    released = shown.Release(
-        what=what,
-        mechanism=message.mechanism,
-        protects=message.protects,
-        epsilon=message.epsilon,
-        party=party,
-        note=f"Besides it this reveals {message.reveals}.",
-    )
-    if budget is None:
-        return shown.Privacy(
-            releases=[released], spent_epsilon=message.epsilon, summary="What the label party released in this run."
+def privacy_section(contract: Contract, message: Finished, budget: Privacy | None, *, trained: bool) -> shown.Privacy | None:
+    """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
+
+    What the defences promise is in the contract, so every party can list it; ``trained``: whether labels were used at all.
+    """
+    party = contract.label_party
+    released = _label_releases(contract) if trained else []
+    if message.epsilon is not None:
+        released.append(
+            shown.Release(
+                what=f"AUC {message.auc:.4f}, 95 % interval {message.low:.4f} to {message.high:.4f} for the exact one",
+                mechanism=message.mechanism,
+                protects=message.protects,
+                epsilon=message.epsilon,
+                party=party,
+                note=f"Besides it this reveals {message.reveals}.",
+            )
         )
-    spent = Ledger(budget.ledger, party=party).total(budget.dataset)
-    return shown.Privacy(releases=[released], spent_epsilon=spent, cap_epsilon=budget.cap, summary=f"Data set: {budget.dataset}.")
+    if not released:
+        return None
+    if budget is None:
+        spent = sum(release.epsilon for release in released)
+        delta = sum(release.delta for release in released)
+        summary = "What the label party released in this run."
+        return shown.Privacy(releases=released, spent_epsilon=spent, spent_delta=delta, summary=summary)
+    ledger = Ledger(budget.ledger, party=party)
+    delta = budget.delta or max(release.delta for release in released)
+    spent = ledger.total(budget.dataset, delta=delta)
+    if math.isinf(spent) and delta == 0:  # an earlier run released with Gaussian noise
+        delta = USUAL_DELTA
+        spent = ledger.total(budget.dataset, delta=delta)
+    return shown.Privacy(
+        releases=released,
+        spent_epsilon=spent,
+        spent_delta=delta,
+        cap_epsilon=budget.cap,
+        summary=f"Data set: {budget.dataset}. Spent by all runs so far.",
+    )
+
+
+def _label_releases(contract: Contract) -> list[shown.Release]:
+    return [
+        shown.Release(
+            what="labels of the training and validation rows, in all that training sends",
+            mechanism=entry.method,
+            protects="labels",
+            epsilon=entry.epsilon,
+            delta=getattr(entry, "delta", 0.0),
+            party=contract.label_party,
+        )
+        for entry in contract.defense
+        if isinstance(entry, LABEL_KINDS)
+    ]

@@ -16,6 +16,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
+from tallystick.job.audit import Audited, defense_lines
 from tallystick.job.phases import Logbook
 from tallystick.job.release import privacy_section
 from tallystick.job.rows import Aligned
@@ -42,7 +43,7 @@ class Findings:
     progressed: Progressed | None = None
     own_only: Progressed | None = None
     evaluation: Comparison | None = None
-    membership: shown.Audit | None = None
+    audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
 
@@ -64,8 +65,15 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         own_only_training=_training(contract, None, found, found.own_only),
         evaluation=found.evaluation,
         sections=shown.Sections(
-            membership=found.membership,
-            privacy=privacy_section(found.finished, contract.label_party, party.privacy if party.label is not None else None),
+            membership=found.audited.membership,
+            leakage=found.audited.leakage,
+            privacy=privacy_section(
+                contract,
+                found.finished,
+                party.privacy if party.label is not None else None,
+                trained=found.progressed is not None,
+            ),
+            notes=_notes(contract, party),
         ),
         versions={
             "tallystick": __version__,
@@ -75,6 +83,12 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
             "libsodium wrapper (rbcl)": version("rbcl"),
         },
     )
+
+
+def _notes(contract: Contract, party: PartyFile) -> list[str]:
+    if not contract.audit or contract.role_of(party.party) != "feature":
+        return []
+    return [f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."]
 
 
 def _contract_info(contract: Contract) -> shown.ContractInfo:
@@ -88,6 +102,7 @@ def _contract_info(contract: Contract) -> shown.ContractInfo:
             "target": contract.target.type,
             "hidden layers": "-".join(map(str, contract.model.hidden)),
             "cut after layer": contract.model.cut_after,
+            "defences": ", ".join(entry.method for entry in contract.defense) or "none",
             "mode": training.mode,
             "epochs at most": training.epochs,
             "batch size": training.batch_size,
@@ -132,7 +147,8 @@ def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown
             f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
             "and per epoch whether validation got better."
         )
-        items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee="no formal guarantee"))
+        guarantee = "; ".join(defense_lines(contract)) if contract.defense else "no formal guarantee"
+        items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee=guarantee))
         what = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}."
         released = found.finished.epsilon
         if released is not None:

@@ -39,7 +39,11 @@ class SplitParts(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class Aligned:
-    """A party's rows at the aligned positions, encoded; the label party's labels too."""
+    """A party's rows at the aligned positions, encoded; the label party's labels too.
+
+    ``target_N`` and ``labels_R`` are the truth. ``taught_N`` are the labels that training and validation see instead, where a
+    defence replaced them: they shape all that is sent, while test labels and the baseline, which stay here, are true.
+    """
 
     source: Source | None
     encoder: Encoder | None
@@ -51,6 +55,7 @@ class Aligned:
     label_coder: LabelCoder | None = None
     fills: Fills | None = None
     labels_R: Tensor | None = None
+    taught_N: Tensor | None = None
 
     def schedule(self, contract: Contract) -> Schedule:
         """The batches of training."""
@@ -67,8 +72,9 @@ class Aligned:
         if self.fills is not None:
             assert self.labels_R is not None
             return self.fills.objective(self.labels_R)
-        assert self.target_N is not None
-        return Supervised(contract.target.type, self.target_N, self.weight_N)
+        taught_N = self.target_N if self.taught_N is None else self.taught_N
+        assert taught_N is not None
+        return Supervised(contract.target.type, taught_N, self.weight_N)
 
     def is_own(self, index_B: Tensor) -> Tensor:
         """Which of these positions are rows of this party: all, unless aligned by union."""
@@ -77,9 +83,9 @@ class Aligned:
         return self.fills.own_U[index_B] >= 0
 
     def own_part(self) -> "Aligned":
-        """The same without the positions that this party lacks."""
+        """The same without the positions that this party lacks, and with the true labels: nothing of it leaves."""
         if self.fills is None:
-            return self
+            return replace(self, taught_N=None)
         train_N, validation_N, test_N = (part_N[self.is_own(part_N)] for part_N in (self.train_N, self.validation_N, self.test_N))
         return replace(self, fills=None, labels_R=None, train_N=train_N, validation_N=validation_N, test_N=test_N)
 

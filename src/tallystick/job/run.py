@@ -16,12 +16,13 @@ from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.messages import Finished
 from tallystick.job.alignment import align
+from tallystick.job.audit import audit_run, record
+from tallystick.job.defense import RunDefense
 from tallystick.job.evaluate import evaluate
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
 from tallystick.job.results import Findings, result_of
 from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids, united_rows
-from tallystick.job.union import SentRecorder, audit
 from tallystick.models.build import build_bottom
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
@@ -31,7 +32,6 @@ from tallystick.training.checkpoint import Progressed, read_tensors, write_bytes
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
 from tallystick.training.messages import CutWidth
-from tallystick.training.plan import batches_per_message
 
 
 def run_party(job: Job) -> Result:
@@ -67,10 +67,11 @@ def _run_label_party(job: Job, findings: Findings) -> None:
         model = job.label_model(rows.encoder.feature_shape if rows.encoder else None, widths)
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
-            findings.progressed = _train_label(job, model, rows, widths, agreement, findings)
+            findings.progressed = _train_label(job, model, rows, widths, agreement)
             _finish_training(job, model, findings.progressed, {"widths": widths, "calibration": rows.calibration_facts()})
         else:
             findings.progressed = _load_trained(job, model)
+        findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             evaluate(job, model, rows, widths, findings)
@@ -101,11 +102,13 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
         findings.modules = {"bottom model": bottom}
         channel.send(CutWidth(width=_width(bottom)))
         if "training" in job.phases and agreement.train:
-            recorder = _recorder(job, rows, channel)
+            (recorded,) = record(
+                job, rows, [channel], [_width(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from
+            )
             findings.progressed = train_feature_party(
                 bottom,
                 rows.source,
-                recorder or channel,
+                recorded,
                 training=contract.training,
                 schedule=rows.schedule(contract),
                 store=job.folder.store(),
@@ -114,11 +117,9 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
                 committed=logbook.commit,
             )
             _finish_training(job, bottom, findings.progressed, {})
-            if recorder is not None and rows.fills is not None:
-                say = logbook.watcher.say
-                findings.membership = audit(recorder, rows.fills.own_U, received="cut_embedding", say=say)
         else:
             findings.progressed = _load_trained(job, bottom)
+        findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
             send_embeddings(bottom, rows.source, rows.test_batches(job.contract), channel)
@@ -209,34 +210,26 @@ def _rows(job: Job, keys: Keys, alignment: Alignment, channels: list[Channel]) -
     return united_rows(job.contract, job.party, job.frame, keys, alignment, job.folder)
 
 
-def _recorder(job: Job, rows: Aligned, channel: Channel) -> SentRecorder | None:
-    if rows.fills is None or not job.contract.union.audit:
-        return None
-    size = batches_per_message(job.contract.training)
-    return SentRecorder(channel=channel, schedule=rows.schedule(job.contract), batches_per_message=size)
-
-
-def _train_label(
-    job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement, findings: Findings
-) -> Progressed:
-    recorders = [_recorder(job, rows, channel) for channel in job.feature_channels]
-    progressed = train_label_party(
+def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement) -> Progressed:
+    """Train with the contract's defences: labels replaced and charged for before anything is sent."""
+    defense = RunDefense.of(job.contract, job.folder)
+    defense.spend(job.party.privacy, job.name, job.folder, what=f"training of {job.contract.name}, run {agreement.run_id}")
+    taught = defense.taught(rows)
+    schedule = taught.schedule(job.contract)
+    return train_label_party(
         model,
-        rows.source,
-        rows.objective(job.contract),
-        [recorder or channel for recorder, channel in zip(recorders, job.feature_channels, strict=True)],
+        taught.source,
+        taught.objective(job.contract),
+        record(job, rows, job.feature_channels, widths, run_id=agreement.run_id, resume_from=agreement.resume_from),
         widths,
         training=job.contract.training,
-        schedule=rows.schedule(job.contract),
+        schedule=schedule,
         store=job.folder.store(),
+        defense=defense.cut(schedule),
         resume_from=agreement.resume_from,
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
     )
-    if recorders[0] is not None and rows.fills is not None:
-        say = job.logbook.watcher.say
-        findings.membership = audit(recorders[0], rows.fills.own_U, received="cut_gradient", say=say)
-    return progressed
 
 
 def _save_coders(job: Job, rows: Aligned) -> None:

@@ -4,8 +4,8 @@ Shapes: U positions of the union, N own rows.
 """
 
 import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,20 +15,13 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.attacks.audit import audit_membership
 from tallystick.attacks.view import Received, StepView
 from tallystick.config.contract import Contract, Union
-from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.job.folder import RunFolder
-from tallystick.network.channel import Channel, M, Traffic
-from tallystick.network.messages import Message
 from tallystick.report import result as shown
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
-from tallystick.training.plan import Schedule
 from tallystick.training.synthetic import Draws, SamplingFeatures, feature_strategy, label_strategy
 from tallystick.training.union import FillingBottom, FillingObjective, FillingSource
-
-AUDITED_EPOCHS = 2
-AUDITED_ROWS = 50_000  # per epoch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +38,7 @@ class Fills:
         """Draw the secret seed, or take the one of the run that goes on."""
         kept = folder.noted("fills").get("seed")
         seed = kept if isinstance(kept, int) else secrets.randbits(62)
-        folder.note("fills", {"seed": seed})
+        folder.note("fills", {"seed": seed}, private=True)
         return cls(contract=contract, alignment=alignment, own_U=torch.from_numpy(alignment.rows_N.copy()), seed=seed)
 
     def source(self, features: Features, *, own_columns: bool) -> FillingSource:
@@ -101,71 +94,17 @@ class Fills:
         return Draws.of(rows=len(self.alignment), k=k, redraw="once", generator=generator)
 
 
-@dataclass(kw_only=True)
-class SentRecorder:
-    """A channel that keeps what this party sent in the first epochs: the peer's view, for an audit by the sender itself.
-
-    Bounded: ``AUDITED_ROWS`` rows of each of the first ``AUDITED_EPOCHS`` epochs.
-    """
-
-    channel: Channel
-    schedule: Schedule
-    batches_per_message: int = 1
-    kept: dict[int, Tensor] = field(default_factory=dict)
-
-    @property
-    def peer(self) -> str:
-        """Name of the party at the other end."""
-        return self.channel.peer
-
-    @property
-    def traffic(self) -> Traffic:
-        """What crossed so far."""
-        return self.channel.traffic
-
-    def send(self, message: Message) -> None:
-        """Send, and keep it if it belongs to an audited step."""
-        if isinstance(message, CutEmbedding | CutGradient) and self._audited(message.step):
-            self.kept[message.step] = message.values.tensor()
-        self.channel.send(message)
-
-    def receive(self, kind: type[M]) -> M:
-        """Receive the next message."""
-        return self.channel.receive(kind)
-
-    def check(self) -> None:
-        """Raise what a receive would raise, without waiting."""
-        self.channel.check()
-
-    def _audited(self, step: int) -> bool:
-        epoch, number = divmod(step - 1, self.schedule.steps_per_epoch)
-        # Validation passes count their batches from 0 and come after an epoch's steps: those numbers are taken already.
-        return step not in self.kept and step > 0 and epoch < AUDITED_EPOCHS and number * self.schedule.batch_size < AUDITED_ROWS
-
-    def steps(self) -> list[StepView]:
-        """What the peer saw, step by step."""
-        views = []
-        for epoch in range(AUDITED_EPOCHS):
-            for group in self.schedule.messages(epoch, size=self.batches_per_message):
-                if group[0].step in self.kept:
-                    rows_B = torch.cat([batch.index_B for batch in group]).cpu()
-                    present_B = torch.ones(len(rows_B), dtype=torch.bool)
-                    views.append(StepView(epoch=epoch, rows_B=rows_B, own_B=present_B, received_BD=self.kept[group[0].step]))
-        return views
-
-
-def audit(recorder: SentRecorder, own_U: Tensor, *, received: Received, say: Callable[[str], None]) -> shown.Audit | None:
+def audit_union(
+    steps: Sequence[StepView], own_U: Tensor, *, peer: str, received: Received, say: Callable[[str], None]
+) -> shown.Audit:
     """Attack what this party sent, as its peer could, and judge with the truth that only this party has."""
-    steps = recorder.steps()
-    if not steps:
-        return None
     say("attacking what this side sent, as the peer could")
     verdicts = audit_membership(received, steps, own_U >= 0)
     what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
     attacks = [
         shown.Attack(
             name=name,
-            view=f"{recorder.peer}, from {what}",
+            view=f"{peer}, from {what}",
             auc=verdict.auc.mean,
             low=verdict.auc.low,
             high=verdict.auc.high,
@@ -174,8 +113,9 @@ def audit(recorder: SentRecorder, own_U: Tensor, *, received: Received, say: Cal
         )
         for name, verdict in verdicts.items()
     ]
+    epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
+    rows = sum(len(step.rows_B) for step in steps)
     summary = (
-        f"Could {recorder.peer} tell from {what} which rows of the union this side has? Measured on up to {AUDITED_ROWS} rows of "
-        f"each of the first {AUDITED_EPOCHS} epochs."
+        f"Could {peer} tell from {what} which rows of the union this side has? Measured on {rows:,} rows of epochs {epochs}."
     )
     return shown.Audit(summary=summary, defense="synthetic rows; no formal guarantee", attacks=attacks)

@@ -83,17 +83,24 @@ class CheckpointStore:
         return self._folder / f"step-{step}.safetensors"
 
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str]) -> None:
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], *, private: bool = False) -> None:
     """Write a safetensors file whole or not at all."""
-    write_bytes(path, save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata))
+    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
+    write_bytes(path, content, private=private)
 
 
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: what was there before stays until the new one is on disk."""
+def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
+    """Write a file whole or not at all: what was there before stays until the new one is on disk.
+
+    A ``private`` file is readable by its owner alone.
+    """
     partial = path.with_name(f".{path.name}.partial")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        partial.unlink(missing_ok=True)
+        with partial.open("xb") as file:
+            if private:
+                partial.chmod(0o600)  # it is still empty
             file.write(content)
             file.flush()
             os.fsync(file.fileno())

@@ -1,0 +1,222 @@
+"""The audits of a run: which steps are recorded, and what the recorded views give away.
+
+Shapes: N aligned positions, R rows that are judged.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+
+import msgspec
+import torch
+from torch import Tensor
+
+from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakageAttack, LeakVerdict, audit_leakage
+from tallystick.attacks.view import Received, StepView, View
+from tallystick.config.contract import Contract
+from tallystick.defenses.build import build
+from tallystick.errors import DataError, StorageError
+from tallystick.job.folder import RunFolder
+from tallystick.job.job import Job
+from tallystick.job.phases import Watcher
+from tallystick.job.recorder import Plan, Recorder, ViewStore
+from tallystick.job.rows import Aligned
+from tallystick.job.union import audit_union
+from tallystick.network.channel import Channel
+from tallystick.report import result as shown
+from tallystick.training.checkpoint import read_tensors, write_tensors
+
+MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
+NOTE = "audit"
+LABELS = "labels.safetensors"
+LABEL_EPOCHS = 5  # spread over the training: labels leak more the longer it lasts
+
+
+def record(
+    job: Job, rows: Aligned, channels: Sequence[Channel], widths: Sequence[int], *, run_id: str, resume_from: int
+) -> list[Channel]:
+    """Put recorders around the channels if the contract asks for an audit; otherwise give the channels themselves."""
+    epochs = _epochs(job, rows)
+    if not epochs:
+        return list(channels)
+    schedule = rows.schedule(job.contract)
+    recorders: list[Channel] = []
+    for channel, width, store in zip(channels, widths, _stores(job, run_id), strict=True):
+        store.drop_from(resume_from // schedule.steps_per_epoch)
+        plan = Plan.of(schedule, epochs=epochs, width=width)
+        recorders.append(Recorder(channel=channel, schedule=schedule, plan=plan, store=store))
+    return recorders
+
+
+def _epochs(job: Job, rows: Aligned) -> list[int]:
+    last = job.contract.training.epochs - 1
+    epochs: set[int] = set()
+    if rows.fills is not None and job.contract.union.audit:
+        epochs |= set(range(min(MEMBERSHIP_EPOCHS, last + 1)))
+    if _audits_labels(job):
+        epochs |= {round(last * part / (LABEL_EPOCHS - 1)) for part in range(LABEL_EPOCHS)}
+    return sorted(epochs)
+
+
+def _audits_labels(job: Job) -> bool:
+    return job.contract.audit and job.name == job.contract.label_party
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audits of a run found."""
+
+    membership: shown.Audit | None = None
+    leakage: shown.Audit | None = None
+
+
+def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
+    """Once trained, attack what was recorded: for membership if on a union, for labels if this party has them.
+
+    Done once per run; a run that goes on after that keeps what was found.
+    """
+    contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
+    if noted := folder.noted(NOTE):
+        return msgspec.convert(noted, Audited)
+    if not _epochs(job, rows):
+        return Audited()
+    if not any(store.files() for store in _stores(job, run_id)):
+        watcher.say("no step was recorded, so there is nothing to audit")
+        return Audited()
+    membership = leakage = None
+    if rows.fills is not None and contract.union.audit:
+        membership = _audit_membership(job, rows.fills.own_U, run_id=run_id)
+    if _audits_labels(job):
+        assert rows.target_N is not None
+        save_labels(folder, contract, rows.target_N, rows.is_own(torch.arange(len(rows.target_N))), run_id=run_id)
+        leakage = audit_labels(folder, contract, watcher=watcher)
+    else:
+        folder.forget_views()  # only an audit of labels may be asked for again
+    audited = Audited(membership=membership, leakage=leakage)
+    folder.note(NOTE, msgspec.to_builtins(audited))
+    return audited
+
+
+def _stores(job: Job, run_id: str) -> list[ViewStore]:
+    is_label = job.name == job.contract.label_party
+    peers = job.contract.feature_parties if is_label else (job.contract.label_party,)
+    return [ViewStore(folder=job.folder.views / peer, contract=job.contract.hash, run_id=run_id) for peer in peers]
+
+
+def _audit_membership(job: Job, own_U: Tensor, *, run_id: str) -> shown.Audit | None:
+    received: Received = "cut_gradient" if job.name == job.contract.label_party else "cut_embedding"
+    (store,) = _stores(job, run_id)  # a union has two parties
+    steps = [step for step in store.load(received) if step.epoch < MEMBERSHIP_EPOCHS]
+    if not steps:
+        return None
+    return audit_union(steps, own_U, peer=store.folder.name, received=received, say=job.logbook.watcher.say)
+
+
+def save_labels(folder: RunFolder, contract: Contract, target_N: Tensor, own_N: Tensor, *, run_id: str) -> None:
+    """Keep the true labels beside the views, readable by this user alone, so that attacks can be judged again later."""
+    facts = {"contract": contract.hash, "run_id": run_id}
+    tensors = {"label_N": target_N.to(torch.int64), "own_N": own_N}
+    write_tensors(folder.views / LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
+
+
+def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, str]:
+    """Read the true labels back, which of them are real, and the run that they are of; raises DataError if that fails."""
+    path = folder.views / LABELS
+    if not path.exists():
+        raise DataError(
+            f"{folder.path} holds no recorded labels: only the label party's folder of a run with `audit: true` in its contract "
+            "can be audited; to try a contract before any run, give the contract and --party"
+        )
+    try:
+        tensors, metadata = read_tensors(path)
+        facts = json.loads(metadata["labels"])
+        label_N, own_N, of, run_id = tensors["label_N"], tensors["own_N"], str(facts["contract"]), str(facts["run_id"])
+    except (StorageError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: is cut short or holds no labels ({error}); run the contract again") from None
+    if of != contract.hash:
+        raise DataError(
+            f"{path}: is of contract {of[:8]}, but here {contract.hash[:8]} is audited; give the folder of its own run"
+        )
+    return label_N, own_N, run_id
+
+
+def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int = 40, seed: int = 0) -> shown.Audit:
+    """Attack every feature party's recorded view of a run for labels and judge with the true ones.
+
+    Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
+    another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
+    """
+    label_N, own_N, run_id = load_labels(folder, contract)
+    attacks = [(name, row) for name, row in LEAKAGE_ATTACKS.items() if row.multiclass or contract.target.type == "binary"]
+    found: list[shown.Attack] = []
+    epochs: set[int] = set()
+    rows = 0
+    watcher.say("attacking what this side sent, for labels, as a feature party could")
+    for number, peer in enumerate(contract.feature_parties):
+        store = ViewStore(folder=folder.views / peer, contract=contract.hash, run_id=run_id)
+        view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), own_N), classes=contract.target.classes)
+        rows = max(rows, sum(len(step.rows_B) for step in view.steps))
+        epochs |= set(view.epochs)
+        for done, (name, row) in enumerate(attacks):
+            verdicts = audit_leakage(view, label_N, classes=contract.target.classes, hints=hints, attacks={name: row}, seed=seed)
+            found += [_shown(name, row, peer, verdict) for verdict in verdicts.values()]
+            watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
+    return shown.Audit(summary=_summary(contract, rows, epochs), defense="; ".join(defense_lines(contract)), attacks=found)
+
+
+def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
+    """Only rows that this side has: elsewhere there is no true label to lose."""
+    kept = []
+    for step in steps:
+        if int(step.rows_B.max()) >= len(own_N):
+            raise DataError(f"the recorded view names row {int(step.rows_B.max())}, but there are labels for {len(own_N)} rows")
+        own_B = own_N[step.rows_B]
+        if own_B.all():
+            kept.append(step)
+        elif own_B.any():
+            assert step.sent_BD is not None
+            kept.append(
+                replace(
+                    step,
+                    rows_B=step.rows_B[own_B],
+                    own_B=step.own_B[own_B],
+                    received_BD=step.received_BD[own_B],
+                    sent_BD=step.sent_BD[own_B],
+                )
+            )
+    return tuple(kept)
+
+
+def _summary(contract: Contract, rows: int, epochs: set[int]) -> str:
+    peers = " or ".join(contract.feature_parties)
+    when = ", ".join(str(epoch + 1) for epoch in sorted(epochs))
+    only = "; only rows that this side has are judged" if contract.alignment.method != "intersection" else ""
+    return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of epochs {when}{only}."
+
+
+def _shown(name: str, row: LeakageAttack, peer: str, verdict: LeakVerdict) -> shown.Attack:
+    reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
+    return shown.Attack(
+        name=name,
+        view=f"{peer}, from {reads}, knowing {row.knows.describe()}",
+        auc=verdict.auc.mean,
+        low=verdict.auc.low,
+        high=verdict.auc.high,
+        folded_auc=verdict.folded.mean,
+        folded_chance=max(verdict.chance, 0.5 + verdict.folding),
+        hard_auc=verdict.hard_auc.mean,
+        tpr_at_fpr_001=verdict.tpr_at_fpr.mean,
+        chance=verdict.chance,
+        upper_bound=row.upper_bound,
+        note="needs labels that no attacker has: what there is to be found" if row.upper_bound else "",
+    )
+
+
+def defense_lines(contract: Contract) -> list[str]:
+    """One line per defence of a contract: method, strength and guarantee; one line that says so where there is none."""
+    lines = []
+    for entry in contract.defense:
+        values = {key: value for key, value in entry.model_dump().items() if key != "method" and value is not None}
+        strength = ", ".join(f"{key} {value}" for key, value in values.items())
+        (guarantee,) = build((entry,), target=contract.target).guarantees()
+        lines.append(f"{entry.method} ({strength}): {guarantee.text}")
+    return lines or ["none; no formal guarantee"]

@@ -1,0 +1,91 @@
+"""The label party's defences in a run: from the contract's entries to what training calls, and what the ledger is charged.
+
+Shapes: N aligned positions.
+"""
+
+import hashlib
+import secrets
+from dataclasses import dataclass, replace
+
+import msgspec
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import Privacy
+from tallystick.defenses.build import Defenses, build
+from tallystick.defenses.defense import RandomBytes
+from tallystick.job.folder import RunFolder
+from tallystick.job.release import open_ledger
+from tallystick.job.rows import Aligned
+from tallystick.training.defended import CutDefense
+from tallystick.training.plan import Schedule
+
+NOTE = "defense"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunDefense:
+    """A run's defences with the secret that all their randomness comes from, kept in the run folder.
+
+    A resumed run draws the same label flips and the same noise: for somebody who saw both, nothing new.
+
+    Args:
+        defenses: what the contract asks for.
+        secret: 32 bytes from the operating system.
+        classes: number of classes of the target.
+    """
+
+    defenses: Defenses
+    secret: bytes
+    classes: int
+
+    @classmethod
+    def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
+        """Draw the secret, or take the one of the run that goes on."""
+        noted = folder.noted(NOTE)
+        kept = noted.get("secret")
+        secret = bytes.fromhex(kept) if isinstance(kept, str) else secrets.token_bytes(32)
+        if not kept:
+            folder.note(NOTE, {"secret": secret.hex()}, private=True)
+        return cls(defenses=build(contract.defense, target=contract.target), secret=secret, classes=contract.target.classes)
+
+    def taught(self, rows: Aligned) -> Aligned:
+        """The same rows with the labels to train and validate on, the same ones every time it is asked."""
+        if not self.defenses.labels:
+            return rows
+        assert rows.target_N is not None
+        assert rows.fills is None, "the contract refuses label defences on a union"
+        target_N = rows.target_N.cpu()
+        taught_N = self.defenses.defend_labels(target_N, self.classes, random_bytes=key_stream(self.secret, b"labels"))
+        return replace(rows, taught_N=taught_N.to(rows.target_N.device))
+
+    def cut(self, schedule: Schedule) -> CutDefense | None:
+        """What training does to the cut gradients; None where it does nothing."""
+        if not (self.defenses.penalties or self.defenses.gradients):
+            return None
+        return CutDefense(defenses=self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
+
+    def spend(self, budget: Privacy, party: str, folder: RunFolder, *, what: str) -> None:
+        """Charge the ledger once per run, before anything is sent; over the cap it raises BudgetExceeded, and none may be."""
+        noted = folder.noted(NOTE)
+        events = self.defenses.events()
+        if not events or noted.get("spent"):
+            return
+        ledger = open_ledger(budget, party)
+        for event in events:
+            ledger.spend(budget.dataset, event, what=what)
+        # Killed in between, a resumed run is charged twice: too much, never too little.
+        spent = [msgspec.to_builtins(event) for event in events]
+        folder.note(NOTE, {**noted, "spent": spent, "what": what}, private=True)
+
+
+def key_stream(secret: bytes, use: bytes) -> RandomBytes:
+    """Cryptographically random bytes that follow from a secret key and a use: the ChaCha20 key stream of that use's own key."""
+    key = hashlib.blake2b(use, key=secret, digest_size=32).digest()
+    encryptor = Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor()
+
+    def more(count: int) -> bytes:
+        return encryptor.update(bytes(count))
+
+    return more

@@ -1,0 +1,214 @@
+"""The recorder: a channel that keeps what crossed the cut, which is the peer's view; and the files it keeps it in.
+
+Shapes: S recorded steps of an epoch, R their rows together, B rows of one step, D cut width.
+
+A file holds one epoch and is written whole once the epoch is over. It is as private as the run folder it lies in: cut
+embeddings and cut gradients tell of rows and labels.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.view import Received, StepView
+from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.network.channel import Channel, M, Traffic
+from tallystick.network.messages import MEBIBYTE, Message
+from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.training.messages import EpochVerdict
+from tallystick.training.plan import Schedule
+
+ROWS_PER_EPOCH = 50_000
+MOST_BYTES = 256 * MEBIBYTE  # per peer, on disk and, for one epoch's share of it, in memory
+VIEW_VERSION = 1
+_TENSORS = {"step_S", "rows_S", "index_R", "embedding_RD", "gradient_RD"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewStore:
+    """One peer's recorded view on disk: a file per recorded epoch, each of which names its contract and its run."""
+
+    folder: Path
+    contract: str  # its hash
+    run_id: str = ""
+
+    def save(self, epoch: int, tensors: dict[str, Tensor]) -> None:
+        """Write an epoch whole or not at all."""
+        facts = {"version": VIEW_VERSION, "contract": self.contract, "run_id": self.run_id, "epoch": epoch}
+        write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)})
+
+    def drop_from(self, epoch: int) -> None:
+        """Forget this epoch and later ones, which are about to be recorded again."""
+        for path in self.files():
+            if int(path.stem.removeprefix("epoch-")) >= epoch:
+                path.unlink()
+
+    def load(self, received: Received) -> tuple[StepView, ...]:
+        """Read the steps back, in order; ``received`` says whose view it is.
+
+        Raises DataError if there is none, a file is cut short or does not hold a view, or it is of another contract or run.
+        """
+        steps = [step for path in self.files() for step in self._read(path, received)]
+        if not steps:
+            raise DataError(f"{self.folder} holds no recorded step; run the contract with `audit: true` to record some")
+        return tuple(steps)
+
+    def _read(self, path: Path, received: Received) -> list[StepView]:
+        try:
+            tensors, metadata = read_tensors(path)
+            facts = json.loads(metadata["view"])
+            epoch = int(facts["epoch"])
+            if facts["contract"] != self.contract or (self.run_id and facts["run_id"] != self.run_id):
+                raise DataError(
+                    f"{path}: is of contract {str(facts['contract'])[:8]}, run {facts['run_id']}, but here contract "
+                    f"{self.contract[:8]}, run {self.run_id} is audited; give the run folder that it was recorded in"
+                )
+        except (StorageError, KeyError, ValueError, TypeError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"{path}: is cut short or not a recorded view ({error}); remove it, or run the contract again"
+            ) from None
+        _check(path, tensors)
+        sizes = tensors["rows_S"].tolist()
+        parts = zip(*(torch.split(tensors[name], sizes) for name in ("index_R", "embedding_RD", "gradient_RD")), strict=True)
+        views = []
+        for rows_B, embedding_BD, gradient_BD in parts:
+            got_BD, gave_BD = (gradient_BD, embedding_BD) if received == "cut_gradient" else (embedding_BD, gradient_BD)
+            all_B = torch.ones(len(rows_B), dtype=torch.bool)
+            views.append(StepView(epoch=epoch, rows_B=rows_B, own_B=all_B, received_BD=got_BD, sent_BD=gave_BD))
+        return views
+
+    def files(self) -> list[Path]:
+        """The recorded epochs, in order."""
+        return sorted(self.folder.glob("epoch-*.safetensors"))
+
+    def _path(self, epoch: int) -> Path:
+        return self.folder / f"epoch-{epoch:06}.safetensors"
+
+
+def _check(path: Path, tensors: dict[str, Tensor]) -> None:
+    """Raise DataError unless the tensors fit together."""
+    fits = tensors.keys() == _TENSORS and all(tensors[name].dtype == torch.int64 for name in ("step_S", "rows_S", "index_R"))
+    if fits:
+        rows = len(tensors["index_R"])
+        cuts = [tensors[name] for name in ("embedding_RD", "gradient_RD")]
+        fits = (
+            len(tensors["step_S"]) == len(tensors["rows_S"])
+            and bool((tensors["rows_S"] > 0).all())
+            and int(tensors["rows_S"].sum()) == rows
+            and (rows == 0 or int(tensors["index_R"].min()) >= 0)
+            and all(cut.ndim == 2 and len(cut) == rows and cut.dtype == torch.float32 for cut in cuts)
+        )
+    if not fits:
+        raise DataError(f"{path}: its tensors do not fit together, so it is not a recorded view; run the contract again")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Which steps are recorded: the first ``batches`` batches of each of these epochs."""
+
+    epochs: frozenset[int]
+    batches: int
+
+    @classmethod
+    def of(cls, schedule: Schedule, *, epochs: Sequence[int], width: int) -> "Plan":
+        """Bound rows per epoch, and bytes over all epochs; raises ConfigError where not even one batch per epoch fits."""
+        per_row = 2 * 4 * width + 8
+        rows = min(ROWS_PER_EPOCH, MOST_BYTES // (per_row * max(1, len(epochs))))
+        batches = rows // schedule.batch_size
+        whole = schedule.steps_per_epoch
+        if batches == 0 and rows < len(schedule.train_N):
+            raise ConfigError(
+                f"audit: a batch of {schedule.batch_size} rows with cut width {width} is more than the recorder keeps per epoch "
+                f"({rows} rows); lower training.batch_size, or leave the audit out"
+            )
+        return cls(epochs=frozenset(epochs), batches=whole if rows >= len(schedule.train_N) else batches)
+
+
+@dataclass(kw_only=True)
+class Recorder:
+    """A channel that records steps as both parties see them: cut embeddings forward, cut gradients back.
+
+    A step counts once its gradient crossed, so forward passes without gradients (validation) are no part of it. Messages of
+    several batches are split into their steps. A run that resumes within an epoch records the rest of that epoch.
+    """
+
+    channel: Channel
+    schedule: Schedule
+    plan: Plan
+    store: ViewStore
+    _waiting: dict[int, Tensor] = field(default_factory=dict)
+    _taken: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    @property
+    def peer(self) -> str:
+        """Name of the party at the other end."""
+        return self.channel.peer
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed so far."""
+        return self.channel.traffic
+
+    def send(self, message: Message) -> None:
+        """Send, and take note."""
+        self.channel.send(message)
+        self._note(message)
+
+    def receive(self, kind: type[M]) -> M:
+        """Receive the next message, and take note."""
+        message = self.channel.receive(kind)
+        self._note(message)
+        return message
+
+    def check(self) -> None:
+        """Raise what a receive would raise, without waiting."""
+        self.channel.check()
+
+    def _note(self, message: Message) -> None:
+        if isinstance(message, CutEmbedding) and self._planned(message.step):
+            self._waiting[message.step] = message.values.tensor()
+        elif isinstance(message, CutGradient) and message.step in self._waiting:
+            self._taken[message.step] = (self._waiting.pop(message.step), message.values.tensor())
+        elif isinstance(message, EpochVerdict):
+            self._end_epoch(message.epoch)
+
+    def _planned(self, step: int) -> bool:
+        """Validation batches are numbered from 0 on and look like early steps: without a gradient they are dropped again."""
+        epoch, number = divmod(step - 1, self.schedule.steps_per_epoch)
+        return step > 0 and epoch in self.plan.epochs and number < self.plan.batches
+
+    def _end_epoch(self, epoch: int) -> None:
+        """Write what was recorded of the epoch that is over."""
+        taken, self._taken = self._taken, {}
+        self._waiting.clear()
+        if not taken:
+            return
+        batches = {batch.step: batch.index_B.cpu() for batch in self.schedule.epoch(epoch)}
+        steps, rows, embeddings, gradients = [], [], [], []
+        for first, (embedding_RD, gradient_RD) in sorted(taken.items()):
+            step, done = first, 0
+            while done < len(embedding_RD):  # a message of several batches
+                index_B = batches[step]
+                if self._planned(step):
+                    steps.append(step)
+                    rows.append(index_B)
+                    embeddings.append(embedding_RD[done : done + len(index_B)])
+                    gradients.append(gradient_RD[done : done + len(index_B)])
+                step, done = step + 1, done + len(index_B)
+        self.store.save(
+            epoch,
+            {
+                "step_S": torch.tensor(steps),
+                "rows_S": torch.tensor([len(index_B) for index_B in rows]),
+                "index_R": torch.cat(rows),
+                "embedding_RD": torch.cat(embeddings),
+                "gradient_RD": torch.cat(gradients),
+            },
+        )

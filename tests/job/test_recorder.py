@@ -1,0 +1,144 @@
+"""The recorder: what it keeps is what crossed, step by step; and what it says of a view that is damaged or foreign."""
+
+import pytest
+import torch
+
+from tallystick.cut.messages import receive_embedding, receive_gradient, send_embedding, send_gradient
+from tallystick.errors import ConfigError, DataError
+from tallystick.job.recorder import MOST_BYTES, Plan, Recorder, ViewStore
+from tallystick.network.channel import memory_channels
+from tallystick.training.messages import EpochVerdict
+from tallystick.training.plan import Schedule
+
+ROWS, BATCH, WIDTH = 22, 4, 3
+
+
+@pytest.fixture
+def schedule():
+    return Schedule(train_N=torch.arange(100, 100 + ROWS), validation_N=torch.arange(5), batch_size=BATCH, seed=1)
+
+
+def embedding(index_B):
+    """Values that say which row they are of."""
+    return index_B[:, None].float() + torch.arange(WIDTH) / 10
+
+
+def crossed(schedule, folder, *, epochs=3, per_message=1, skip=0, whose="label", plan=None, contract="abc", run_id="r"):
+    """Both parties' messages of a training run, with a recorder at one of them; gives its store."""
+    here, there = memory_channels("shop" if whose == "label" else "bank", "peer", timeout_s=5)
+    store = ViewStore(folder=folder, contract=contract, run_id=run_id)
+    plan = plan or Plan.of(schedule, epochs=range(epochs), width=WIDTH)
+    recorder = Recorder(channel=here, schedule=schedule, plan=plan, store=store)
+    forth, back = (there, recorder) if whose == "label" else (recorder, there)
+    for epoch in range(epochs):
+        for group in schedule.messages(epoch, size=per_message, skip=skip if epoch == 0 else 0):
+            index_R = torch.cat([batch.index_B for batch in group])
+            send_embedding(forth, group[0].step, embedding(index_R))
+            receive_embedding(back, group[0].step, len(index_R), WIDTH)
+            send_gradient(back, group[0].step, -embedding(index_R))
+            receive_gradient(forth, group[0].step, len(index_R), WIDTH)
+        for number, index_B in enumerate(schedule.validation()):
+            send_embedding(forth, number, 1000 + embedding(index_B))
+            receive_embedding(back, number, len(index_B), WIDTH)
+        back.send(EpochVerdict(epoch=epoch, improved=True, stop=False))
+        forth.receive(EpochVerdict)
+    return store
+
+
+@pytest.mark.parametrize("whose", ["label", "feature"])
+@pytest.mark.parametrize("per_message", [1, 2, 3])
+def test_every_step_is_kept_as_the_peer_saw_it(schedule, tmp_path, whose, per_message):
+    store = crossed(schedule, tmp_path, per_message=per_message, whose=whose)
+    steps = store.load("cut_gradient")
+    batches = [(epoch, batch) for epoch in range(3) for batch in schedule.epoch(epoch)]
+    assert [step.epoch for step in steps] == [epoch for epoch, _ in batches]
+    for step, (_, batch) in zip(steps, batches, strict=True):
+        assert torch.equal(step.rows_B, batch.index_B)
+        assert torch.equal(step.sent_BD, embedding(batch.index_B))
+        assert torch.equal(step.received_BD, -embedding(batch.index_B))
+    mirrored = store.load("cut_embedding")[0]
+    assert torch.equal(mirrored.received_BD, steps[0].sent_BD)
+    assert torch.equal(mirrored.sent_BD, steps[0].received_BD)
+
+
+def test_a_resumed_epoch_is_recorded_from_where_it_resumed(schedule, tmp_path):
+    steps = crossed(schedule, tmp_path, per_message=2, skip=3).load("cut_gradient")
+    expected = [batch.index_B.tolist() for batch in schedule.epoch(0, skip=3)]
+    assert [step.rows_B.tolist() for step in steps if step.epoch == 0] == expected
+    assert len([step for step in steps if step.epoch == 1]) == schedule.steps_per_epoch
+
+
+def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
+    plan = Plan(epochs=frozenset({0, 2}), batches=2)
+    store = crossed(schedule, tmp_path, per_message=3, plan=plan)
+    assert [step.epoch for step in store.load("cut_gradient")] == [0, 0, 2, 2]
+    assert len(store.files()) == 2
+
+    large = Schedule(train_N=torch.arange(10_000_000), validation_N=torch.arange(0), batch_size=512, seed=1)
+    for width, epochs in ((1, 1), (128, 5), (4096, 2)):
+        kept = Plan.of(large, epochs=range(epochs), width=width)
+        assert 0 < kept.batches * 512 * epochs * (8 * width + 8) <= MOST_BYTES
+    with pytest.raises(ConfigError, match=r"batch of 512 rows with cut width 1000000 is more than the recorder keeps"):
+        Plan.of(large, epochs=range(2), width=1_000_000)
+
+
+def test_epochs_that_are_trained_again_are_forgotten(schedule, tmp_path):
+    store = crossed(schedule, tmp_path)
+    store.drop_from(1)
+    assert {step.epoch for step in store.load("cut_gradient")} == {0}
+
+
+def cut_short(path):
+    path.write_bytes(path.read_bytes()[:-7])
+
+
+def nothing_in_it(path):
+    path.write_bytes(b"")
+
+
+def other_bytes(path):
+    path.write_bytes(b"\x08" + bytes(7) + b"not json" + bytes(100))
+
+
+def other_tensors(path):
+    from tallystick.training.checkpoint import read_tensors, write_tensors
+
+    tensors, metadata = read_tensors(path)
+    write_tensors(path, tensors | {"rows_S": tensors["rows_S"] + 1}, metadata)
+
+
+def no_facts(path):
+    from tallystick.training.checkpoint import read_tensors, write_tensors
+
+    write_tensors(path, read_tensors(path)[0], {})
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (cut_short, "is cut short or not a recorded view"),
+        (nothing_in_it, "is cut short or not a recorded view"),
+        (other_bytes, "is cut short or not a recorded view"),
+        (no_facts, "is cut short or not a recorded view"),
+        (other_tensors, "its tensors do not fit together"),
+    ],
+)
+def test_a_damaged_view_is_named(schedule, tmp_path, damage, says):
+    store = crossed(schedule, tmp_path)
+    damage(store.files()[1])
+    with pytest.raises(DataError, match=says) as caught:
+        store.load("cut_gradient")
+    assert str(store.files()[1]) in str(caught.value)
+
+
+def test_a_view_of_another_contract_or_run_is_refused(schedule, tmp_path):
+    crossed(schedule, tmp_path)
+    with pytest.raises(DataError, match="is of contract abc, run r, but here contract other"):
+        ViewStore(folder=tmp_path, contract="other").load("cut_gradient")
+    with pytest.raises(DataError, match="but here contract abc, run other"):
+        ViewStore(folder=tmp_path, contract="abc", run_id="other").load("cut_gradient")
+
+
+def test_an_empty_view_says_how_to_record_one(tmp_path):
+    with pytest.raises(DataError, match=r"holds no recorded step; run the contract with `audit: true`"):
+        ViewStore(folder=tmp_path, contract="abc").load("cut_gradient")
