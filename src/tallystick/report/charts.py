@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tallystick.report.result import Attack, Phase, Training
+from tallystick.report.result import Attack, Leak, Phase, Sweep, Training, Trial
 
 Point = tuple[float, float]
 
@@ -223,6 +223,105 @@ def loss_plot(joint: Training, own: Training | None) -> Plot | None:
 def _loss_line(name: str, colour: str, training: Training, loss: str) -> Line:
     known = [(float(epoch.epoch), value) for epoch in training.history if (value := getattr(epoch, loss)) is not None]
     return Line(name=name, colour=colour, xs=[epoch for epoch, _ in known], ys=[value for _, value in known])
+
+
+# --- trials: utility against leakage
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """One trial: its place, the ends of its two intervals and its name."""
+
+    x: float
+    y: float
+    left: float
+    right: float
+    bottom: float
+    top: float
+    colour: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """Trials in a plane: leakage to the right, utility upward; a line follows each defence through its strengths."""
+
+    title: str
+    summary: str
+    width: int
+    height: int
+    x: Axis
+    y: Axis
+    x_label: str
+    y_label: str
+    series: list[Series]
+    spots: list[Spot]
+    floor: float | None  # utility of the label party alone
+
+
+TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
+
+
+def strongest(trial: Trial, reads: str) -> Leak | None:
+    """The attack that found most beyond a guess, among those that an attacker could run; None where nothing was attacked."""
+    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
+    return max(found, key=lambda leak: leak.auc.mean - leak.chance, default=None)
+
+
+def sweep_plots(sweep: Sweep) -> list[Scatter]:
+    """One picture per kind of view."""
+    return [plot for reads in ("cut gradients", "cut embeddings") if (plot := _sweep_plot(sweep, reads)) is not None]
+
+
+def _sweep_plot(sweep: Sweep, reads: str) -> Scatter | None:
+    found = [(trial, leak.auc) for trial in sweep.trials if (leak := strongest(trial, reads)) is not None]
+    if not found:
+        return None
+    utilities = [value for trial, _ in found for value in (trial.utility.low, trial.utility.high)]
+    utilities += [sweep.own_only.mean] if sweep.own_only is not None else []
+    span = spanning(utilities)
+    leaks = [auc.low for _, auc in found]
+    x, y = _axes(400, 396, (min(0.5, math.floor(min(leaks) * 10) / 10), 1.0), (span.low, span.high))
+    names = list(dict.fromkeys(trial.defense for trial, _ in found))
+    colours = {name: TRIAL_COLOURS[i % len(TRIAL_COLOURS)] for i, name in enumerate(names)}
+    spots = [
+        Spot(
+            x=x.at(auc.mean),
+            y=y.at(trial.utility.mean),
+            left=x.at(auc.low),
+            right=x.at(auc.high),
+            bottom=y.at(trial.utility.low),
+            top=y.at(trial.utility.high),
+            colour=colours[trial.defense],
+            label=trial.strength or trial.defense,
+        )
+        for trial, auc in found
+    ]
+    series = [
+        Series(
+            name=name,
+            colour=colours[name],
+            points=[(spot.x, spot.y) for spot, (trial, _) in zip(spots, found, strict=True) if trial.defense == name],
+            dashed=i >= len(TRIAL_COLOURS),
+        )
+        for i, name in enumerate(names)
+    ]
+    return Scatter(
+        title=f"Leakage from {reads}",
+        summary="; ".join(
+            f"{trial.defense} {trial.strength}: {sweep.metric} {trial.utility.mean:.3f}, leak {auc.mean:.3f}"
+            for trial, auc in found
+        ),
+        width=400,
+        height=396,
+        x=x,
+        y=y,
+        x_label="leak AUC of the strongest attack",
+        y_label=f"test {sweep.metric}",
+        series=series,
+        spots=spots,
+        floor=y.at(sweep.own_only.mean) if sweep.own_only is not None else None,
+    )
 
 
 # --- tracks, in per cent of their width

@@ -117,14 +117,24 @@ class ModelPart(_Part, frozen=True, kw_only=True):
 
 
 class Attack(_Part, frozen=True, kw_only=True):
-    """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty."""
+    """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
+
+    ``auc`` is of scores as the attacker turns them; ``folded_auc`` is max(a, 1 - a) per batch, for one who cannot tell which way
+    is which; ``hard_auc`` is (TPR + TNR) / 2 of hard guesses.
+    """
 
     name: str
     view: str  # in whose seat, such as "weather, from cut gradients"
     auc: float | None
     low: float | None = None
     high: float | None = None
+    folded_auc: float | None = None
+    folded_chance: float = 0.5  # what folded_auc is for a guess
+    hard_auc: float | None = None
+    chance: float = 0.5  # what auc is for a guess; above 0.5 where the judge had to name clusters
     tpr_at_fpr_0: float | None = None  # share of positives that it names without one false alarm
+    tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
+    upper_bound: bool = False  # needs labels that no attacker has
     note: str = ""
 
 
@@ -134,6 +144,44 @@ class Audit(_Part, frozen=True, kw_only=True):
     summary: str = ""
     defense: str = ""
     attacks: list[Attack] = []
+
+
+class Estimate(_Part, frozen=True, kw_only=True):
+    """A mean over seeds, with its interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Leak(_Part, frozen=True, kw_only=True):
+    """What one attack got out of one tried defence: max(AUC, 1 - AUC) per batch."""
+
+    attack: str
+    reads: Literal["cut gradients", "cut embeddings"]
+    auc: Estimate
+    chance: float = 0.5  # what it is for a guess
+    upper_bound: bool = False  # needs labels that no attacker has
+
+
+class Trial(_Part, frozen=True, kw_only=True):
+    """One defence at one strength, tried in simulation: what the model is worth, and what leaks."""
+
+    defense: str  # "none", "marvell", "cut after", ...
+    strength: str = ""  # such as "4"
+    guarantee: str = "no formal guarantee"
+    utility: Estimate
+    leaks: list[Leak] = []
+    problem: str = ""  # why a seed of it ended early, if one did
+
+
+class Sweep(_Part, frozen=True, kw_only=True):
+    """Defences tried in simulation: utility against leakage."""
+
+    summary: str = ""
+    metric: str = "AUC"  # of utility, on test rows
+    own_only: Estimate | None = None  # the label party alone: what joining must beat
+    trials: list[Trial] = []
 
 
 class Release(_Part, frozen=True, kw_only=True):
@@ -163,6 +211,7 @@ class Sections(_Part, frozen=True, kw_only=True):
 
     membership: Audit | None = None
     leakage: Audit | None = None
+    sweep: Sweep | None = None
     privacy: Privacy | None = None
     notes: list[str] = []
 
@@ -250,6 +299,7 @@ def merge(results: Sequence[Result]) -> Result:
         sections=Sections(
             membership=_merged_audit([result.sections.membership for result in ordered]),
             leakage=_first([result.sections.leakage for result in ordered]),
+            sweep=_first([result.sections.sweep for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             notes=_unique([note for result in ordered for note in result.sections.notes]),
         ),
