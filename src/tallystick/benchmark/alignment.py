@@ -10,9 +10,9 @@ import resource
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from multiprocessing.connection import Connection, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +24,9 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.demo.processes import Stage, run_parties
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.channel import Channel
-from tallystick.network.grpc import Limits, Network
 
 Figures = dict[str, Any]
 
@@ -43,6 +42,7 @@ PEERS = {
     },
 }
 BARE_LOOP_S = 2.0
+BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
 
 
@@ -81,87 +81,19 @@ def run(
 
 
 def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
-    """Start the parties, let them connect, then time them from the word go to the last result."""
-    peers = PEERS[job["protocol"]]
-    context = multiprocessing.get_context("spawn")
+    """Time the parties from the word go, once all are connected and hold their ids, to the last result."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        write_test_certificates(Path(folder) / "tls", list(peers))
-        pipes: dict[str, Connection] = {}
-        processes = {}
-        for name in peers:
-            pipes[name], theirs = context.Pipe()
-            processes[name] = context.Process(target=_party, args=(name, job, Path(folder) / "tls", theirs), daemon=True)
-            processes[name].start()
-            theirs.close()
-        try:
-            ports = {name: _hear(pipes[name]) for name in peers}
-            _tell(pipes, ports)
-            for name in peers:
-                assert _hear(pipes[name]) == "ready"
-            started = time.perf_counter()
-            _tell(pipes, "go")
-            figures: dict[str, Figures] = {}
-            while len(figures) < len(peers):
-                ready = wait([pipe for name, pipe in pipes.items() if name not in figures], timeout=PARTY_TIMEOUT_S)
-                if not ready:
-                    raise TallystickError(f"no party finished within {PARTY_TIMEOUT_S:g} s; try fewer rows")
-                for name in [name for name, pipe in pipes.items() if pipe in ready]:
-                    figures[name] = _hear(pipes[name])
-            seconds = time.perf_counter() - started
-            for process in processes.values():
-                process.join(timeout=30)
-        finally:
-            for process in processes.values():
-                process.kill()
-                process.join()
-    return seconds, {name: figures[name] for name in peers}
+        outcome = run_parties(Path(folder), __name__, PEERS[job["protocol"]], job, timeout_s=PARTY_TIMEOUT_S)
+    return outcome.seconds, outcome.results
 
 
-def _tell(pipes: dict[str, Connection], what: Any) -> None:
-    for pipe in pipes.values():
-        pipe.send(what)
-
-
-def _hear(pipe: Connection) -> Any:
-    try:
-        heard = pipe.recv()
-    except EOFError:
-        raise TallystickError("a party's process ended without a result; its standard error says why") from None
-    if isinstance(heard, TallystickError):
-        raise heard
-    return heard
-
-
-def _party(name: str, job: Figures, tls: Path, pipe: Connection) -> None:
+def party(stage: Stage, job: Figures) -> Figures:
     """One party's process."""
-    try:
-        with _network(name, job["protocol"], tls, pipe) as channels:
-            pipe.send(_timed(name, job, channels, pipe))
-    except TallystickError as error:
-        pipe.send(TallystickError(f"{name}: {error}"))
-
-
-@contextmanager
-def _network(name: str, protocol: str, tls: Path, pipe: Connection) -> Iterator[dict[str, Channel]]:
-    peers = PEERS[protocol][name]
-    identity = load_identity(name, ca=tls / "ca.pem", certificate=tls / f"{name}.pem", key=tls / f"{name}.key")
-    waits = not all(peers.values())
-    network = Network(identity, limits=Limits(), listen="127.0.0.1:0" if waits else None)
-    try:
-        pipe.send(network.port)
-        ports = pipe.recv()
-        addresses = {peer: f"127.0.0.1:{ports[peer]}" if calls else None for peer, calls in peers.items()}
-        yield dict(network.connect(addresses))
-    finally:
-        network.close()
-
-
-def _timed(name: str, job: Figures, channels: dict[str, Channel], pipe: Connection) -> Figures:
     baseline = _memory_mib("VmRSS")
+    name, channels = stage.name, stage.channels
     numbers = _customers(name, job)
     ids = [b"customer-%012d" % number for number in numbers]
-    pipe.send("ready")
-    pipe.recv()
+    stage.ready()
     started, cpu_started = time.perf_counter(), time.process_time()
     multiplications = 0
     if name == HELPER:
@@ -200,13 +132,13 @@ def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) 
         raise TallystickError(f"the alignment is wrong: {len(alignment)} positions, {len(own)} own rows")
 
 
-_Role = Callable[[Sequence[bytes], dict[str, Channel], Figures], Alignment]
+_Role = Callable[[Sequence[bytes], Mapping[str, Channel], Figures], Alignment]
 
 
 def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
     """Make a role of a union protocol callable as the benchmark calls every role."""
 
-    def joined(ids: Sequence[bytes], channels: dict[str, Channel], job: Figures) -> Alignment:
+    def joined(ids: Sequence[bytes], channels: Mapping[str, Channel], job: Figures) -> Alignment:
         peer = next(channel for name, channel in channels.items() if name != HELPER)
         options = {"rng": SecureRandom(), "dummies": job["dummies"]}
         outcome: Alignment = (
@@ -246,9 +178,15 @@ def _memory_mib(field: str) -> float:
 
 def _bare_multiplications_per_s() -> float:
     """Measure libsodium's scalar multiplication in one process per core, nothing else running."""
-    context = multiprocessing.get_context("spawn")
-    with context.Pool(os.cpu_count()) as pool:
-        return float(sum(pool.map(_bare_loop, range(os.cpu_count() or 1), chunksize=1)))
+    cores = os.cpu_count() or 1
+    # Not multiprocessing.Pool: it starts a worker that died anew and waits for the lost task for ever.
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return sum(pool.map(_bare_loop, range(cores), timeout=BARE_TIMEOUT_S))
+        except (BrokenProcessPool, TimeoutError) as error:
+            raise TallystickError(
+                f"the bare loop of scalar multiplications did not end: {error or type(error).__name__}"
+            ) from None
 
 
 def _bare_loop(_: int) -> float:

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from tallystick.benchmark.joined import train_joined
-from tallystick.benchmark.processes import LABEL, run_pair
 from tallystick.config.contract import NetworkModel, Training
 from tallystick.data.features import Features, FeatureShape
+from tallystick.demo.processes import FEATURE, LABEL, PAIR, Stage, run_parties
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import JoinedModel, LabelModel
-from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
@@ -31,8 +30,8 @@ ROWS, BATCH, EPOCHS = 5_000, 250, 10
 def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
     """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        run_pair(__name__, {"folder": folder, "seed": seed}, timeout_s=timeout_s)
-        federated = {role: read_tensors(Path(folder) / f"{role}.safetensors")[0] for role in (LABEL, "feature")}
+        run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)
+        federated = {role: read_tensors(Path(folder) / role / "model.safetensors")[0] for role in (LABEL, FEATURE)}
     bottom, label = _modules(seed)
     data = _Data(seed)
     steps = EPOCHS * data.schedule.steps_per_epoch
@@ -45,13 +44,13 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
         schedule=data.schedule,
         steps=steps,
     )
-    joined = {LABEL: dict(label.state_dict()), "feature": dict(bottom.state_dict())}
+    joined = {LABEL: dict(label.state_dict()), FEATURE: dict(bottom.state_dict())}
     differences = [
         (joined[role][name].double() - tensor.double()).abs().max().item()
         for role, tensors in federated.items()
         for name, tensor in tensors.items()
     ]
-    initial = {LABEL: _modules(seed)[1], "feature": _modules(seed)[0]}
+    initial = {LABEL: _modules(seed)[1], FEATURE: _modules(seed)[0]}
     moved = max(
         (joined[role][name] - tensor).abs().max().item() for role in joined for name, tensor in initial[role].state_dict().items()
     )
@@ -61,23 +60,23 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
         "steps": steps,
         "tensors": len(differences),
         "weights": sum(tensor.numel() for tensors in federated.values() for tensor in tensors.values()),
-        "sha256": {role: _digest(module) for role, module in (("feature", bottom), (LABEL, label))},
+        "sha256": {role: _digest(module) for role, module in ((FEATURE, bottom), (LABEL, label))},
     }
 
 
-def party(role: str, channel: Channel, arguments: dict[str, Any]) -> dict[str, Any]:
+def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
     bottom, label = _modules(arguments["seed"])
     data = _Data(arguments["seed"])
-    folder = Path(arguments["folder"])
-    store = CheckpointStore(folder / role)
-    if role == LABEL:
+    (channel,) = stage.channels.values()
+    training, schedule, store = _training(), data.schedule, CheckpointStore(stage.home / "checkpoints")
+    if stage.name == LABEL:
         train_label_party(
-            label, data.own.rows, data.objective, [channel], [WIDTH], training=_training(), schedule=data.schedule, store=store
+            label, data.own.rows, data.objective, [channel], [WIDTH], training=training, schedule=schedule, store=store
         )
     else:
-        train_feature_party(bottom, data.feature.rows, channel, training=_training(), schedule=data.schedule, store=store)
-    write_tensors(folder / f"{role}.safetensors", dict((label if role == LABEL else bottom).state_dict()), {})
+        train_feature_party(bottom, data.feature.rows, channel, training=training, schedule=schedule, store=store)
+    write_tensors(stage.home / "model.safetensors", dict((label if stage.name == LABEL else bottom).state_dict()), {})
     return {"done": True}
 
 

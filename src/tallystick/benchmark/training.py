@@ -18,10 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.benchmark.joined import train_joined
-from tallystick.benchmark.processes import LABEL, run_pair
 from tallystick.config.contract import Training
 from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
+from tallystick.demo.processes import FEATURE, LABEL, PAIR, Stage, run_parties
 from tallystick.evaluation.metrics import auc
 from tallystick.models.build import seeded
 from tallystick.models.split import JoinedModel, LabelModel
@@ -89,8 +89,9 @@ class Turn(Message, frozen=True):
 
 def run(*, scenario: str = "small", turns: int = 5, timeout_s: float = 900) -> dict[str, Any]:
     """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios."""
-    results = run_pair(__name__, {"scenario": scenario, "turns": turns}, timeout_s=timeout_s)
-    measured = results["feature"]
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        results = run_parties(Path(folder), __name__, PAIR, {"scenario": scenario, "turns": turns}, timeout_s=timeout_s).results
+    measured = results[FEATURE]
     rates = {mode: statistics.median(values) for mode, values in measured["steps_per_s"].items()}
     per_turn = measured["steps_per_s"]
     report: dict[str, Any] = {
@@ -107,13 +108,14 @@ def run(*, scenario: str = "small", turns: int = 5, timeout_s: float = 900) -> d
     return report | {f"test_auc_{mode}": value for mode, value in results[LABEL]["auc"].items()}
 
 
-def party(role: str, channel: Channel, arguments: dict[str, Any]) -> dict[str, Any]:
+def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
+    (channel,) = stage.channels.values()
     scenario = SCENARIOS[arguments["scenario"]]
     if scenario.threads:
         torch.set_num_threads(scenario.threads)
     data = _Data(scenario)
-    if role == LABEL:
+    if stage.name == LABEL:
         return {"auc": _label_party(scenario, data, channel, arguments["turns"])}
     return {"steps_per_s": _feature_party(scenario, data, channel, arguments["turns"])}
 

@@ -10,7 +10,7 @@ from tallystick import __version__
 from tallystick.cli import bench, jobs, ledger, setup
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, demo_watcher
-from tallystick.demo import run_demo
+from tallystick.demo.flights import run_demo
 from tallystick.report.result import Result
 
 app = typer.Typer(
