@@ -1,0 +1,1 @@
+"""Demonstrations on one machine: every party a process of its own."""

@@ -1,0 +1,288 @@
+"""Start every party in a process of its own on this machine, joined by mutual TLS over loopback.
+
+``python -m tallystick.demo.processes MODULE NAME`` is one party: it connects to its peers and calls MODULE.party(stage,
+arguments), whose result goes back to whoever started it. Party and starter talk in JSON lines over the party's standard input
+and output. Both its pipes are read by threads all the time, so no party ever waits for its starter to listen.
+"""
+
+import contextlib
+import faulthandler
+import importlib
+import json
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from tallystick.errors import PeerError, TallystickError
+from tallystick.network.certificates import load_identity, write_test_certificates
+from tallystick.network.channel import Channel
+from tallystick.network.grpc import Limits, Network
+
+Peers = Mapping[str, Mapping[str, bool]]
+"""Party to peer to whether the party calls that peer (True) or waits for its call (False)."""
+
+LABEL, FEATURE = "label", "feature"
+PAIR: Peers = {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}}
+SAID_CHARACTERS = 3000
+DUMP_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stage:
+    """What a party's process works with: its name, a channel to each peer, a folder of its own, and the start signal."""
+
+    name: str
+    channels: dict[str, Channel]
+    home: Path
+
+    def ready(self) -> None:
+        """Say that this party is prepared, and wait until all are; the starter's clock runs from then on."""
+        _say({"ready": True})
+        _hear()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What every party returned, and the seconds from the start signal (or, without one, the start) to the last result."""
+
+    results: dict[str, Any]
+    seconds: float
+
+
+class Parties:
+    """The running parties; a context manager that ends whatever is left of them."""
+
+    def __init__(
+        self, folder: Path, module: str, peers: Peers, arguments: Mapping[str, Any], *, limits: Limits | None = None
+    ) -> None:
+        """Give every party a home under ``folder`` with certificates of its own, and start it.
+
+        Args:
+            folder: where the homes go.
+            module: has ``party(stage, arguments)``, which returns what JSON can hold.
+            peers: who talks with whom.
+            arguments: the same for all parties; plain data.
+            limits: of the network.
+        """
+        self.limits = limits or Limits()
+        self._said: dict[str, list[str]] = {name: [] for name in peers}
+        self._lines: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
+        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._threads: list[threading.Thread] = []
+        write_test_certificates(folder / "certificates", list(peers))
+        homes = {name: _move_in(folder, name) for name in peers}
+        try:
+            for name, home in homes.items():
+                self._start(module, name)
+                settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits), "home": str(home)}
+                self._tell(name, {**settings, "arguments": arguments})
+        except BaseException:
+            self._end()
+            raise
+
+    @property
+    def pids(self) -> dict[str, int]:
+        """The parties' process ids."""
+        return {name: process.pid for name, process in self._processes.items()}
+
+    def run(self, *, timeout_s: float) -> Outcome:
+        """Wait for every party's result.
+
+        Raises TallystickError, the first failure first, if one fails or is killed; the others then end by themselves within
+        the network's deadline. Raises it, with where each party stood, if they do not, or take longer than ``timeout_s``.
+        """
+        started = finished = time.perf_counter()
+        until = time.monotonic() + timeout_s
+        ports: dict[str, int | None] = {}
+        results: dict[str, Any] = {}
+        failures: dict[str, str] = {}
+        ready: set[str] = set()
+        ended: set[str] = set()
+        names = set(self._processes)
+        while ended != names:
+            name, line = self._next(until, names - ended, failures)
+            if line is None:
+                ended.add(name)
+                if name not in results and name not in failures:
+                    failures[name] = self._last_words(name)
+            elif "listening" in line:
+                ports[name] = line["listening"]
+                if set(ports) == names:
+                    self._tell_all({"ports": ports})
+            elif "ready" in line:
+                ready.add(name)
+                if ready == names:
+                    started = time.perf_counter()
+                    self._tell_all({"go": True})
+            elif "result" in line:
+                results[name], finished = line["result"], time.perf_counter()
+            elif "error" in line:
+                failures[name] = line["error"]
+            if failures:
+                until = min(until, time.monotonic() + self.limits.deadline_s + 5.0)
+                if ready != names and (set(ports) != names or ready):
+                    break  # the others wait for a word of ours that will not come
+        if failures:
+            raise TallystickError("; ".join(f"{name}: {why}" for name, why in failures.items()))
+        return Outcome(results={name: results[name] for name in self._processes}, seconds=finished - started)
+
+    def _start(self, module: str, name: str) -> None:
+        process = self._processes[name] = subprocess.Popen(
+            [sys.executable, "-m", __name__, module, name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for work in (self._read_lines, self._read_words):
+            thread = threading.Thread(target=work, args=(name, process), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def _read_lines(self, name: str, process: "subprocess.Popen[str]") -> None:
+        assert process.stdout is not None
+        for text in process.stdout:
+            try:
+                line = json.loads(text)
+            except ValueError:
+                line = None
+            if isinstance(line, dict):
+                self._lines.put((name, line))
+            else:
+                self._said[name].append(text)  # a library's words, not ours
+        self._lines.put((name, None))
+
+    def _read_words(self, name: str, process: "subprocess.Popen[str]") -> None:
+        assert process.stderr is not None
+        for text in process.stderr:
+            self._said[name].append(text)
+            del self._said[name][:-200]
+
+    def _next(self, until: float, running: set[str], failures: dict[str, str]) -> tuple[str, dict[str, Any] | None]:
+        try:
+            return self._lines.get(timeout=max(0.0, until - time.monotonic()))
+        except queue.Empty:
+            pass
+        for name in running:
+            self._processes[name].send_signal(signal.SIGUSR1)  # the party then says where it stands
+        time.sleep(DUMP_S)
+        said = [f"{name}: {why}" for name, why in failures.items()]
+        said += [f"{name} had not ended in time: {self._tail(name)}" for name in sorted(running)]
+        raise TallystickError("; ".join(said))
+
+    def _last_words(self, name: str) -> str:
+        code = self._processes[name].wait()
+        return f"its process ended {f'by signal {-code}' if code < 0 else f'with {code}'} without a result{self._tail(name)}"
+
+    def _tail(self, name: str) -> str:
+        said = "".join(self._said[name]).strip()
+        return f"\n{said[-SAID_CHARACTERS:]}" if said else ""
+
+    def _tell_all(self, line: dict[str, Any]) -> None:
+        for name in self._processes:
+            self._tell(name, line)
+
+    def _tell(self, name: str, line: dict[str, Any]) -> None:
+        stdin = self._processes[name].stdin
+        assert stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended, which its standard output says too
+            stdin.write(json.dumps(line) + "\n")
+            stdin.flush()
+
+    def _end(self) -> None:
+        for process in self._processes.values():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+        for thread in self._threads:
+            thread.join()
+        for process in self._processes.values():
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                assert pipe is not None
+                with contextlib.suppress(BrokenPipeError):  # words that an ended party did not hear
+                    pipe.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._end()
+
+
+def run_parties(
+    folder: Path, module: str, peers: Peers, arguments: Mapping[str, Any], *, timeout_s: float, limits: Limits | None = None
+) -> Outcome:
+    """Start the parties, wait for their results and end them."""
+    with Parties(folder, module, peers, arguments, limits=limits) as parties:
+        return parties.run(timeout_s=timeout_s)
+
+
+def _move_in(folder: Path, name: str) -> Path:
+    """Give a party its certificate, its key and the authority's certificate, and nobody else's."""
+    home = folder / name
+    home.mkdir(exist_ok=True)
+    (home / "ca.pem").write_bytes((folder / "certificates" / "ca.pem").read_bytes())
+    for suffix in ("pem", "key"):
+        (folder / "certificates" / f"{name}.{suffix}").rename(home / f"own.{suffix}")
+    return home
+
+
+# --- in the party's process
+
+
+def main(module: str, name: str) -> int:
+    """Be one party; gives the exit code."""
+    faulthandler.register(signal.SIGUSR1)
+    settings = _hear()
+    home = Path(settings["home"])
+    identity = load_identity(name, ca=home / "ca.pem", certificate=home / "own.pem", key=home / "own.key")
+    peers: dict[str, bool] = settings["peers"]
+    network = Network(
+        identity,
+        limits=Limits(**settings["limits"]),
+        listen=None if all(peers.values()) else "127.0.0.1:0",
+    )
+    try:
+        _say({"listening": network.port})
+        ports = _hear()["ports"]
+        addresses = {peer: f"127.0.0.1:{ports[peer]}" if calls else None for peer, calls in peers.items()}
+        stage = Stage(name=name, channels=dict(network.connect(addresses)), home=home)
+        result = importlib.import_module(module).party(stage, settings["arguments"])
+    except TallystickError as error:
+        reason = str(error) if isinstance(error, PeerError) else type(error).__name__  # a local error may name private values
+        _say({"error": str(error)})
+        network.close(f"{name} had to stop: {reason}")
+        return 1
+    except BaseException as error:
+        network.close(f"{name} failed unexpectedly ({type(error).__name__})")
+        raise
+    _say({"result": result})
+    network.close()
+    return 0
+
+
+def _say(line: dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+def _hear() -> dict[str, Any]:
+    heard = sys.stdin.readline()
+    if not heard:
+        raise SystemExit("the starter has gone")
+    line: dict[str, Any] = json.loads(heard)
+    return line
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
