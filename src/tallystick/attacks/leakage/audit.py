@@ -13,11 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.attacks.leakage.averaged import OverEpochs
 from tallystick.attacks.leakage.clusters import ClusterAttack
+from tallystick.attacks.leakage.completion import ModelCompletion
 from tallystick.attacks.leakage.direction import DirectionAttack
 from tallystick.attacks.leakage.judge import LeakJudge, LeakVerdict
-from tallystick.attacks.leakage.knowledge import FewLabels, HintsPerBatch, Knowledge, NoLabels
+from tallystick.attacks.leakage.knowledge import FewLabels, HintsPerBatch, Knowledge, NoLabels, ShareOfLabels
 from tallystick.attacks.leakage.norm import NormAttack
+from tallystick.attacks.leakage.probe import Probe
 from tallystick.attacks.leakage.spectral import SpectralAttack
 from tallystick.attacks.view import Attack, Received, View
 from tallystick.errors import ConfigError, DataError
@@ -56,6 +59,19 @@ LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
         ),
         "clusters-gradient": LeakageAttack(attack=ClusterAttack(target="cut_gradient", scope="batch"), reads="cut_gradient"),
         "clusters-embedding": LeakageAttack(attack=ClusterAttack(target="cut_embedding"), reads="cut_embedding"),
+        "norm-averaged": LeakageAttack(attack=OverEpochs(attack=NormAttack()), reads="cut_gradient", multiclass=False),
+        "direction-5-averaged": LeakageAttack(
+            attack=OverEpochs(attack=DirectionAttack()),
+            reads="cut_gradient",
+            knows=HintsPerBatch(count=5),
+            multiclass=False,
+        ),
+        "completion": LeakageAttack(attack=ModelCompletion(), reads="cut_embedding", knows=FewLabels()),
+        "probe": LeakageAttack(attack=Probe(), reads="cut_embedding", knows=ShareOfLabels(), upper_bound=True),
+        "probe-network": LeakageAttack(attack=Probe(hidden=64), reads="cut_embedding", knows=ShareOfLabels(), upper_bound=True),
+        "probe-gradient": LeakageAttack(
+            attack=Probe(target="cut_gradient"), reads="cut_gradient", knows=ShareOfLabels(), upper_bound=True
+        ),
     }
 )
 

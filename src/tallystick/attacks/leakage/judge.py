@@ -17,7 +17,7 @@ from tallystick.attacks.view import Scores
 from tallystick.errors import ConfigError, DataError
 
 Integers = NDArray[np.int64]
-FEW_GROUPS = 10
+FEW_GROUPS = 5
 SHUFFLES = 20
 
 
@@ -70,7 +70,7 @@ class LeakJudge:
     """Compares an attack's scores with the labels.
 
     Sun et al., section 6.1 "leak AUC", always by ranks; scores are never squashed first. Intervals are percentile bootstrap
-    over batches; with fewer than ten batches, over the rows within each, class by class. They cover the draw of batches, not the
+    over batches; with fewer than five batches, over the rows within each, class by class. They cover the draw of batches, not the
     training's seed. Batches of several epochs hold the same rows: with more than one epoch they are somewhat too narrow.
 
     Args:

@@ -1,0 +1,41 @@
+"""What several epochs tell together: noise that is drawn anew each time averages out.
+
+Shapes: B rows of a step's batch, N rows of the run.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from tallystick.attacks.leakage.seen import binary_only, known_rows
+from tallystick.attacks.view import Attack, Scores, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverEpochs:
+    """Average an attack's standardised score of each row over all its sightings.
+
+    In neither paper, whose attacks look at one batch at a time. A defence that adds fresh noise to every gradient (Marvell,
+    isotropic noise, Gaussian DP) is weaker after E epochs, by up to sqrt(E) in signal to noise; a label that is flipped once is
+    not. A batch's scores are centred and divided by their deviation, so that batches count alike. Binary targets only.
+
+    Args:
+        attack: scores batches; of one epoch's view it tells the same by itself, and no row is scored here.
+    """
+
+    attack: Attack
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score the whole run's rows that were seen at least twice and whose label is known in no step."""
+        binary_only(view, "averaged attack", "the attack by itself")
+        sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
+        scores = self.attack(view, generator=generator)
+        for rows_B, score_B in zip(scores.rows, scores.values, strict=True):
+            if not len(rows_B):
+                continue
+            centred_B = score_B - score_B.mean()
+            deviation = centred_B.square().mean().sqrt()
+            sum_N[rows_B] += centred_B / deviation if deviation > 0 else centred_B
+            count_N[rows_B] += 1
+        rows = torch.nonzero((count_N > 1) & (known_rows(view) < 0)).squeeze(1)
+        return Scores(rows=(rows,), values=(sum_N[rows] / count_N[rows],))

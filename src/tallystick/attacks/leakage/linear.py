@@ -1,0 +1,80 @@
+"""A logistic head fitted to known labels: what the few-label attack and the linear probe share.
+
+Shapes: N rows, D columns, C classes, O outputs (1 for two classes, else C).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+from torch.nn.functional import cross_entropy, one_hot, softplus
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearHead:
+    """Weights and biases of one logit for two classes, or of one per class."""
+
+    weight_DO: Tensor
+    bias_O: Tensor
+
+    def __call__(self, x_ND: Tensor) -> Tensor:
+        """Give the log odds of class 1 (N,), or of each class against the rest (N, C)."""
+        return log_odds(x_ND @ self.weight_DO + self.bias_O)
+
+
+def log_odds(logit_NO: Tensor) -> Tensor:
+    """Turn logits into log odds of class 1 (one logit) or of each class against the rest; no probability is rounded to 0 or 1."""
+    if logit_NO.shape[1] == 1:
+        return logit_NO.squeeze(1)
+    others = [torch.cat([logit_NO[:, :c], logit_NO[:, c + 1 :]], dim=1).logsumexp(dim=1) for c in range(logit_NO.shape[1])]
+    return logit_NO - torch.stack(others, dim=1)
+
+
+def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float, weight_N: Tensor | None = None) -> LinearHead:
+    """Minimise the weighted mean cross-entropy plus ``penalty`` / 2 times the squared weights, by L-BFGS in float64.
+
+    Args:
+        x_ND: float64 features.
+        label_N: int64 class numbers; if all are equal the head is 0: nothing can be learned.
+        classes: how many there are.
+        penalty: greater than 0, so that a minimum exists; biases are free.
+        weight_N: of the rows; all equal if None.
+    """
+    outputs, width = (1 if classes == 2 else classes), x_ND.shape[1]
+    zero = LinearHead(weight_DO=torch.zeros(width, outputs).double(), bias_O=torch.zeros(outputs).double())
+    if len(label_N) == 0 or bool((label_N == label_N[0]).all()):
+        return zero
+    share_N = torch.ones(len(x_ND), dtype=torch.float64) if weight_N is None else weight_N.double()
+    share_N = share_N / share_N.sum()
+    target_NO = (label_N[:, None] if classes == 2 else one_hot(label_N, classes)).double()
+
+    def unpack(flat: NDArray[np.float64]) -> LinearHead:
+        values = torch.from_numpy(flat.copy())
+        return LinearHead(weight_DO=values[: width * outputs].view(width, outputs), bias_O=values[width * outputs :])
+
+    def objective(flat: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        head = unpack(flat)
+        logit_NO = x_ND @ head.weight_DO + head.bias_O
+        if classes == 2:
+            loss_N = (softplus(logit_NO) - target_NO * logit_NO).squeeze(1)
+            error_NO = torch.sigmoid(logit_NO) - target_NO
+        else:
+            loss_N = cross_entropy(logit_NO, label_N, reduction="none")
+            error_NO = logit_NO.softmax(dim=1) - target_NO
+        error_NO = error_NO * share_N[:, None]
+        slope_DO = x_ND.T @ error_NO + penalty * head.weight_DO
+        value = float(loss_N @ share_N + penalty / 2 * head.weight_DO.square().sum())
+        return value, torch.cat([slope_DO.flatten(), error_NO.sum(dim=0)]).numpy()
+
+    start = np.zeros(width * outputs + outputs)
+    return unpack(minimize(objective, start, jac=True, method="L-BFGS-B", options={"maxiter": 200}).x)
+
+
+def standardised(x_ND: Tensor) -> Tensor:
+    """Centre and scale each column by its own deviation; float64. A constant column becomes 0."""
+    centred_ND = x_ND.double() - x_ND.double().mean(dim=0)
+    deviation_D = centred_ND.square().mean(dim=0).sqrt()
+    return centred_ND / torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf)

@@ -1,0 +1,82 @@
+"""The supervised probe: what an attacker with half of all labels would find. An upper bound, not an attack.
+
+Shapes: N rows of a run, B rows of a minibatch, D cut width, C classes, O outputs (1 for two classes, else C).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from tallystick.attacks.leakage.linear import fit_linear, log_odds, standardised
+from tallystick.attacks.leakage.seen import known_rows, last_sightings, whole_run
+from tallystick.attacks.view import Received, Scores, View
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """Train a classifier on the rows whose label is known, and score all others: how much of the label is there at all?
+
+    An upper bound on what is read off one sighting per row, as tight as the classifier is good: it needs labels that no attacker
+    has. What it finds in embeddings is partly the features' own power to predict the label, which is there without any training.
+
+    Args:
+        target: what is read; each row's last sighting.
+        hidden: width of one hidden layer; 0 for a logistic head.
+        penalty: on squared weights of the logistic head, weight decay of the network; greater than 0.
+        steps: Adam steps of the network, at least 1.
+        batch: rows per step, at least 1.
+        most: greatest number of rows that the logistic head learns from, at least 1.
+    """
+
+    target: Received = "cut_embedding"
+    hidden: int = 0
+    penalty: float = 1e-4
+    steps: int = 400
+    batch: int = 512
+    most: int = 32768
+
+    def __post_init__(self) -> None:
+        if not (self.penalty > 0 and self.hidden >= 0 and min(self.steps, self.batch, self.most) >= 1):
+            raise ConfigError(
+                f"probe: penalty={self.penalty} must be greater than 0, hidden={self.hidden} at least 0, and steps={self.steps}, "
+                f"batch={self.batch}, most={self.most} at least 1"
+            )
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score rows of unknown label by their log odds; ``generator`` draws weights and minibatches."""
+        rows, x_ND = last_sightings(view, self.target)
+        x_ND = standardised(x_ND)
+        label_N = known_rows(view)[rows]
+        told = torch.nonzero(label_N >= 0).squeeze(1)
+        told = told[torch.randperm(len(told), generator=generator)]
+        if self.hidden and len(told):
+            return whole_run(view, rows, self._network(x_ND.float(), label_N, told, view.classes, generator))
+        told = told[: self.most]
+        return whole_run(view, rows, fit_linear(x_ND[told], label_N[told], view.classes, penalty=self.penalty)(x_ND))
+
+    def _network(self, x_ND: Tensor, label_N: Tensor, told: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+        network = nn.Sequential(
+            nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), nn.Linear(self.hidden, 1 if classes == 2 else classes)
+        )
+        with torch.no_grad():
+            for parameter in network.parameters():
+                bound = parameter.shape[-1] ** -0.5
+                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.penalty)
+        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        for _ in range(self.steps):
+            chosen = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]
+            logit_BO, label_B = network(x_ND[chosen]), label_N[chosen]
+            if classes == 2:
+                loss = binary_cross_entropy_with_logits(logit_BO.squeeze(1), label_B.float())
+            else:
+                loss = cross_entropy(logit_BO, label_B)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            slower.step()
+        with torch.no_grad():
+            return log_odds(network(x_ND).double())
