@@ -152,7 +152,7 @@ def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float)
 
 
 def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
-    """Give the top classes of the prior, as many as maximise a label's chance to stay, e^eps / (e^eps + k - 1) * (their prior)."""
+    """Give the top classes of the prior, as many as best keep a label: e^eps / (e^eps + k - 1) * (their prior)."""
     order_C = np.argsort(-prior_C, kind="stable")
     k_C = np.arange(1, len(prior_C) + 1)
     kept_C = np.cumsum(prior_C[order_C]) / (1 + (k_C - 1) * math.exp(-epsilon))

@@ -163,15 +163,21 @@ class Marvell:
 
 def moments(exact_BD: Tensor, positive_B: Tensor) -> tuple[TwoClasses, Tensor]:
     """Give the two classes' variances and gap, and the difference of their means, positive minus negative."""
-    negative_BD, positive_BD = exact_BD[~positive_B], exact_BD[positive_B]
-    mean0_D, mean1_D = negative_BD.mean(dim=0), positive_BD.mean(dim=0)
-    difference_D = mean1_D - mean0_D
+    member_B2 = torch.stack([~positive_B, positive_B], dim=1).to(exact_BD.dtype)
+    count_2 = member_B2.sum(dim=0)
+    mean_2D = member_B2.T @ exact_BD / count_2[:, None]
+    # Two passes: means first, so that no variance is lost to cancellation.
+    spread_B = torch.addmm(exact_BD, member_B2, mean_2D, alpha=-1).square_().sum(dim=1)
+    variance_2 = member_B2.T @ spread_B / count_2 / exact_BD.shape[1]
+    # A class of one row has none, whatever rounding makes of the mean.
+    u, v = (float(variance) if count > 1 else 0.0 for variance, count in zip(variance_2, count_2, strict=True))
+    difference_D = mean_2D[1] - mean_2D[0]
     classes = TwoClasses(
-        u=float((negative_BD - mean0_D).square().mean()),
-        v=float((positive_BD - mean1_D).square().mean()),
+        u=u,
+        v=v,
         gap=float(difference_D.square().sum()),
         width=exact_BD.shape[1],
-        positive_share=len(positive_BD) / len(exact_BD),
+        positive_share=float(count_2[1]) / len(exact_BD),
     )
     return classes, difference_D
 

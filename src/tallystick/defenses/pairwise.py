@@ -1,6 +1,6 @@
-"""Sums over all pairs of rows of a matrix, tile by tile: time n^2 D, memory n D. Shapes: n rows, D columns.
+"""Sums over all pairs of rows of a matrix, tile by tile: time n^2 D, memory n D and two tiles. Shapes: n rows, D columns.
 
-Each tile of squared distances is one matrix product of extended rows; only tiles on and above the diagonal are computed. Rows
+Each tile of squared distances is one matrix product of extended rows; what lies below the diagonal is not computed. Rows
 must be sorted by class, so that the pairs of one class are a contiguous part of a tile.
 """
 
@@ -11,8 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-TILE = 512
-"""Rows and columns of a tile: 1 MiB of float32, which stays in a core's cache."""
+ROWS, COLUMNS = 512, 8192
+"""Size of a tile, 16 MiB of float32: so large that threads rarely wait for each other."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,9 +49,10 @@ def weighted_differences(centred_nD: Tensor, weight_n: Tensor, between: float, s
     """
     total_nD = torch.zeros_like(centred_nD)
     scale_n = torch.zeros_like(weight_n)
+    space = centred_nD.new_empty(_tile_size(len(centred_nD)))
     for i, j, tile in _squared_distance_tiles(centred_nD):
         torch.threshold_(tile, 0.0, torch.inf).rsqrt_()
-        factor = weight_n[i, None] + (weight_n[None, j] + between)
+        factor = torch.add(weight_n[i, None], weight_n[None, j] + between, out=space[: tile.numel()].view(tile.shape))
         for part in _within(factor, i, j, starts):
             part -= between
         tile *= factor
@@ -73,13 +74,21 @@ def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, 
     one_n = torch.ones_like(square_n)
     left = torch.cat([-2 * centred_nD, square_n[:, None], one_n[:, None]], dim=1)
     right = torch.cat([centred_nD, one_n[:, None], square_n[:, None]], dim=1)
-    slices = [slice(start, min(start + TILE, len(centred_nD))) for start in range(0, len(centred_nD), TILE)]
-    for first, i in enumerate(slices):
-        for j in slices[first:]:
-            tile = left[i] @ right[j].T
+    n = len(centred_nD)
+    space = left.new_empty(_tile_size(n))
+    for top in range(0, n, ROWS):
+        i = slice(top, min(top + ROWS, n))
+        # The square on the diagonal by itself, then what lies to its right.
+        for j in (i, *(slice(start, min(start + COLUMNS, n)) for start in range(i.stop, n, COLUMNS))):
+            tile = space[: (i.stop - top) * (j.stop - j.start)].view(i.stop - top, j.stop - j.start)
+            torch.mm(left[i], right[j].T, out=tile)
             if i == j:
                 tile.fill_diagonal_(0)
             yield i, j, tile
+
+
+def _tile_size(n: int) -> int:
+    return min(ROWS, n) * min(COLUMNS, n)
 
 
 def _within(tile: Tensor, i: slice, j: slice, starts: list[int]) -> Iterator[Tensor]:
