@@ -98,8 +98,16 @@ def _simulate(
     threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in contract.parties]
     for thread in threads:
         thread.start()
-    for thread in threads:
-        thread.join()
+    try:
+        for thread in threads:
+            thread.join()
+    except BaseException:  # an interrupt: end the parties before their folders go
+        for name, ends in channels.items():
+            for channel in ends.values():
+                channel.abort(f"{name} was interrupted")
+        for thread in threads:
+            thread.join()
+        raise
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
     return merge(list(results.values()))

@@ -7,7 +7,7 @@ import typer
 from rich.console import Console
 
 from tallystick import __version__
-from tallystick.cli import bench, jobs, ledger, setup
+from tallystick.cli import audit, bench, jobs, ledger, setup
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, demo_watcher
 from tallystick.demo.flights import run_demo
@@ -28,6 +28,7 @@ for command in (
     jobs.train,
     jobs.evaluate,
     jobs.predict,
+    audit.audit,
     ledger.ledger,
 ):
     app.command()(command)

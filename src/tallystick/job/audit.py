@@ -75,8 +75,8 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     Done once per run; a run that goes on after that keeps what was found.
     """
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
-    if noted := folder.noted(NOTE):
-        return msgspec.convert(noted, Audited)
+    if (before := audited_before(folder)) is not None:
+        return before
     if not _epochs(job, rows):
         return Audited()
     if not any(store.files() for store in _stores(job, run_id)):
@@ -92,8 +92,19 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     else:
         folder.forget_views()  # only an audit of labels may be asked for again
     audited = Audited(membership=membership, leakage=leakage)
-    folder.note(NOTE, msgspec.to_builtins(audited))
+    keep_audited(folder, audited)
     return audited
+
+
+def audited_before(folder: RunFolder) -> Audited | None:
+    """What the audits of this run found; None if it was not audited yet."""
+    noted = folder.noted(NOTE)
+    return msgspec.convert(noted, Audited) if noted else None
+
+
+def keep_audited(folder: RunFolder, audited: Audited) -> None:
+    """Keep what was found, for a run that goes on and for its report."""
+    folder.note(NOTE, msgspec.to_builtins(audited))
 
 
 def _stores(job: Job, run_id: str) -> list[ViewStore]:
@@ -202,6 +213,8 @@ def _shown(name: str, row: LeakageAttack, peer: str, verdict: LeakVerdict) -> sh
         low=verdict.auc.low,
         high=verdict.auc.high,
         folded_auc=verdict.folded.mean,
+        folded_low=verdict.folded.low,
+        folded_high=verdict.folded.high,
         folded_chance=max(verdict.chance, 0.5 + verdict.folding),
         hard_auc=verdict.hard_auc.mean,
         tpr_at_fpr_001=verdict.tpr_at_fpr.mean,

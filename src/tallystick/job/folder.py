@@ -35,18 +35,9 @@ class RunFolder:
     @classmethod
     def new(cls, runs: Path, contract: Contract) -> "RunFolder":
         """Make the folder of a fresh run; earlier runs of the same contract stay."""
-        number = len(_folders_of(runs, contract)) + 1
-        while True:
-            path = runs / f"{_prefix(contract)}-{number}"
-            try:
-                path.mkdir(parents=True)
-            except FileExistsError:
-                number += 1
-                continue
-            except OSError as error:
-                raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
-            write_bytes(path / "contract.json", contract.canonical_json().encode())
-            return cls(path=path)
+        path = new_folder(runs, _prefix(contract), number=len(_folders_of(runs, contract)) + 1)
+        write_bytes(path / "contract.json", contract.canonical_json().encode())
+        return cls(path=path)
 
     @classmethod
     def latest(cls, runs: Path, contract: Contract) -> "RunFolder":
@@ -152,6 +143,20 @@ class RunFolder:
             return {}
         facts: dict[str, object] = json.loads(path.read_bytes())
         return facts
+
+
+def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
+    """Make the folder ``prefix-number``, or the first free one after it; raises StorageError if that fails."""
+    while True:
+        path = runs / f"{prefix}-{number}"
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            number += 1
+            continue
+        except OSError as error:
+            raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
+        return path
 
 
 def _prefix(contract: Contract) -> str:

@@ -53,7 +53,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         run_id=found.run_id,
         party=party.party,
         parties=[shown.Party(name=name, role=member.role) for name, member in contract.parties.items()],
-        contract=_contract_info(contract),
+        contract=contract_info(contract),
         started=started,
         seconds=time.monotonic() - logbook.began,
         phases=logbook.phases,
@@ -75,14 +75,19 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
             ),
             notes=_notes(contract, party),
         ),
-        versions={
-            "tallystick": __version__,
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "grpcio": version("grpcio"),
-            "libsodium wrapper (rbcl)": version("rbcl"),
-        },
+        versions=versions(),
     )
+
+
+def versions() -> dict[str, str]:
+    """What made a result."""
+    return {
+        "tallystick": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "grpcio": version("grpcio"),
+        "libsodium wrapper (rbcl)": version("rbcl"),
+    }
 
 
 def _notes(contract: Contract, party: PartyFile) -> list[str]:
@@ -91,7 +96,8 @@ def _notes(contract: Contract, party: PartyFile) -> list[str]:
     return [f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."]
 
 
-def _contract_info(contract: Contract) -> shown.ContractInfo:
+def contract_info(contract: Contract) -> shown.ContractInfo:
+    """The contract as a report shows it."""
     training = contract.training
     return shown.ContractInfo(
         name=contract.name,

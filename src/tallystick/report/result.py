@@ -129,6 +129,8 @@ class Attack(_Part, frozen=True, kw_only=True):
     low: float | None = None
     high: float | None = None
     folded_auc: float | None = None
+    folded_low: float | None = None
+    folded_high: float | None = None
     folded_chance: float = 0.5  # what folded_auc is for a guess
     hard_auc: float | None = None
     chance: float = 0.5  # what auc is for a guess; above 0.5 where the judge had to name clusters
@@ -172,7 +174,7 @@ class Trial(_Part, frozen=True, kw_only=True):
     guarantee: str = "no formal guarantee"
     utility: Estimate
     leaks: list[Leak] = []
-    problem: str = ""  # why a seed of it ended early, if one did
+    seeds: int = 1
 
 
 class Sweep(_Part, frozen=True, kw_only=True):

@@ -28,6 +28,11 @@ class Headline:
 def headline(result: Result) -> Headline:
     """Say what joining brought, as far as the result knows it."""
     names, evaluation = names_of(result), result.evaluation
+    if result.sections.sweep is not None:
+        return Headline(
+            title=f"What {names.feature} could learn of {names.label}'s labels, and what hiding them costs",
+            text=f"A rehearsal on {names.label}'s own rows and columns. No partner was involved, and nothing left.",
+        )
     if evaluation is None:
         return Headline(
             title=f"{names.all} trained one network",

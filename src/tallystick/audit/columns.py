@@ -1,0 +1,111 @@
+"""A made-up partner: some of the label party's own columns become a feature party's, so that a contract can be tried alone."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import FeatureColumns, PartyFile
+from tallystick.config.reading import did_you_mean
+from tallystick.data.encoder import feature_columns
+from tallystick.errors import ConfigError, DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rehearsal:
+    """Tables and columns for a simulation in which the label party plays both sides.
+
+    Args:
+        label: name of the label party.
+        feature: name of the made-up feature party, one of the contract's.
+        tables: party name to its rows: the same rows, each with its own columns.
+        columns: party name to what a party file says of columns.
+        given: columns that the made-up party got.
+    """
+
+    label: str
+    feature: str
+    tables: dict[str, pl.DataFrame]
+    columns: dict[str, dict[str, Any]]
+    given: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        party: PartyFile,
+        frame: pl.DataFrame,
+        *,
+        split: Sequence[str] | None = None,
+        share: float = 0.5,
+        rows: int,
+        seed: int = 0,
+    ) -> "Rehearsal":
+        """Split the label party's columns: those named in ``split``, or else a random ``share`` of them, become the other's.
+
+        Raises ConfigError for a party that is not the label party, an unknown column, or a split that leaves a side without
+        any; DataError for a table without rows.
+        """
+        if contract.role_of(party.party) != "label":
+            raise ConfigError(f"party = {party.party}: is a feature party; only the label party can try a contract by itself")
+        if not frame.height:
+            raise DataError(f"the table of {party.party} has no rows")
+        if rows < 1:
+            raise ConfigError(f"--rows {rows}: must be at least 1")
+        columns = feature_columns(frame, party)
+        names = [*columns.numeric, *columns.categorical]
+        given = _named(split, names) if split is not None else _drawn(names, share, seed)
+        frame = frame.sample(min(rows, frame.height), seed=seed) if rows < frame.height else frame
+        feature = contract.feature_parties[0]
+        own = [use for use in (party.label, party.weight, party.time) if use is not None]
+        values: dict[str, Any] = {
+            "keys": dict(party.keys),
+            "encoding": party.encoding.model_dump(),
+            "device": party.device,
+            "threads": party.threads,
+        }
+        label_values = {use: getattr(party, use) for use in ("label", "weight", "time") if getattr(party, use) is not None}
+        kept = [name for name in names if name not in given]
+        return cls(
+            label=party.party,
+            feature=feature,
+            tables={
+                party.party: frame.select(list(dict.fromkeys([*party.keys.values(), *own, *kept]))),
+                feature: frame.select(list(dict.fromkeys([*party.keys.values(), *given]))),
+            },
+            columns={
+                party.party: {**values, **label_values, "features": _features(columns, kept)},
+                feature: {**values, "features": _features(columns, given)},
+            },
+            given=tuple(given),
+        )
+
+
+def _features(columns: FeatureColumns, chosen: Sequence[str]) -> dict[str, list[str]]:
+    return {
+        "numeric": [name for name in columns.numeric if name in chosen],
+        "categorical": [name for name in columns.categorical if name in chosen],
+    }
+
+
+def _named(split: Sequence[str], names: list[str]) -> list[str]:
+    if unknown := [name for name in split if name not in names]:
+        raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {did_you_mean(unknown[0], names)}")
+    if not split:
+        raise ConfigError("--split: names no column; name at least one that a feature party might hold")
+    return list(dict.fromkeys(split))
+
+
+def _drawn(names: list[str], share: float, seed: int) -> list[str]:
+    if not 0 < share < 1:
+        raise ConfigError(f"--share {share:g}: must be above 0 and below 1")
+    if len(names) < 2:
+        raise ConfigError(
+            f"{len(names)} feature column(s) cannot be shared between two parties; list at least two in the party file"
+        )
+    count = min(max(round(share * len(names)), 1), len(names) - 1)
+    chosen = np.random.default_rng([seed, 5]).choice(len(names), size=count, replace=False)
+    return [names[number] for number in sorted(chosen)]

@@ -1,0 +1,273 @@
+"""Trials: the contract with one defence at one strength after the other, simulated on the label party's own data.
+
+Every trial is a whole run, through the code of a real one: alignment, training, evaluation, attacks.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from scipy.stats import t as student_t
+
+from tallystick.audit.columns import Rehearsal
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.reading import did_you_mean
+from tallystick.errors import ConfigError, DataError
+from tallystick.evaluation.metrics import METRICS
+from tallystick.job.audit import defense_lines
+from tallystick.job.phases import Watcher
+from tallystick.job.results import contract_info, versions
+from tallystick.report import result as shown
+from tallystick.simulate import simulate
+
+LEVEL = 0.95
+CUT_AFTER = "cut-after"
+GAUSSIAN_DELTA = 1e-6
+STRENGTHS: Mapping[str, Callable[[float], dict[str, Any]]] = {
+    "marvell": lambda value: {"power": value},
+    "isotropic": lambda value: {"power": value},
+    "mixpro": lambda value: {"goal": value},
+    "label-dp": lambda value: {"epsilon": value},
+    "label-dp-prior": lambda value: {"epsilon": value},
+    "gaussian-labels": lambda value: {"epsilon": value, "delta": GAUSSIAN_DELTA},
+    "gaussian": lambda value: {"epsilon": value, "delta": GAUSSIAN_DELTA, "clip": 1.0},
+    "distance-correlation": lambda value: {"weight": value},
+}
+"""What a number after ``--sweep METHOD=`` stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """One thing to try: a name, a strength, and the contract that asks for it."""
+
+    defense: str
+    strength: str = ""
+    contract: Contract
+
+
+def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
+    """Read ``marvell=1,4,16``; raises ConfigError for another form, an unknown method or a word that is no number."""
+    method, equals, values = text.partition("=")
+    if not equals or not values.strip():
+        raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as marvell=1,4,16")
+    if method not in STRENGTHS and method != CUT_AFTER:
+        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*STRENGTHS, CUT_AFTER])}")
+    try:
+        return method, tuple(float(value) for value in values.split(","))
+    except ValueError:
+        raise ConfigError(f"--sweep {text}: a strength is not a number; write {method}=1,2, for example") from None
+
+
+def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
+    """A first look: what the target allows, weak to strong, and every other depth of the cut."""
+    depths = tuple(float(depth) for depth in range(1, len(contract.model.hidden) + 1) if depth != contract.model.cut_after)
+    noise: list[tuple[str, tuple[float, ...]]]
+    noise = [("marvell", (1.0, 4.0, 16.0))] if contract.target.type == "binary" else [("isotropic", (0.1, 1.0, 10.0))]
+    sweep = [*noise, ("label-dp", (3.0, 1.0)), ("distance-correlation", (0.001, 0.01, 0.1))]
+    return [*sweep, (CUT_AFTER, depths)] if depths else sweep
+
+
+def candidates(contract: Contract, rehearsal: Rehearsal, sweep: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
+    """All that is to be tried: nothing, the contract's own defences if it has some, and the sweep, each by itself.
+
+    Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
+    """
+    base = _values(contract, rehearsal)
+    found = [Candidate(defense="none", contract=_contract(base, "none"))]
+    if contract.defense:
+        entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
+        own = " + ".join(entry.method for entry in contract.defense)
+        found.append(Candidate(defense="the contract's", strength=own, contract=_contract(base | {"defense": entries}, own)))
+    for method, strengths in sweep:
+        for strength in strengths:
+            where = f"--sweep {method}={strength:g}"
+            if method == CUT_AFTER:
+                depth = int(strength) if strength == int(strength) else strength
+                changed = base | {"model": {**base["model"], "cut_after": depth}}
+            else:
+                changed = base | {"defense": [{"method": method, **STRENGTHS[method](strength)}]}
+            found.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
+    return found
+
+
+def _values(contract: Contract, rehearsal: Rehearsal) -> dict[str, Any]:
+    """The contract as one between the label party and its made-up partner, which has the built-in bottom model."""
+    values = contract.model_dump(mode="json")
+    model = values["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == rehearsal.label}}
+    return values | {
+        "parties": {rehearsal.label: {"role": "label"}, rehearsal.feature: {"role": "feature"}},
+        "alignment": values["alignment"] | {"method": "intersection"},
+        "model": model,
+        "defense": [],
+        "audit": True,
+        "evaluation": values["evaluation"] | {"own_columns_baseline": False, "privacy": None, "bootstrap": 200},
+    }
+
+
+def _contract(values: dict[str, Any], source: str) -> Contract:
+    return parse_contract(values, source=source)
+
+
+@dataclass(kw_only=True)
+class _Tally:
+    """What a candidate's runs gave so far, seed by seed."""
+
+    utility: list[tuple[float, float, float]] = field(default_factory=list)  # value, low, high
+    leaks: dict[str, list[shown.Attack]] = field(default_factory=dict)
+
+    def add(self, result: shown.Result, metric: str) -> None:
+        assert result.evaluation is not None
+        assert result.sections.leakage is not None
+        measured = result.evaluation["joint"][metric]
+        if measured["value"] is None:
+            raise DataError(f"the test rows have no {metric}: {measured['reason']}; try more --rows")
+        value = measured["value"]
+        low, high = measured["low"], measured["high"]
+        self.utility.append((value, value if low is None else low, value if high is None else high))
+        for attack in result.sections.leakage.attacks:
+            self.leaks.setdefault(attack.name, []).append(attack)
+
+    def trial(self, candidate: Candidate) -> shown.Trial:
+        return shown.Trial(
+            defense=candidate.defense,
+            strength=candidate.strength,
+            guarantee="; ".join(defense_lines(candidate.contract)) if candidate.contract.defense else "no formal guarantee",
+            utility=estimate(self.utility),
+            leaks=[
+                shown.Leak(
+                    attack=name,
+                    reads="cut gradients" if "from cut gradients" in attacks[0].view else "cut embeddings",
+                    auc=estimate([_folded(attack) for attack in attacks]),
+                    chance=float(np.mean([attack.folded_chance for attack in attacks])),
+                    upper_bound=attacks[0].upper_bound,
+                )
+                for name, attacks in self.leaks.items()
+            ],
+            seeds=len(self.utility),
+        )
+
+
+def _folded(attack: shown.Attack) -> tuple[float, float, float]:
+    assert attack.folded_auc is not None
+    assert attack.folded_low is not None
+    assert attack.folded_high is not None
+    return attack.folded_auc, attack.folded_low, attack.folded_high
+
+
+def estimate(runs: Sequence[tuple[float, float, float]]) -> shown.Estimate:
+    """Mean over seeds with Student's interval within [0, 1]; of a single run its bootstrap interval, given as (value, low, high)."""
+    if len(runs) == 1:
+        value, low, high = runs[0]
+        return shown.Estimate(mean=value, low=low, high=high)
+    values = np.array([value for value, _, _ in runs])
+    half = float(student_t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    mean = float(values.mean())
+    return shown.Estimate(mean=mean, low=max(mean - half, 0.0), high=min(mean + half, 1.0))
+
+
+def try_contract(
+    contract: Contract,
+    rehearsal: Rehearsal,
+    *,
+    sweep: Sequence[tuple[str, Sequence[float]]] | None = None,
+    seeds: int = 3,
+    minutes: float = 30.0,
+    watcher: Watcher,
+) -> shown.Result:
+    """Simulate the contract without a defence and with each of a sweep, attack every run, and set utility beside leakage.
+
+    No guarantee: it says what these attacks find on these columns. A real partner's columns may tell more of the label, or
+    less. The label-DP trials are charged to a ledger that is thrown away: nothing leaves.
+
+    Args:
+        contract: its defences are tried beside the sweep's; a union is tried as an intersection.
+        rehearsal: tables and columns of both sides.
+        sweep: methods and their strengths; by default a first look.
+        seeds: runs of every candidate, which differ in split, weights, batches and noise; at least 1.
+        minutes: no run is begun after that, though the first of every candidate; above 0.
+        watcher: shown the progress.
+
+    Raises ConfigError and DataError for unusable input, before the first run where that can be known.
+    """
+    if seeds < 1:
+        raise ConfigError(f"--seeds {seeds}: must be at least 1")
+    if not minutes > 0:
+        raise ConfigError(f"--minutes {minutes:g}: must be above 0")
+    if contract.target.type == "regression":
+        raise ConfigError("target.type = regression: attacks tell classes apart; there are none to audit here")
+    started, began = datetime.now(UTC).isoformat(), time.monotonic()
+    tried = candidates(contract, rehearsal, default_sweep(contract) if sweep is None else sweep)
+    metric = next(iter(METRICS[contract.target.type]))
+    tallies = [_Tally() for _ in tried]
+    own_only: list[tuple[float, float, float]] = []
+    notes: list[str] = []
+    first: shown.Result | None = None
+    for number in range(seeds * len(tried)):
+        seed, which = divmod(number, len(tried))
+        watcher.progress("trials", number, seeds * len(tried))
+        if seed and time.monotonic() - began > 60 * minutes:
+            notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {seed} of {seeds} seeds.")
+            break
+        candidate = tried[which]
+        try:
+            result = _run(candidate, rehearsal, seed=contract.seed + seed, baseline=which == 0)
+            tallies[which].add(result, metric)
+        except (ConfigError, DataError) as error:
+            if which == 0:
+                raise
+            notes.append(f"{_name(candidate)}, seed {contract.seed + seed}: {error}")
+            continue
+        if which == 0:
+            first = first or result
+            own_only += _own_only(result, metric)
+        watcher.say(f"{_name(candidate)}, seed {contract.seed + seed}: test {metric} {tallies[which].utility[-1][0]:.3f}")
+    watcher.progress("trials", seeds * len(tried), seeds * len(tried))
+    assert first is not None
+    trials = [tally.trial(candidate) for candidate, tally in zip(tried, tallies, strict=True) if tally.utility]
+    sweep_section = shown.Sweep(
+        summary=_summary(contract, rehearsal, seeds),
+        metric=METRICS[contract.target.type][metric].title,
+        own_only=estimate(own_only) if own_only else None,
+        trials=trials,
+    )
+    return shown.Result(
+        run_id=f"audit-{contract.hash[:8]}",
+        party=rehearsal.label,
+        parties=[shown.Party(name=rehearsal.label, role="label"), shown.Party(name=rehearsal.feature, role="feature")],
+        contract=contract_info(contract),
+        started=started,
+        seconds=time.monotonic() - began,
+        sections=shown.Sections(sweep=sweep_section, leakage=first.sections.leakage, notes=notes),
+        versions=versions(),
+    )
+
+
+def _run(candidate: Candidate, rehearsal: Rehearsal, *, seed: int, baseline: bool) -> shown.Result:
+    values = candidate.contract.model_dump(mode="json")
+    values |= {"seed": seed, "evaluation": values["evaluation"] | {"own_columns_baseline": baseline}}
+    return simulate(values, rehearsal.tables, rehearsal.columns)
+
+
+def _own_only(result: shown.Result, metric: str) -> list[tuple[float, float, float]]:
+    assert result.evaluation is not None
+    own = (result.evaluation["own_only"] or {}).get(metric)
+    if own is None or own["value"] is None:
+        return []
+    value = own["value"]
+    return [(value, own["low"] if own["low"] is not None else value, own["high"] if own["high"] is not None else value)]
+
+
+def _name(candidate: Candidate) -> str:
+    return f"{candidate.defense} {candidate.strength}".strip()
+
+
+def _summary(contract: Contract, rehearsal: Rehearsal, seeds: int) -> str:
+    rows = rehearsal.tables[rehearsal.label].height
+    kind = "" if contract.alignment.method == "intersection" else f" {contract.alignment.method} was tried as an intersection."
+    return (
+        f"{rehearsal.label} alone, on {rows:,} of its own rows: {len(rehearsal.given)} of its columns play {rehearsal.feature}'s "
+        f"({', '.join(rehearsal.given)}). {seeds} seed{'s' if seeds > 1 else ''}; leak AUC is max(a, 1 - a) per batch.{kind}"
+    )

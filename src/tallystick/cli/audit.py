@@ -1,0 +1,156 @@
+"""audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tallystick.audit.columns import Rehearsal
+from tallystick.audit.recorded import audit_recorded
+from tallystick.audit.trials import parse_sweep, try_contract
+from tallystick.cli.output import JsonFlag, finish, guarded
+from tallystick.cli.watch import Style, watcher_of
+from tallystick.config.contract import load_contract
+from tallystick.config.party import check_party, load_party
+from tallystick.data.table import read_party_table
+from tallystick.errors import ConfigError
+from tallystick.job.folder import new_folder
+from tallystick.report.charts import strongest
+from tallystick.report.page import render
+from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
+from tallystick.training.checkpoint import write_bytes
+
+
+def audit(
+    target: Annotated[Path, typer.Argument(help="A run folder with a recorded view, or a contract to try.")],
+    party: Annotated[Path | None, typer.Option("--party", help="The label party's private file (with a contract).")] = None,
+    split: Annotated[str | None, typer.Option(help="Columns that play the partner's: colA,colB (with a contract).")] = None,
+    share: Annotated[float | None, typer.Option(help="Or a random share of the columns: 0.5 (with a contract).")] = None,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(help="METHOD=STRENGTH,...: a defence to try, or cut-after=1,2; may be repeated. Left out: a first look."),
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(help="Runs of every defence; 3 if left out (with a contract).")] = None,
+    rows: Annotated[
+        int | None, typer.Option(help="Rows of the table to use at most; 20000 if left out (with a contract).")
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(help="Begin no second seed after that; 30 if left out (with a contract).")
+    ] = None,
+    hints: Annotated[int, typer.Option(help="Labels that few-label attacks are told (with a run folder).", min=2)] = 40,
+    progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
+    as_json: JsonFlag = False,
+) -> None:
+    """Find out what leaks: of a run that recorded its view, or of a contract, on your own data, before it is run."""
+
+    def work() -> None:
+        if target.is_dir():
+            wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep}
+            wrong |= {"--seeds": seeds, "--rows": rows, "--minutes": minutes}
+            if given := [name for name, value in wrong.items() if value]:
+                raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
+            _recorded(target, hints, progress, as_json=as_json)
+        elif party is None:
+            raise ConfigError(
+                f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
+            )
+        else:
+            if split is not None and share is not None:
+                raise ConfigError("--split, --share: give one of the two")
+            columns = None if split is None else [name.strip() for name in split.split(",") if name.strip()]
+            parsed = None if sweep is None else [parse_sweep(text) for text in sweep]
+            agreed, own = load_contract(target), load_party(party)
+            check_party(agreed, own, network=False, source=party.name)
+            rehearsal = Rehearsal.of(
+                agreed,
+                own,
+                read_party_table(own),
+                split=columns,
+                share=0.5 if share is None else share,
+                rows=20_000 if rows is None else rows,
+                seed=agreed.seed,
+            )
+            result = try_contract(
+                agreed,
+                rehearsal,
+                sweep=parsed,
+                seeds=3 if seeds is None else seeds,
+                minutes=30.0 if minutes is None else minutes,
+                watcher=watcher_of(progress),
+            )
+            folder = new_folder(own.runs, f"{agreed.name}-{agreed.hash[:8]}-audit")
+            write_bytes(folder / "result.json", result.to_json().encode())
+            render(result, folder / "report.html")
+            paths = {"folder": str(folder), "report": str(folder / "report.html"), "result": str(folder / "result.json")}
+            assert result.sections.sweep is not None
+            found = {**paths, "seconds": round(result.seconds, 3), "sweep": result.to_dict()["sections"]["sweep"]}
+            found["notes"] = result.sections.notes
+            finish(found, as_json=as_json, show=lambda console: _show_trials(console, result, folder / "report.html"))
+
+    guarded(work, as_json=as_json)
+
+
+def _recorded(folder: Path, hints: int, progress: Style, *, as_json: bool) -> None:
+    found = audit_recorded(folder, watcher=watcher_of(progress), hints=hints)
+    report = folder / "report.html"
+    values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None, **leakage_values(found)}
+    finish(values, as_json=as_json, show=lambda console: show_leakage(console, found))
+
+
+def leakage_values(found: Audit) -> dict[str, Any]:
+    """An audit as plain values for JSON."""
+    attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
+    return {"summary": found.summary, "defense": found.defense, "attacks": attacks}
+
+
+def show_leakage(console: Console, found: Audit) -> None:
+    """A line per attack."""
+    console.print(found.summary, markup=False)
+    console.print(f"defence: {found.defense}", markup=False)
+    table = Table(box=None)
+    for name in ("attack", "in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
+        table.add_column(name)
+    for attack in found.attacks:
+        table.add_row(*_cells(attack))
+    console.print(table)
+
+
+def _cells(attack: Attack) -> tuple[str, ...]:
+    within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
+    name = f"{attack.name} (upper bound)" if attack.upper_bound else attack.name
+    figures = (attack.folded_auc, attack.folded_chance, attack.tpr_at_fpr_001)
+    return name, attack.view, _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _show_trials(console: Console, result: Result, report: Path) -> None:
+    sweep = result.sections.sweep
+    assert sweep is not None
+    console.print(sweep.summary, markup=False)
+    if sweep.own_only is not None:
+        console.print(f"{result.party} alone: test {sweep.metric} {_within(sweep.own_only)}", markup=False)
+    table = Table(box=None)
+    for name in ("defence", f"test {sweep.metric}", "leak from gradients", "leak from embeddings"):
+        table.add_column(name)
+    for trial in sweep.trials:
+        leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
+        table.add_row(
+            f"{trial.defense} {trial.strength}", *(text.replace("[", r"\[") for text in (_within(trial.utility), *leaks))
+        )
+    console.print(table)
+    for note in result.sections.notes:
+        console.print(note, markup=False)
+    console.print(f"report: {report}", markup=False)
+
+
+def _leak(leak: Leak | None) -> str:
+    return "" if leak is None else f"{_within(leak.auc)} {leak.attack}"
+
+
+def _within(value: Estimate) -> str:
+    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
