@@ -286,10 +286,10 @@ def _claims(by_name: ByName) -> list[dict[str, Any]]:
         found.append(
             _claim(f"no defence: spectral on embeddings, epoch {epoch + 1}", last(bare, paper.LEAK, epoch=epoch), ">", 0.6)
         )
-    for name in map(paper.marvell, paper.MARVELL_POWERS):
-        for attack in ("norm", "direction-1", "direction-3", "direction-5", "direction-1-clean", "spectral-gradient"):
-            found.append(_claim(f"{name}: {attack}", last(by_name[name], attack), "<=", 0.6))
-        found.append(_claim(f"{name}: spectral on embeddings stays", last(by_name[name], paper.LEAK), ">", 0.6))
+    defended = by_name[paper.marvell(8)]
+    for attack in ("norm", "direction-1", "direction-3", "direction-5", "direction-1-clean", "spectral-gradient"):
+        found.append(_claim(f"Marvell s = 8: {attack} on gradients", last(defended, attack), "<=", 0.6))
+    found.append(_claim("Marvell s = 8: spectral on embeddings stays", last(defended, paper.LEAK), ">", 0.6))
     return found
 
 

@@ -15,38 +15,24 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.attacks.view import StepView
-from tallystick.benchmark.criteo import ClickData
 from tallystick.data.features import Features
 from tallystick.defenses.build import NO_DEFENSE, Defenses
-from tallystick.errors import ConfigError
 from tallystick.evaluation.metrics import auc_statistic
-from tallystick.models.build import seeded
-from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.models.split import LabelModel
 
 PASS = 8192  # rows of a pass that trains nothing
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
-    """The paper's network (section 6.1): ``below`` layers at the feature party, ``above`` and a linear output at the label party.
+class SplitData:
+    """Both parties' encoded rows in one order; the label party's own columns if it has any."""
 
-    Args:
-        below: layers f of the feature party, at least 1.
-        above: layers of the label party. The paper's "3 layers" are two hidden layers and the output: ``above`` = 2.
-        width: of every layer, and of the cut.
-        embedding_width: of every categorical column.
-        normalised: the top model begins with batch normalisation: it scales up what a small-variance direction carries.
-    """
-
-    below: int = 5
-    above: int = 2
-    width: int = 128
-    embedding_width: int = 4
-    normalised: bool = False
-
-    def __post_init__(self) -> None:
-        if self.below < 1 or self.above < 0 or self.width < 1:
-            raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
+    training: Features
+    training_labels_N: Tensor  # float32, 0 or 1
+    test: Features
+    test_labels_T: Tensor
+    own_training: Features | None = None
+    own_test: Features | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,18 +56,12 @@ class Epoch:
 
 
 class SplitNetwork:
-    """Both sides' models and optimisers, and the label party's defences."""
+    """Both sides' models and optimisers."""
 
-    def __init__(self, data: ClickData, network: Network, schedule: Schedule, *, seed: int) -> None:
-        self.data, self.schedule, self.seed = data, schedule, seed
-        hidden = (network.width,) * network.below
-        with seeded(seed, "label leakage"):
-            self.bottom = TabularBottom(data.shape, embedding_width=network.embedding_width, hidden=hidden)
-            top = TabularTop(network.width, hidden=(network.width,) * network.above, outputs=1)
-        normalised = [nn.BatchNorm1d(network.width)] if network.normalised else []
-        self.top = nn.Sequential(*normalised, *top.layers, top.output)
-        self._bottom_optimizer = torch.optim.Adam(self.bottom.parameters(), lr=schedule.learning_rate)
-        self._top_optimizer = torch.optim.Adam(self.top.parameters(), lr=schedule.learning_rate)
+    def __init__(self, bottom: nn.Module, label: LabelModel, data: SplitData, schedule: Schedule, *, seed: int) -> None:
+        self.bottom, self.label, self.data, self.schedule, self.seed = bottom, label, data, schedule, seed
+        self._bottom_optimizer = torch.optim.Adam(bottom.parameters(), lr=schedule.learning_rate)
+        self._label_optimizer = torch.optim.Adam(label.parameters(), lr=schedule.learning_rate)
 
     def epochs(self, defenses: Defenses = NO_DEFENSE) -> Iterator[Epoch]:
         """Train, and stop after each epoch to hand out what the feature party saw in it."""
@@ -106,11 +86,13 @@ class SplitNetwork:
         sent_BD = embedded_BD.detach()
 
         cut_BD = sent_BD.clone().requires_grad_()  # label party
-        loss = binary_cross_entropy_with_logits(self.top(cut_BD).squeeze(1), labels_B)
+        own = self.data.own_training
+        logits_B = self.label([cut_BD], own.rows(rows_B) if own is not None else None)
+        loss = binary_cross_entropy_with_logits(logits_B, labels_B)
         penalty = defenses.penalty(cut_BD, labels_B, epoch=epoch)
-        self._top_optimizer.zero_grad()
+        self._label_optimizer.zero_grad()
         (loss if penalty is None else loss + penalty).backward()  # type: ignore[no-untyped-call]
-        self._top_optimizer.step()
+        self._label_optimizer.step()
         assert cut_BD.grad is not None
         grad_BD = defenses.defend_gradients(cut_BD.grad, labels_B, generator)
 
@@ -125,33 +107,20 @@ class SplitNetwork:
     def test_auc(self) -> float:
         """AUC on the test rows."""
         self._train(False)
-        logits_T = torch.cat([self.top(self.bottom(part)).squeeze(1) for part in _parts(self.data.test)])
-        labels_T = self.data.test_labels_T.numpy()
-        return auc_statistic(labels_T, logits_T.double().numpy())(np.ones(len(labels_T)))
+        data, logits = self.data, []
+        for rows_B in torch.split(torch.arange(len(data.test)), PASS):
+            own = data.own_test.rows(rows_B) if data.own_test is not None else None
+            logits.append(self.label([self.bottom(data.test.rows(rows_B))], own))
+        labels_T = data.test_labels_T.numpy()
+        return auc_statistic(labels_T, torch.cat(logits).double().numpy())(np.ones(len(labels_T)))
 
     @torch.no_grad()
-    def layers(self) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Pass over the training rows without training: labels, and each layer's output, the logit last, per 8,192 rows."""
+    def embed(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pass over the training rows without training: rows and their cut embeddings, 8,192 at a time."""
         self._train(False)
-        for part, labels_B in zip(_parts(self.data.training), torch.split(self.data.training_labels_N, PASS), strict=True):
-            outputs = _outputs(self.bottom.layers, self.bottom.columns(part))
-            yield labels_B, outputs + _outputs(self.top, outputs[-1])
+        for rows_B in torch.split(torch.arange(len(self.data.training)), PASS):
+            yield rows_B, self.bottom(self.data.training.rows(rows_B))
 
     def _train(self, mode: bool) -> None:
         self.bottom.train(mode)
-        self.top.train(mode)
-
-
-def _parts(features: Features) -> Iterator[Features]:
-    for rows_B in torch.split(torch.arange(len(features)), PASS):
-        yield features.rows(rows_B)
-
-
-def _outputs(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
-    """Give what each layer puts out: after its ReLU, or the logit."""
-    found = []
-    for module in modules:
-        x_BD = module(x_BD)
-        if isinstance(module, nn.ReLU) or module is modules[-1]:
-            found.append(x_BD)
-    return found
+        self.label.train(mode)

@@ -4,31 +4,74 @@ Shapes: B rows of a batch, D cut width, N training rows.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tallystick.attacks.judge import rank_auc
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakageAttack, LeakJudge, audit_leakage
+from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakJudge, audit_leakage
 from tallystick.attacks.leakage.direction import DirectionAttack
 from tallystick.attacks.leakage.knowledge import HintsPerBatch
 from tallystick.attacks.leakage.spectral import spectral_scores
-from tallystick.attacks.view import View
+from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.criteo import ClickData, ClickTable
-from tallystick.benchmark.leakage_loop import Epoch, Network, Schedule, SplitNetwork
+from tallystick.benchmark.leakage_loop import Epoch, Schedule, SplitData, SplitNetwork
 from tallystick.config.contract import Target
 from tallystick.config.defense import DefenseEntry
 from tallystick.defenses.build import build
 from tallystick.errors import ConfigError
+from tallystick.models.build import seeded
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import TabularBottom, TabularTop
 
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
+OVER_EPOCHS = ("norm-averaged", "direction-5-averaged")
 CLEAN_HINT = "direction-1-clean"
+ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal, and a bound on memory at 8,192 rows a step
 JUDGE = LeakJudge(replicates=1)  # intervals come from seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """The paper's network (section 6.1): ``below`` layers at the feature party, ``above`` and a linear output at the label party.
+
+    Args:
+        below: layers f of the feature party, at least 1.
+        above: layers of the label party. The paper's "3 layers" are two hidden layers and the output: ``above`` = 2.
+        width: of every layer, and of the cut.
+        embedding_width: of every categorical column.
+        normalised: the label party begins with batch normalisation: it scales up what a small-variance direction carries.
+    """
+
+    below: int = 5
+    above: int = 2
+    width: int = 128
+    embedding_width: int = 4
+    normalised: bool = False
+
+    def __post_init__(self) -> None:
+        if self.below < 1 or self.above < 0 or self.width < 1:
+            raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
+
+    def build(self, clicks: ClickData, schedule: Schedule, *, seed: int) -> SplitNetwork:
+        """Initialise both sides; the label party has no columns."""
+        with seeded(seed, "label leakage"):
+            bottom = TabularBottom(clicks.shape, embedding_width=self.embedding_width, hidden=(self.width,) * self.below)
+            top = TabularTop(self.width, hidden=(self.width,) * self.above, outputs=1)
+        normalised = [nn.BatchNorm1d(self.width)] if self.normalised else []
+        data = SplitData(
+            training=clicks.training,
+            training_labels_N=clicks.training_labels_N,
+            test=clicks.test,
+            test_labels_T=clicks.test_labels_T,
+        )
+        label = LabelModel(nn.Sequential(*normalised, *top.layers, top.output))
+        return SplitNetwork(bottom, label, data, schedule, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,74 +83,102 @@ class Scenario:
     network: Network = field(default_factory=Network)
     schedule: Schedule | None = None  # None: the sweep's
     positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
-    by_layer: bool = False
+    by_layer: bool = False  # spectral attack on every layer's output
+    every_attack: bool = False  # after the last epoch; else the fast ones
 
 
-def run_scenario(
-    scenario: Scenario, clicks: ClickData, *, schedule: Schedule, seed: int, attacks: Mapping[str, LeakageAttack] | None = None
-) -> dict[str, Any]:
-    """Train once; after each epoch judge the fast attacks on its steps, after the last one all of ``attacks``.
+def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, seed: int) -> dict[str, Any]:
+    """Train once, and judge the feature party's attacks on what it saw of each epoch.
 
     Returns:
-        name, seed, seconds; per epoch test_auc, loss and leak AUC by attack; of the last epoch all figures of every attack, and
-        the spectral attack's AUC on every layer's output if asked for. AUCs are max(a, 1 - a) per batch: see LeakVerdict.folded.
+        name, seed, seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
+        and the spectral attack's AUC on every layer's output if asked for. Leak AUCs are max(a, 1 - a) per batch, see
+        ``LeakVerdict.folded``.
     """
     started = time.perf_counter()
     schedule = scenario.schedule or schedule
-    network = SplitNetwork(clicks, scenario.network, schedule, seed=seed)
-    attacks = LEAKAGE_ATTACKS if attacks is None else attacks
-    epochs, final = [], {}
+    network = scenario.network.build(clicks, schedule, seed=seed)
+    labels_N = clicks.training_labels_N.long()
+    epochs, found = [], {}
+    gradients: list[StepView] = []
     for epoch in network.epochs(build(scenario.defense, target=Target())):
         last = epoch.number == schedule.epochs - 1
-        chosen = attacks if last else {name: attacks[name] for name in EACH_EPOCH if name in attacks}
-        final = _leaks(epoch, clicks.training_labels_N, chosen, seed=seed)
-        epochs.append(
-            {
-                "test_auc": epoch.test_auc,
-                "loss": epoch.loss,
-                "leaks": {name: final[name]["folded"] for name in (*EACH_EPOCH, CLEAN_HINT) if name in final},
-            }
-        )
+        found = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
+        leaks = {name: found[name]["folded"] for name in (*EACH_EPOCH, CLEAN_HINT)}
+        epochs.append({"test_auc": epoch.test_auc, "loss": epoch.loss, "leaks": leaks})
+        if scenario.every_attack:
+            gradients += [replace(step, sent_BD=None) for step in epoch.steps]
+    if len(epochs) > 1 and gradients:
+        found |= _audit(gradients, labels_N, OVER_EPOCHS, seed=seed)
     return {
         "name": scenario.name,
         "seed": seed,
         "epochs": epochs,
-        "attacks": final,
+        "attacks": found,
         "layers": layer_aucs(network) if scenario.by_layer else [],
         "seconds": time.perf_counter() - started,
     }
 
 
-def _leaks(epoch: Epoch, labels_N: Tensor, attacks: Mapping[str, LeakageAttack], *, seed: int) -> dict[str, dict[str, Any]]:
-    view = View(received="cut_gradient", steps=epoch.steps)
-    found = {
-        name: verdict.as_figures()
-        for name, verdict in audit_leakage(view, labels_N, attacks=attacks, judge=JUDGE, seed=seed).items()
-    }
-    if "direction-1" in attacks:
-        found[CLEAN_HINT] = _clean_hint(view, epoch.undefended, labels_N, seed=seed)
-    return found
+def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[str, dict[str, Any]]:
+    """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
+    count = len(epoch.steps)
+    chosen = sorted({round(index) for index in np.linspace(0, count - 1, min(count, ATTACKED_STEPS))})
+    steps = [epoch.steps[index] for index in chosen]
+    names = [name for name in LEAKAGE_ATTACKS if name not in OVER_EPOCHS] if every else EACH_EPOCH
+    clean = _clean_hint(steps, [epoch.undefended[index] for index in chosen], labels_N, seed=seed)
+    return _audit(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean}
 
 
-def _clean_hint(view: View, undefended: Sequence[Tensor], labels_N: Tensor, *, seed: int) -> dict[str, Any]:
+def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], *, seed: int) -> dict[str, dict[str, Any]]:
+    view = View(received="cut_gradient", steps=tuple(steps))
+    attacks = {name: LEAKAGE_ATTACKS[name] for name in names}
+    verdicts = audit_leakage(view, labels_N, attacks=attacks, judge=JUDGE, seed=seed)
+    return {name: verdict.as_figures() for name, verdict in verdicts.items()}
+
+
+def _clean_hint(steps: Sequence[StepView], undefended: Sequence[Tensor], labels_N: Tensor, *, seed: int) -> dict[str, Any]:
     """Marvell's own evaluation: the attacker is given one positive row's gradient of every batch before any noise."""
-    told = HintsPerBatch(count=1).tell(view, labels_N.long(), rng=np.random.default_rng([seed, 3]))
+    view = View(received="cut_gradient", steps=tuple(steps))
+    told = HintsPerBatch(count=1).tell(view, labels_N, rng=np.random.default_rng([seed, 3]))
     assert told.known_labels is not None
     clean = tuple(grad_BD[known_B >= 0] for grad_BD, known_B in zip(undefended, told.known_labels, strict=True))
     scores = DirectionAttack()(replace(told, clean_hints=clean), generator=torch.Generator())
-    verdict = JUDGE(scores, labels_N.long(), rng=np.random.default_rng([seed, 4]))
-    return verdict.as_figures() if verdict is not None else {}
+    verdict = JUDGE(scores, labels_N, rng=np.random.default_rng([seed, 4]))
+    assert verdict is not None, "an epoch holds both classes"
+    return verdict.as_figures()
 
 
 def layer_aucs(network: SplitNetwork) -> list[float]:
-    """AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over passes of 8,192 rows.
+    """AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows each.
 
     The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
     """
     by_pass = [
-        [_folded(labels_B > 0.5, spectral_scores(output_BD)) for output_BD in outputs] for labels_B, outputs in network.layers()
+        [_folded(network.data.training_labels_N[rows_B] > 0.5, spectral_scores(output_BD)) for output_BD in outputs]
+        for rows_B, outputs in layer_outputs(network)
     ]
     return [float(auc) for auc in np.mean(by_pass, axis=0)]
+
+
+@torch.no_grad()
+def layer_outputs(network: SplitNetwork) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Pass over the training rows without training: rows, and what each layer puts out, after its ReLU, the logit last."""
+    bottom, top = network.bottom, network.label.top
+    assert isinstance(bottom, TabularBottom)
+    assert isinstance(top, nn.Sequential)
+    for rows_B, _ in network.embed():  # which also switches training off
+        outputs = _after_each_layer(bottom.layers, bottom.columns(network.data.training.rows(rows_B)))
+        yield rows_B, outputs + _after_each_layer(top, outputs[-1])
+
+
+def _after_each_layer(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
+    found = []
+    for module in modules:
+        x_BD = module(x_BD)
+        if isinstance(module, nn.ReLU) or module is modules[-1]:
+            found.append(x_BD)
+    return found
 
 
 def _folded(positive_B: Tensor, score_B: Tensor) -> float:

@@ -8,22 +8,24 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from tallystick.benchmark import leakage_paper as paper
-from tallystick.benchmark.leakage_loop import Network, Schedule
-from tallystick.benchmark.leakage_runs import Scenario
+from tallystick.benchmark.leakage_loop import Schedule
+from tallystick.benchmark.leakage_runs import Network, Scenario
 from tallystick.config.defense import DistanceCorrelation, LabelDP, Marvell
 
 NORMALISED = ", normalised"
 LARGE_BATCH = 8192
-PLAIN_WEIGHTS = (0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
-LOG_WEIGHTS = (0.0005, 0.002, 0.005, 0.01)
-NORMALISED_WEIGHTS = (0.0005, 0.002, 0.005, 0.02)
+PLAIN, LOG, LOG_NORMALISED = "plain dcor {}", "dcor {}", "dcor {}" + NORMALISED
+WEIGHTS = {PLAIN: (0.03, 0.1, 0.3, 1.0, 3.0), LOG: (0.002, 0.005, 0.01), LOG_NORMALISED: (0.0005, 0.002, 0.005, 0.02)}
+LARGE_WEIGHTS = {PLAIN: (0.1, 0.3, 1.0, 3.0), LOG: (0.002, 0.01), LOG_NORMALISED: (0.002, 0.005, 0.02)}
 LAYERS = 7  # hidden ones, of both parties
 DEPTHS = (1, 2, 3, 4, 5, 6)
 
 
 def scenarios(large: Schedule) -> dict[str, Scenario]:
     """Give all of them; ``large`` is the schedule of those that train at a batch of 8,192."""
-    return {each.name: each for each in (*_of_the_paper(), *_frontier(large), *_depths())}
+    known = {each.name: each for each in (*_of_the_paper(), *_frontier(large), *_depths())}
+    attacked = {name for part in ATTACKED_PARTS for name in _parts_as_printed()[part]}
+    return {name: replace(each, every_attack=name in attacked) for name, each in known.items()}
 
 
 def _of_the_paper() -> Iterator[Scenario]:
@@ -33,7 +35,7 @@ def _of_the_paper() -> Iterator[Scenario]:
     for epsilon in paper.LABEL_DP_EPSILONS:
         yield Scenario(name=paper.label_dp(epsilon), defense=(_label_dp(epsilon),), by_layer=True)
     for weight in paper.DCOR_WEIGHTS:
-        for small in (False, True):
+        for small in (False, True) if weight in paper.TABLE_1 else (False,):
             name, network = paper.dcor(weight, small=small), Network(above=0) if small else Network()
             yield from _both(Scenario(name=name, defense=(_dcor(weight),), network=network, by_layer=True))
     for weight in (0.002, 0.005):
@@ -53,23 +55,16 @@ def _both(scenario: Scenario) -> Iterator[Scenario]:
 
 def _frontier(large: Schedule) -> Iterator[Scenario]:
     """Distance correlation by form, weight and batch; without a batch in its name a scenario has the sweep's."""
-    normalised = Network(normalised=True)
-    for at, schedule in (("", None), (at_batch(LARGE_BATCH), large)):
-        yield Scenario(name="none" + NORMALISED + at, network=normalised, schedule=schedule)
-        if schedule is not None:
-            yield Scenario(name="none" + at, schedule=schedule)
-        for weight in PLAIN_WEIGHTS:
-            yield Scenario(name=plain(weight) + at, defense=(_dcor(weight, form="plain"),), schedule=schedule)
-        for weight in LOG_WEIGHTS:
-            yield Scenario(name=paper.dcor(weight) + at, defense=(_dcor(weight),), schedule=schedule, by_layer=schedule is None)
-        for weight in NORMALISED_WEIGHTS:
-            yield Scenario(
-                name=paper.dcor(weight) + NORMALISED + at,
-                defense=(_dcor(weight),),
-                network=normalised,
-                schedule=schedule,
-                by_layer=schedule is None,
-            )
+    for at, forms in frontier_curves().items():
+        for form, weights in forms.items():
+            for weight in weights:
+                yield Scenario(
+                    name=point(form, weight, at),
+                    defense=(_dcor(weight, form="plain" if form == PLAIN else "log"),) if weight else (),
+                    network=Network(normalised=form == LOG_NORMALISED),
+                    schedule=large if at else None,
+                    by_layer=not at,
+                )
 
 
 def _depths() -> Iterator[Scenario]:
@@ -77,19 +72,14 @@ def _depths() -> Iterator[Scenario]:
         yield Scenario(name=depth(below), network=Network(below=below, above=LAYERS - below), by_layer=True)
 
 
-def plain(weight: float) -> str:
-    """Name of the scenario: distance correlation itself as the penalty, not its logarithm."""
-    return f"plain dcor {weight:g}"
-
-
 def at_batch(size: int) -> str:
-    """What a scenario's name ends in if it has a batch of its own."""
+    """How a scenario's name ends if it has a batch of its own."""
     return f", batch {size}"
 
 
 def depth(below: int) -> str:
-    """Name of the scenario: a cut after that many layers."""
-    return f"cut after {below}"
+    """Name of the scenario: a cut after that many layers; the paper's is after the fifth."""
+    return "none" if below == Network().below else f"cut after {below}"
 
 
 def _marvell(power: float) -> Marvell:
@@ -106,41 +96,45 @@ def _dcor(weight: float, form: str = "log") -> DistanceCorrelation:
 
 def frontier_curves() -> dict[str, dict[str, tuple[float, ...]]]:
     """Per batch ("" is the sweep's) and form: weights, 0 first."""
-    forms = {
-        "plain dcor {}": (0.0, *PLAIN_WEIGHTS),
-        "dcor {}": (0.0, *LOG_WEIGHTS),
-        "dcor {}" + NORMALISED: (0.0, *NORMALISED_WEIGHTS),
+    return {
+        at: {form: (0.0, *of_form) for form, of_form in weights.items()}
+        for at, weights in (("", WEIGHTS), (at_batch(LARGE_BATCH), LARGE_WEIGHTS))
     }
-    return {"": forms, at_batch(LARGE_BATCH): forms}
 
 
 def point(form: str, weight: float, at: str) -> str:
     """Name of a frontier's scenario."""
     if weight:
         return form.format(f"{weight:g}") + at
-    return "none" + (NORMALISED if form.endswith(NORMALISED) else "") + at
+    return "none" + (NORMALISED if form == LOG_NORMALISED else "") + at
 
 
 CLAIMS = ("none", *map(paper.marvell, paper.MARVELL_POWERS))
 
 
-def parts() -> Mapping[str, tuple[str, ...]]:
-    """What can be asked for with --only, and the scenarios that it needs."""
-    known = scenarios(Schedule())
-    named: dict[str, tuple[str, ...]] = {}
+ATTACKED_PARTS = ("claims", "frontier", "frontier-large", "depth")  # by every attack there is
+
+
+def _parts_as_printed() -> dict[str, tuple[str, ...]]:
+    named: dict[str, tuple[str, ...]] = {"claims": CLAIMS}
     for number, table in paper.TABLES.items():
         named[f"table-{number}"] = tuple(row.scenario for row in table.rows)
     for number, panels in paper.FIGURES.items():
         named[f"figure-{number}"] = tuple(name for panel in panels.values() for name in panel.scenarios)
-    named |= {
-        f"frontier{'-large' if at else ''}": tuple(
-            point(form, weight, at) for form, weights in forms.items() for weight in weights
-        )
-        for at, forms in frontier_curves().items()
-    }
-    named["depth"] = tuple(map(depth, DEPTHS))
-    named["claims"] = CLAIMS
+    for at, forms in frontier_curves().items():
+        points = [point(form, weight, at) for form, weights in forms.items() for weight in weights]
+        named["frontier-large" if at else "frontier"] = tuple(points)
+    return named | {"depth": tuple(map(depth, DEPTHS))}
+
+
+def parts() -> dict[str, tuple[str, ...]]:
+    """What can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks."""
+    known = scenarios(Schedule())
     return {
-        part: tuple(dict.fromkeys(each for name in names for each in (name, name + NORMALISED) if each in known))
-        for part, names in named.items()
+        part: tuple(dict.fromkeys(each for name in names for each in (name, name + NORMALISED) if _needed(part, each, known)))
+        for part, names in _parts_as_printed().items()
     }
+
+
+def _needed(part: str, name: str, known: Mapping[str, Scenario]) -> bool:
+    return name in known and (part.startswith(("table", "figure")) or name in _parts_as_printed()[part])
