@@ -8,7 +8,7 @@ from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import ConfigError, DataError, PeerError, PeerLost, PeerStopped, ProtocolError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import Population
+from tallystick.evaluation.private.bins import RANK_GRID_BINS, Population
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.protocol import PublicBins, client, noisy_scores_client, noisy_scores_server, server
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
@@ -138,7 +138,7 @@ def test_a_client_that_drops_out_between_the_rounds_ends_it_for_all_by_name():
     def leave(channel):
         from tallystick.privacy.masks import MaskedTerms
 
-        MaskedTerms(channel).send(np.zeros(4096, dtype=np.int64))  # then nothing more
+        MaskedTerms(channel).send(np.zeros(RANK_GRID_BINS, dtype=np.int64))  # then nothing more
 
     with ThreadPoolExecutor(3) as pool:
         stay = [pool.submit(client, labels, scores, at_clients[k], mechanism=mechanism, noise=SecureNoise()) for k in (0, 1)]

@@ -16,12 +16,13 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 GRID_BINS = 4096
+RANK_GRID_BINS = 1 << 16  # for ranks, whose noise does not grow with the number of bins
 
 
-def score_grid() -> Floats:
-    """Give the fixed fine grid: GRID_BINS - 1 inner edges, equally spaced in logit from -14 to 14, for rare and common
+def score_grid(count: int = GRID_BINS) -> Floats:
+    """Give the fixed fine grid: ``count`` - 1 inner edges, equally spaced in logit from -14 to 14, for rare and common
     labels alike."""
-    edges: Floats = 1 / (1 + np.exp(-np.linspace(-14.0, 14.0, GRID_BINS - 1)))
+    edges: Floats = 1 / (1 + np.exp(-np.linspace(-14.0, 14.0, count - 1)))
     return edges
 
 
@@ -42,6 +43,8 @@ class Bins:
 
     edges: Floats
     totals_B: Ints | None = None
+    distinct: bool = False
+    """Whether no bin holds two distinct scores."""
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -91,7 +94,7 @@ class Bins:
     def exact(cls, scores_N: Floats) -> "Bins":
         """Give one bin per distinct score."""
         values, totals_B = np.unique(scores_N, return_counts=True)
-        return cls(edges=values[1:], totals_B=totals_B.astype(np.int64))
+        return cls(edges=values[1:], totals_B=totals_B.astype(np.int64), distinct=True)
 
 
 @dataclass(frozen=True, kw_only=True)

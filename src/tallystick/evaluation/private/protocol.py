@@ -16,8 +16,9 @@ from numpy.typing import NDArray
 
 from tallystick.errors import ConfigError, ProtocolError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import GRID_BINS, Bins, Population, check_scores, score_grid
+from tallystick.evaluation.private.bins import GRID_BINS, RANK_GRID_BINS, Bins, Population, check_scores, score_grid
 from tallystick.evaluation.private.mechanism import CountingMechanism
+from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.result import PrivateAuc, conclude
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.network.channel import Channel
@@ -30,6 +31,7 @@ from tallystick.privacy.noise import NoiseSource
 class PublicBins(Message, frozen=True):
     """The bins to answer on: inner edges, and how many rows of all clients each holds."""
 
+    limit: ClassVar[int] = 2 * MEBIBYTE
     edges: Array
     totals: Array
 
@@ -76,7 +78,7 @@ def client(
     if isinstance(mechanism, SecureSum):
         terms = MaskedTerms(channel, least_clients=mechanism.honest or 2)
     if mechanism.needs_totals:
-        terms.send(Bins(edges=score_grid()).count(scores))
+        terms.send(Bins(edges=_grid(mechanism)).count(scores))
         bins = _read_bins(channel)
     else:
         channel.send(RowCount(rows=len(scores)))
@@ -101,12 +103,13 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
         exchange_keys(channels)
     with all_or_none(channels):
         if mechanism.needs_totals:
-            totals_G = receive_sum(channels, GRID_BINS)
+            edges = _grid(mechanism)
+            totals_G = receive_sum(channels, len(edges) + 1)
             if np.any(totals_G < 0):
                 raise ProtocolError(
                     channels[0].peer, "the clients' score histograms add up to a negative count; one of them is not honest"
                 )
-            bins = mechanism.bins(Bins(edges=score_grid(), totals_B=totals_G))
+            bins = mechanism.bins(Bins(edges=edges, totals_B=totals_G))
             rows = bins.rows
             for channel in channels:
                 channel.send(PublicBins(edges=Array.of(bins.edges), totals=Array.of(bins.totals())))
@@ -148,6 +151,12 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
         for channel in channels:
             channel.send(PublicResult(auc=auc, low=auc, high=auc))
     return auc
+
+
+def _grid(mechanism: CountingMechanism) -> NDArray[np.float64]:
+    """Give the grid that the clients' scores are first counted on."""
+    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
+    return score_grid(RANK_GRID_BINS if isinstance(inner, TwoStatistics) else GRID_BINS)
 
 
 def _read_bins(channel: Channel) -> Bins:

@@ -75,7 +75,7 @@ def conclude(
     inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
     if isinstance(inner, TwoStatistics | LabelHistogram | RecordHistogram):
         low, high, sd = _noise_interval(mechanism, total_L, bins, clients)
-        slack = _resolution(inner, total_L, bins, value) / 2
+        slack = _order_within(bins) if isinstance(inner, TwoStatistics) else _resolution(inner, total_L, bins, value) / 2
     else:
         sd, slack = mechanism.predicted_sd(seen), 0.0
         low, high = value - 1.96 * sd, value + 1.96 * sd
@@ -121,10 +121,23 @@ def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, cli
 
 def _resolution(inner: CountingMechanism, total_L: Ints, bins: Bins, value: float) -> float:
     """Say how far the AUC moves when neighbouring bins are merged: about three times the error of half credit within bins."""
-    if isinstance(inner, TwoStatistics) or len(bins) < 4:
+    if len(bins) < 4:
         return 0.0
     pairs = np.arange(0, len(bins), 2)
     coarse = Bins(edges=bins.edges[1::2], totals_B=None if bins.totals_B is None else np.add.reduceat(bins.totals_B, pairs))
     answers = np.split(total_L, [len(bins)]) if isinstance(inner, RecordHistogram) else [total_L]
     merged = np.concatenate([np.add.reduceat(answer, pairs) for answer in answers])
     return abs(value - float(inner.estimate(merged, coarse)[0]))
+
+
+def _order_within(bins: Bins) -> float:
+    """Say how far half credit within bins may be off where ranks are taken of bins instead of scores.
+
+    A bin with a share t of the rows hides an order that is worth at most t^2 / 2 of the AUC. Half of that counts as its
+    standard deviation, independent over bins, and two of the sum's are given: next to nothing for smooth scores, more where
+    a few heavy values fall together.
+    """
+    if bins.distinct:
+        return 0.0
+    shares_B = bins.totals() / max(bins.rows, 1)
+    return float(np.sqrt(np.sum(shares_B**4)) / 2)
