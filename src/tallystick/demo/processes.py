@@ -106,6 +106,7 @@ class Parties:
         ports: dict[str, int | None] = {}
         results: dict[str, Any] = {}
         failures: dict[str, str] = {}
+        connected: set[str] = set()
         ready: set[str] = set()
         ended: set[str] = set()
         names = set(self._processes)
@@ -119,6 +120,8 @@ class Parties:
                 ports[name] = line["listening"]
                 if set(ports) == names:
                     self._tell_all({"ports": ports})
+            elif "connected" in line:
+                connected.add(name)
             elif "ready" in line:
                 ready.add(name)
                 if ready == names:
@@ -130,8 +133,8 @@ class Parties:
                 failures[name] = line["error"]
             if failures:
                 until = min(until, time.monotonic() + self.limits.deadline_s + 5.0)
-                if ready != names and (set(ports) != names or ready):
-                    break  # the others wait for a word of ours that will not come
+                if connected != names or (ready and ready != names):
+                    break  # the others wait for it, or for a word of ours, and no channel tells them
         if failures:
             raise TallystickError("; ".join(f"{name}: {why}" for name, why in failures.items()))
         return Outcome(results={name: results[name] for name in self._processes}, seconds=finished - started)
@@ -257,10 +260,11 @@ def main(module: str, name: str) -> int:
         ports = _hear()["ports"]
         addresses = {peer: f"127.0.0.1:{ports[peer]}" if calls else None for peer, calls in peers.items()}
         stage = Stage(name=name, channels=dict(network.connect(addresses)), home=home)
+        _say({"connected": True})
         result = importlib.import_module(module).party(stage, settings["arguments"])
     except TallystickError as error:
         reason = str(error) if isinstance(error, PeerError) else type(error).__name__  # a local error may name private values
-        _say({"error": str(error)})
+        _say({"error": "; ".join([str(error), *getattr(error, "__notes__", [])])})
         network.close(f"{name} had to stop: {reason}")
         return 1
     except BaseException as error:

