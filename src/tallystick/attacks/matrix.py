@@ -8,6 +8,12 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 
+def rescaled(matrix_BD: Tensor) -> Tensor:
+    """Centre, and divide by one scale for all columns, so that directions stay as they are; float64. Equal rows become 0."""
+    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
+    return centred_BD / centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+
+
 def top_direction(matrix_BD: Tensor) -> Tensor:
     """Top right-singular vector; by the smaller Gram matrix, in float64."""
     matrix_BD = matrix_BD.double()
@@ -35,13 +41,13 @@ def two_means_cut(score_B: Tensor) -> float | None:
     return float(value_B[int(gain_B.argmax())])
 
 
-SAMPLE = 8192
+SAMPLE = 4096
 
 
 def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts: int = 4, rounds: int = 100) -> Tensor:
     """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007), the best of several; float64.
 
-    Starts are tried on a sample of at most 8,192 rows; the best one's centres are then moved on all rows.
+    Starts are tried on a sample of at most 4,096 rows; the best one's centres are then moved on all rows.
 
     Returns:
         int64 (B,), the cluster of each row; fewer than ``clusters`` occur if the rows have fewer distinct values.

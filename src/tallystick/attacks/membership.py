@@ -15,17 +15,11 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity, normalize
 
 from tallystick.attacks.discriminator import LearnedDiscriminator
-from tallystick.attacks.matrix import top_direction
+from tallystick.attacks.matrix import rescaled, top_direction
 from tallystick.attacks.view import Attack, Scores, StepView, View, scored, scored_rows
 from tallystick.errors import ConfigError
 
 TINY = torch.finfo(torch.float32).tiny
-
-
-def _standardised(matrix_BD: Tensor) -> Tensor:
-    """Centre, and divide by one scale for all columns, so that directions stay as they are."""
-    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
-    return centred_BD / centred_BD.square().mean().sqrt().clamp(min=TINY)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +48,7 @@ class SpectralMembership:
         return scored(view, [self._score(step) for step in view.steps])
 
     def _score(self, step: StepView) -> Tensor:
-        features_BD = _standardised(step.received_BD)
+        features_BD = rescaled(step.received_BD)
         if step.targets_B is not None and self.label_scale > 0:
             label_B = (step.targets_B.double() - step.targets_B.double().mean()) * self.label_scale
             features_BD = torch.cat([features_BD, label_B[:, None]], dim=1)
@@ -116,7 +110,7 @@ class Consistency:
         last_ND, seen_N = torch.zeros(view.rows, width), torch.zeros(view.rows, dtype=torch.bool)
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         for step in view.steps:
-            now_BD = _standardised(step.received_BD)
+            now_BD = rescaled(step.received_BD)
             again_B = seen_N[step.rows_B]
             rows = step.rows_B[again_B]
             sum_N[rows] += cosine_similarity(now_BD[again_B], last_ND[rows].double(), dim=1)

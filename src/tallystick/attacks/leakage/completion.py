@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import torch
 
 from tallystick.attacks.leakage.linear import fit_linear
-from tallystick.attacks.leakage.seen import known_rows, last_sightings, rescaled, whole_run
+from tallystick.attacks.leakage.seen import known_rows, last_sightings, whole_run
+from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 

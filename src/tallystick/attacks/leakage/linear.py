@@ -33,22 +33,19 @@ def log_odds(logit_NO: Tensor) -> Tensor:
     return logit_NO - torch.stack(others, dim=1)
 
 
-def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float, weight_N: Tensor | None = None) -> LinearHead:
-    """Minimise the weighted mean cross-entropy plus ``penalty`` / 2 times the squared weights, by L-BFGS in float64.
+def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -> LinearHead:
+    """Minimise the mean cross-entropy plus ``penalty`` / 2 times the squared weights, by L-BFGS in float64.
 
     Args:
         x_ND: float64 features.
         label_N: int64 class numbers; if all are equal the head is 0: nothing can be learned.
         classes: how many there are.
         penalty: greater than 0, so that a minimum exists; biases are free.
-        weight_N: of the rows; all equal if None.
     """
     outputs, width = (1 if classes == 2 else classes), x_ND.shape[1]
     zero = LinearHead(weight_DO=torch.zeros(width, outputs).double(), bias_O=torch.zeros(outputs).double())
     if len(label_N) == 0 or bool((label_N == label_N[0]).all()):
         return zero
-    share_N = torch.ones(len(x_ND), dtype=torch.float64) if weight_N is None else weight_N.double()
-    share_N = share_N / share_N.sum()
     target_NO = (label_N[:, None] if classes == 2 else one_hot(label_N, classes)).double()
 
     def unpack(flat: NDArray[np.float64]) -> LinearHead:
@@ -59,14 +56,14 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float, w
         head = unpack(flat)
         logit_NO = x_ND @ head.weight_DO + head.bias_O
         if classes == 2:
-            loss_N = (softplus(logit_NO) - target_NO * logit_NO).squeeze(1)
+            loss = (softplus(logit_NO) - target_NO * logit_NO).mean()
             error_NO = torch.sigmoid(logit_NO) - target_NO
         else:
-            loss_N = cross_entropy(logit_NO, label_N, reduction="none")
+            loss = cross_entropy(logit_NO, label_N)
             error_NO = logit_NO.softmax(dim=1) - target_NO
-        error_NO = error_NO * share_N[:, None]
+        error_NO = error_NO / len(x_ND)
         slope_DO = x_ND.T @ error_NO + penalty * head.weight_DO
-        value = float(loss_N @ share_N + penalty / 2 * head.weight_DO.square().sum())
+        value = float(loss + penalty / 2 * head.weight_DO.square().sum())
         return value, torch.cat([slope_DO.flatten(), error_NO.sum(dim=0)]).numpy()
 
     start = np.zeros(width * outputs + outputs)
@@ -74,7 +71,8 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float, w
 
 
 def standardised(x_ND: Tensor) -> Tensor:
-    """Centre and scale each column by its own deviation; float64. A constant column becomes 0."""
+    """Centre and scale each column by its own deviation, and cut at 10 deviations; float64. A constant column becomes 0."""
     centred_ND = x_ND.double() - x_ND.double().mean(dim=0)
     deviation_D = centred_ND.square().mean(dim=0).sqrt()
-    return centred_ND / torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf)
+    scaled_ND = centred_ND / torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf)
+    return scaled_ND.clamp(-10, 10)  # a unit that is dead but for a few rows would rule them

@@ -1,0 +1,50 @@
+"""Views in which a label is planted with known strength, or not at all."""
+
+import torch
+
+from tallystick.attacks.view import StepView, View
+
+ROWS, BATCH, EPOCHS, WIDTH = 3000, 300, 2, 6
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def labels(classes: int = 2, *, seed: int = 5) -> torch.Tensor:
+    """A quarter positive; several classes get shares 3 : 2 : 1 and so on."""
+    if classes == 2:
+        return (torch.rand(ROWS, generator=generator(seed)) < 0.25).long()
+    weight_C = torch.arange(classes, 0, -1).double()
+    return torch.multinomial(weight_C / weight_C.sum(), ROWS, replacement=True, generator=generator(seed))
+
+
+def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epochs: int = EPOCHS, seed: int = 0) -> View:
+    """Class c's gradients lie around ``gap`` (c + 1) on axis c, with noise of deviation 1 that is fresh in every epoch.
+
+    Its embeddings lie around ``gap`` on axis c, with noise that stays; for two classes class 0 lies around 0, and the first axis
+    has by far the greatest spread, so that the spectral attack's score is binormal with that gap. With ``gap`` 0 nothing tells.
+    """
+    source = generator(seed)
+    classes = int(label_N.max()) + 1
+    axis_CD = torch.eye(classes, WIDTH)
+    quiet_D = torch.full((WIDTH,), 0.2)
+    quiet_D[:classes] = 1.0
+    if classes == 2:  # one axis tells, the other is quiet
+        axis_CD, quiet_D[1] = torch.stack([torch.zeros(WIDTH), axis_CD[0]]), 0.2
+    kept_ND = torch.randn(len(label_N), WIDTH, generator=source) * quiet_D + gap * axis_CD[label_N]
+    towards_CD = torch.eye(classes, WIDTH) * torch.arange(1, classes + 1)[:, None]
+    steps = []
+    for epoch in range(epochs):
+        for rows_B in torch.randperm(len(label_N), generator=source).split(batch):
+            noise_BD = torch.randn(len(rows_B), WIDTH, generator=source)
+            steps.append(
+                StepView(
+                    epoch=epoch,
+                    rows_B=rows_B,
+                    own_B=torch.ones(len(rows_B), dtype=torch.bool),
+                    received_BD=gap * towards_CD[label_N[rows_B]] + noise_BD,
+                    sent_BD=kept_ND[rows_B],
+                )
+            )
+    return View(received="cut_gradient", steps=tuple(steps), classes=classes)
