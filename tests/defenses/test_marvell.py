@@ -168,8 +168,9 @@ def test_moments_are_those_of_the_classes() -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_samples_have_the_planned_covariance_and_reach_the_reported_sum_kl(stream: bool) -> None:
-    """10 batches of 40 rows, each 400 times: 32,000 noise vectors of the smaller class. A covariance entry has a standard error of at most
-    sqrt(2 / 32,000) = 0.8 % of the largest variance; 4 % is five of them, 72 entries: chance of failing below 1e-4."""
+    """10 batches of 40 rows, each 400 times: 32,000 noise vectors of the smaller class. A covariance entry has
+    a standard error of at most sqrt(2 / 32,000) = 0.8 % of the largest variance; 4 % is five of them, and with 72 entries the
+    chance of failing is below 1e-4."""
     grad_BD, labels_B = batch(rows=40)
     grad_BD, labels_B = grad_BD.repeat(400, 1), labels_B.repeat(400)
     positive_B = labels_B == 1

@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from tallystick.config.reading import Model, Positive, Problems
 
 Open = Annotated[float, Field(strict=True, gt=0, lt=1)]
-Epsilon = Annotated[float, Field(strict=True, ge=1e-6)]
+Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
 
 METHOD = "which defence: marvell, isotropic, mixpro, gaussian, label-dp, label-dp-prior, gaussian-labels or distance-correlation"
 BINARY = ("binary",)
@@ -20,8 +20,12 @@ class Marvell(Model):
 
     method: Literal["marvell"] = Field(description=METHOD)
     power: Positive | None = Field(default=None, description="noise power in units of the squared distance of the class means")
-    max_sum_kl: Positive | None = Field(
-        default=None, description="instead of power: raise it batch by batch until the sum of both KL divergences is at most this"
+    max_sum_kl: float | None = Field(
+        default=None,
+        strict=True,
+        ge=1e-4,
+        le=4,
+        description="instead of power: raise it batch by batch until the sum of both KL divergences is at most this",
     )
 
     @model_validator(mode="after")
@@ -50,21 +54,21 @@ class LabelDP(Model):
     """Randomised response on the labels, once."""
 
     method: Literal["label-dp"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of the run, at least 1e-6")
+    epsilon: Epsilon = Field(description="label-DP budget of the run, 1e-6 to 100")
 
 
 class LabelDPPrior(Model):
     """Randomised response over the likeliest classes, once."""
 
     method: Literal["label-dp-prior"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of the run, at least 1e-6")
+    epsilon: Epsilon = Field(description="label-DP budget of the run, 1e-6 to 100")
 
 
 class GaussianLabels(Model):
     """Gaussian noise on the labels, once."""
 
     method: Literal["gaussian-labels"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of the run, at least 1e-6")
+    epsilon: Epsilon = Field(description="label-DP budget of the run, 1e-6 to 100")
     delta: Open = Field(description="chance that the budget does not hold; well below one over the number of rows")
 
 
@@ -72,7 +76,7 @@ class Gaussian(Model):
     """Clipping and Gaussian noise on every cut gradient."""
 
     method: Literal["gaussian"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of one step's cut gradients, at least 1e-6")
+    epsilon: Epsilon = Field(description="label-DP budget of one step's cut gradients, 1e-6 to 100")
     delta: Open = Field(description="chance that the budget does not hold; well below one over the number of rows")
     clip: Positive = Field(description="largest norm of one row's gradient of its own loss (batch size times its cut gradient)")
 
@@ -128,6 +132,13 @@ def defense_problems(entries: tuple[DefenseEntry, ...], target_type: str, alignm
             named = ", ".join(f"defense.{number}" for number in numbers)
             what = "replace the labels (label-dp, label-dp-prior, gaussian-labels)" if kind == "labels" else f"are {kind}"
             problems.append(f"{named}: {len(numbers)} entries {what}; give one")
+    soft = next((number for number, entry in enumerate(entries) if isinstance(entry, GaussianLabels)), None)
+    problems += [
+        f"defense.{number}.method = {entry.method}: needs labels of two classes, but defense.{soft} makes them numbers between; "
+        "use label-dp instead of gaussian-labels"
+        for number, entry in enumerate(entries)
+        if soft is not None and isinstance(entry, Marvell | DistanceCorrelation)
+    ]
     return problems
 
 

@@ -6,12 +6,22 @@ import torch
 from torch import Tensor
 
 from tallystick.errors import ConfigError, DataError
+from tallystick.privacy.events import check_epsilon
+
+LEAST_EPSILON, MOST_EPSILON = 1e-6, 100.0
 
 
 def check_positive(name: str, value: float) -> None:
     """Refuse a strength that is not a finite number above 0."""
     if not (math.isfinite(value) and value > 0):
         raise ConfigError(f"{name} is {value!r}; it must be a finite number above 0")
+
+
+def check_budget(name: str, epsilon: float) -> None:
+    """Refuse an epsilon that 64-bit coins cannot tell from 0, or that is none."""
+    check_epsilon(epsilon)
+    if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
+        raise ConfigError(f"{name}: epsilon is {epsilon!r}; it must lie between {LEAST_EPSILON:g} and {MOST_EPSILON:g}")
 
 
 def check_between(name: str, value: float, low: float, high: float) -> None:

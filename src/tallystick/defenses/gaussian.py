@@ -5,9 +5,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.defenses.checks import check_gradients, check_positive
+from tallystick.defenses.checks import check_budget, check_gradients, check_positive
 from tallystick.defenses.defense import Guarantee
 from tallystick.defenses.noise import Randomness, standard_normal
+from tallystick.privacy.events import check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 
 
@@ -27,7 +28,8 @@ class GaussianGradients:
     The labels are not read, so any target will do, and no batch is a special case: the noise does not depend on the data.
 
     Args:
-        epsilon, delta: of one step.
+        epsilon: of one step, 1e-6 to 100.
+        delta: chance that it does not hold, in (0, 1).
         clip: largest norm of one row's gradient of its own loss.
 
     Raises ConfigError for values out of range, DataError for gradients that are not finite.
@@ -38,7 +40,8 @@ class GaussianGradients:
     clip: float
 
     def __post_init__(self) -> None:
-        gaussian_multiplier(self.epsilon, self.delta)
+        check_budget("gaussian", self.epsilon)
+        check_delta(self.delta)
         check_positive("gaussian: clip", self.clip)
 
     @property

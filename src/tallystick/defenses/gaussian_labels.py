@@ -7,11 +7,10 @@ import torch
 from scipy.special import expit, logit, ndtri
 from torch import Tensor
 
-from tallystick.defenses.checks import class_numbers
+from tallystick.defenses.checks import check_budget, class_numbers
 from tallystick.defenses.defense import Guarantee, RandomBytes
-from tallystick.defenses.label_dp import LEAST_EPSILON
 from tallystick.errors import ConfigError
-from tallystick.privacy.events import GaussianDP
+from tallystick.privacy.events import GaussianDP, check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 
 GRID = 2.0**-12
@@ -37,7 +36,7 @@ class GaussianLabels:
     (1 + e^epsilon) 2e-11 to delta. Not protected: features; test labels; what a good model tells of anyone's label.
 
     Args:
-        epsilon: budget, at least 1e-6.
+        epsilon: budget, 1e-6 to 100.
         delta: chance that it does not hold, in (0, 1).
 
     Raises ConfigError for a budget out of range, DataError for labels other than 0 and 1.
@@ -47,9 +46,8 @@ class GaussianLabels:
     delta: float
 
     def __post_init__(self) -> None:
-        gaussian_multiplier(self.epsilon, self.delta)
-        if self.epsilon < LEAST_EPSILON:
-            raise ConfigError(f"gaussian-labels: epsilon is {self.epsilon!r}; it must be at least {LEAST_EPSILON:g}")
+        check_budget("gaussian-labels", self.epsilon)
+        check_delta(self.delta)
 
     @property
     def sigma(self) -> float:

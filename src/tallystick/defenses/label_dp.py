@@ -9,14 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.defenses.checks import check_between, class_numbers
+from tallystick.defenses.checks import check_between, check_budget, class_numbers
 from tallystick.defenses.defense import Guarantee, RandomBytes
 from tallystick.errors import ConfigError, DataError
-from tallystick.privacy.events import PureDP, check_epsilon
+from tallystick.privacy.events import PureDP
 
 WORDS = 1 << 64
-LEAST_EPSILON = 1e-6
-"""Below this the step of a 64-bit coin would show."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +33,7 @@ class LabelDP:
     p -> f + (1 - 2 f) p with flip rate f), so calibration suffers while ranks stay.
 
     Args:
-        epsilon: budget, at least 1e-6.
+        epsilon: budget, 1e-6 to 100.
 
     Raises ConfigError for an epsilon out of range, DataError for labels that are not class numbers.
     """
@@ -43,7 +41,7 @@ class LabelDP:
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check_epsilon("label-dp", self.epsilon)
+        check_budget("label-dp", self.epsilon)
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
         """Give the labels to train on."""
@@ -71,7 +69,7 @@ class LabelDPPrior:
     labels of the second stage, so the model hardly learns it.
 
     Args:
-        epsilon: budget, at least 1e-6.
+        epsilon: budget, 1e-6 to 100.
         prior: probability of each class, known without looking at the labels; None estimates it.
         first_stage: share of rows from which the prior is estimated.
 
@@ -84,7 +82,7 @@ class LabelDPPrior:
     first_stage: float = 0.1
 
     def __post_init__(self) -> None:
-        _check_epsilon("label-dp-prior", self.epsilon)
+        check_budget("label-dp-prior", self.epsilon)
         check_between("label-dp-prior: first_stage", self.first_stage, 0, 1)
         if self.prior is not None and (min(self.prior) < 0 or not math.isclose(sum(self.prior), 1, abs_tol=1e-6)):
             raise ConfigError(f"label-dp-prior: prior is {self.prior}; it must be probabilities that sum to 1")
@@ -176,9 +174,3 @@ def _respond_within(
 
 def _words(count: int, random_bytes: RandomBytes) -> NDArray[np.uint64]:
     return np.frombuffer(random_bytes(8 * count), dtype=np.uint64, count=count)
-
-
-def _check_epsilon(name: str, epsilon: float) -> None:
-    check_epsilon(epsilon)
-    if epsilon < LEAST_EPSILON:
-        raise ConfigError(f"{name}: epsilon is {epsilon!r}; it must be at least {LEAST_EPSILON:g}")

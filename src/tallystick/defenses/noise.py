@@ -21,7 +21,8 @@ class NoiseStream:
     """Pseudorandom numbers from AES-256 in counter mode: one stream per secret and step.
 
     Guarantee: without the secret nobody who cannot break AES or BLAKE2 can tell a stream from fresh random bits. The same
-    secret and step give the same bits, so a resumed run sends what it sent before and keeps no state.
+    secret and step give the same bits, so a resumed run sends what it sent before and keeps no state. Not protected: two
+    different gradients sent under the same noise; a fresh run takes a fresh secret.
 
     Args:
         secret: at least 16 bytes from the operating system's generator; they must never leave this party.

@@ -1,0 +1,159 @@
+"""A contract's list of defences: what it makes, in which order it applies, and what is refused."""
+
+import os
+from typing import Any
+
+import pytest
+import torch
+
+from tallystick.config.contract import Contract, Target, parse_contract
+from tallystick.config.defense import TARGETS, LabelDP
+from tallystick.defenses.build import NO_DEFENSE, build
+from tallystick.defenses.distance_correlation import DistanceCorrelation
+from tallystick.defenses.noise import NoiseStream
+from tallystick.errors import ConfigError
+
+ENTRIES: dict[str, dict[str, Any]] = {
+    "marvell": {"power": 4},
+    "isotropic": {"power": 1.5},
+    "mixpro": {},
+    "gaussian": {"epsilon": 1, "delta": 1e-6, "clip": 1},
+    "label-dp": {"epsilon": 1},
+    "label-dp-prior": {"epsilon": 2},
+    "gaussian-labels": {"epsilon": 1, "delta": 1e-6},
+    "distance-correlation": {"weight": 1e-3, "warm_up": 2},
+}
+BINARY, MULTICLASS = {"type": "binary"}, {"type": "multiclass", "classes": 4}
+
+
+def contract(*entries: dict[str, Any], target: dict[str, Any] = BINARY, **keys: Any) -> Contract:
+    return parse_contract(
+        {
+            "name": "job",
+            "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}},
+            "alignment": {"keys": [{"name": "id"}]},
+            "target": target,
+            "defense": list(entries),
+        }
+        | keys,
+        source="contract.yaml",
+    )
+
+
+def entry(method: str, **keys: Any) -> dict[str, Any]:
+    return {"method": method} | (keys or ENTRIES[method])
+
+
+def problem(*entries: dict[str, Any], **keys: Any) -> str:
+    with pytest.raises(ConfigError) as caught:
+        contract(*entries, **keys)
+    return str(caught.value)
+
+
+def test_the_tables_know_the_same_methods() -> None:
+    assert set(TARGETS) == set(ENTRIES)
+
+
+@pytest.mark.parametrize("method", ENTRIES)
+@pytest.mark.parametrize(("target", "classes"), [(BINARY, 2), (MULTICLASS, 4), ({"type": "regression"}, 2)])
+def test_every_method_works_for_its_targets_and_is_refused_for_others(method: str, target: dict[str, Any], classes: int) -> None:
+    if target["type"] not in TARGETS[method]:
+        line = f"contract.yaml: defense.0.method = {method}: is for {' or '.join(TARGETS[method])} targets; "
+        assert line + f"target.type = {target['type']}" in problem(entry(method), target=target)
+        with pytest.raises(ConfigError, match=f"defense {method} is for"):
+            build(_parsed(method), target=Target.model_validate(target))
+        return
+    job = contract(entry(method), target=target)
+    defenses = build(job.defense, target=job.target)
+    labels_B = torch.randint(0, classes, (64,), generator=torch.Generator().manual_seed(1))
+    labels_B = labels_B if target["type"] == "multiclass" else labels_B.float()
+    defended_B = defenses.defend_labels(labels_B, classes, os.urandom)
+    assert defended_B.shape == labels_B.shape
+    cut_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    penalty = defenses.penalty(cut_BD, labels_B)
+    assert (penalty is not None) == (method == "distance-correlation")
+    grad_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(3)) / 64
+    sent_BD = defenses.defend_gradients(grad_BD, labels_B, NoiseStream(bytes(16), step=1))
+    assert torch.equal(sent_BD, grad_BD) == (not defenses.gradients)
+    assert len(defenses.guarantees()) == 1
+    formal = method in ("label-dp", "label-dp-prior", "gaussian-labels")
+    assert len(defenses.events()) == formal
+    assert defenses.guarantees()[0].text.startswith("no formal guarantee") != formal
+
+
+def _parsed(method: str) -> Any:
+    allowed = TARGETS[method][0]
+    return contract(entry(method), target=BINARY if allowed == "binary" else MULTICLASS).defense
+
+
+def test_a_chain_applies_labels_then_the_penalty_then_gradients_in_order() -> None:
+    chain = contract(
+        entry("mixpro", goal=0.5),
+        entry("isotropic", power=1),
+        entry("distance-correlation", weight=2, form="plain"),
+        entry("label-dp"),
+    )
+    defenses = build(chain.defense, target=chain.target)
+    assert [type(part).__name__ for part in (*defenses.labels, *defenses.penalties, *defenses.gradients)] == [
+        "LabelDP",
+        "DistanceCorrelation",
+        "MixPro",
+        "Isotropic",
+    ]
+    labels_B = (torch.arange(32) % 4 == 0).float()
+    grad_BD = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
+    sent_BD = defenses.defend_gradients(grad_BD, labels_B, torch.Generator().manual_seed(7))
+    generator = torch.Generator().manual_seed(7)
+    by_hand_BD = defenses.gradients[0](grad_BD, labels_B, generator=generator)
+    assert torch.equal(sent_BD, defenses.gradients[1](by_hand_BD, labels_B, generator=generator))
+    expected = DistanceCorrelation(weight=2, form="plain")(grad_BD, labels_B)
+    penalty = defenses.penalty(grad_BD, labels_B)
+    assert penalty is not None
+    assert torch.equal(penalty, expected)
+
+
+def test_no_defense_changes_nothing() -> None:
+    labels_N, grad_BD = torch.zeros(3), torch.ones(3, 2)
+    assert NO_DEFENSE.defend_labels(labels_N, 2, os.urandom) is labels_N
+    assert NO_DEFENSE.defend_gradients(grad_BD, labels_N, torch.Generator()) is grad_BD
+    assert NO_DEFENSE.penalty(grad_BD, labels_N) is None
+    assert NO_DEFENSE.guarantees() == NO_DEFENSE.events() == ()
+    assert build((), target=Target()) == NO_DEFENSE
+
+
+@pytest.mark.parametrize(
+    ("entries", "line"),
+    [
+        ([{}], "contract.yaml: defense.0: method is missing"),
+        ([{"method": "marvel"}], "contract.yaml: defense.0: method must be one of marvell, isotropic, mixpro, "),
+        ([{"method": "marvell", "powr": 1}], "contract.yaml: defense.0.powr: is not a known key; did you mean power?"),
+        ([{"method": "marvell"}], "contract.yaml: defense.0.power, max_sum_kl: give exactly one of the two"),
+        ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be above 0"),
+        ([{"method": "marvell", "max_sum_kl": 9}], "contract.yaml: defense.0.max_sum_kl = 9: must be at most 4"),
+        ([{"method": "mixpro", "goal": 1}], "contract.yaml: defense.0.goal = 1: must be below 1"),
+        ([{"method": "label-dp"}], "contract.yaml: defense.0.epsilon: is missing; it says: label-DP budget of the run"),
+        ([{"method": "label-dp", "epsilon": 0}], "contract.yaml: defense.0.epsilon = 0: must be at least 1e-06"),
+        ([{"method": "label-dp", "epsilon": float("nan")}], "contract.yaml: defense.0.epsilon = NaN: must be a finite number"),
+        (["marvell"], 'contract.yaml: defense.0 = "marvell": must be a mapping of `key: value`'),
+    ],
+)
+def test_errors_name_key_and_value_and_what_is_allowed(entries: list[Any], line: str) -> None:
+    assert line in problem(*entries)
+
+
+def test_what_does_not_go_together_is_refused() -> None:
+    assert "defense.0, defense.1: 2 entries are marvell; give one" in problem(entry("marvell"), entry("marvell"))
+    both = problem(entry("label-dp"), entry("isotropic"), entry("gaussian-labels"))
+    assert "defense.0, defense.2: 2 entries replace the labels (label-dp, label-dp-prior, gaussian-labels); give one" in both
+    soft = problem(entry("gaussian-labels"), entry("marvell"))
+    assert "defense.1.method = marvell: needs labels of two classes, but defense.0 makes them numbers between" in soft
+    union = {"alignment": {"method": "union", "keys": [{"name": "id"}]}}
+    assert "defense.0.method = label-dp: labels are replaced once, but a union" in problem(entry("label-dp"), **union)
+    assert "use isotropic or label-dp" in problem(entry("marvell"), target=MULTICLASS)
+
+
+def test_both_sides_compare_the_list() -> None:
+    with_defense, without = contract(entry("label-dp")), contract()
+    assert with_defense.hash != without.hash
+    assert contract(entry("label-dp", epsilon=1.0)).hash == with_defense.hash
+    assert with_defense.defense == (LabelDP(method="label-dp", epsilon=1.0),)
