@@ -1,5 +1,7 @@
 """The judge of label attacks against sklearn and theory."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -99,16 +101,16 @@ def test_binormal_scores_have_the_auc_of_theory() -> None:
 
 @pytest.mark.parametrize("groups", [1, 20])
 def test_intervals_cover(groups: int) -> None:
-    """120 repetitions at a nominal 95 % (percentile bootstrap: a little less); 86 % is more than three deviations below."""
+    """80 repetitions at a nominal 95 % (percentile bootstrap: a little less); 84 % is more than three deviations below."""
     rng = np.random.default_rng(4)
     gap, covered = 1.0, 0
-    for _ in range(120):
+    for _ in range(80):
         truth = (rng.random(2000) < 0.3).astype(int)
         score = rng.normal(size=2000) + gap * truth
         verdict = judged(truth, *np.split(score, groups), judge=LeakJudge(replicates=100))
         assert verdict is not None
         covered += verdict.auc.low <= norm.cdf(gap / 2**0.5) <= verdict.auc.high
-    assert 0.86 <= covered / 120 < 1
+    assert 0.84 <= covered / 80 < 1
 
 
 def test_folding_is_the_lift_of_a_guess() -> None:
@@ -143,8 +145,6 @@ def test_unnamed_clusters_are_named_as_fits_best_and_chance_says_what_that_lifts
 
 
 def test_naming_finds_the_best_of_all_permutations() -> None:
-    from itertools import permutations
-
     rng = np.random.default_rng(8)
     truth, cluster = rng.integers(0, 4, 50), rng.integers(0, 4, 50)
     named = name_clusters(truth, np.eye(4)[cluster]).argmax(axis=1)

@@ -91,10 +91,16 @@ class View:
         )
 
     def known_label(self, index: int) -> Tensor:
-        """Give the known classes of a step's rows, int64 (B,), -1 where the label is unknown."""
+        """Give the known classes of a step's rows, int64 (B,), -1 where the label is unknown; DataError if they do not fit."""
         if self.known_labels is None:
             return torch.full_like(self.steps[index].rows_B, -1)
-        return self.known_labels[index]
+        label_B = self.known_labels[index]
+        if label_B.shape != self.steps[index].rows_B.shape:
+            raise DataError(
+                f"attack: known_labels of step {index} has shape {tuple(label_B.shape)}; give one per row, "
+                f"{len(self.steps[index].rows_B)}"
+            )
+        return label_B
 
     def known(self) -> Tensor:
         """Give 1 per row known to be present at the other side, -1 for absent, 0 for unknown; int8, length ``rows``."""

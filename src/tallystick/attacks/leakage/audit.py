@@ -5,7 +5,7 @@ Shapes: N rows of the run.
 The label party runs it: it can record what it sends and receives, which is all that crosses the wire, and it has the labels.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -82,6 +82,7 @@ def audit_leakage(
     *,
     classes: int = 2,
     hints: int = 40,
+    clean: Sequence[Tensor] | None = None,
     attacks: Mapping[str, LeakageAttack] | None = None,
     judge: LeakJudge | None = None,
     seed: int = 0,
@@ -95,6 +96,8 @@ def audit_leakage(
         labels_N: the truth, a class number per row as the contract numbers them (0 or 1 if binary; floats will do).
         classes: of the target, at least 2.
         hints: labels that the few-label attacks are told, at least one per class.
+        clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
+            told: a stronger attacker, and Marvell's. None: it has only what it received.
         attacks: by name; by default all that can read this view and target: a view without recorded embeddings leaves out those
             that read them, several classes leave out those for two.
         judge: by default TPR at FPR 0.001, intervals of 95 %.
@@ -113,7 +116,7 @@ def audit_leakage(
     found = {}
     for name, row in (_usable(view) if attacks is None else attacks).items():
         knows = FewLabels(count=hints) if isinstance(row.knows, FewLabels) else row.knows
-        told = knows.tell(view, labels_N, rng=np.random.default_rng([seed, 3]))
+        told = _with_clean_hints(knows.tell(view, labels_N, rng=np.random.default_rng([seed, 3])), clean)
         scores = row.attack(told, generator=torch.Generator().manual_seed(seed))
         verdict = judge(scores, labels_N, classes=classes, rng=np.random.default_rng([seed, 4]))
         if verdict is not None:
@@ -127,15 +130,36 @@ def audit_by_epoch(
     *,
     classes: int = 2,
     hints: int = 40,
+    clean: Sequence[Tensor] | None = None,
     attacks: Mapping[str, LeakageAttack] | None = None,
     judge: LeakJudge | None = None,
     seed: int = 0,
 ) -> dict[int, dict[str, LeakVerdict]]:
     """Audit each epoch's steps by themselves: from when on does it leak? Arguments as for ``audit_leakage``."""
     return {
-        epoch: audit_leakage(view.epoch(epoch), labels_N, classes=classes, hints=hints, attacks=attacks, judge=judge, seed=seed)
+        epoch: audit_leakage(
+            view.epoch(epoch),
+            labels_N,
+            classes=classes,
+            hints=hints,
+            clean=clean and [clean_BD for clean_BD, step in zip(clean, view.steps, strict=True) if step.epoch == epoch],
+            attacks=attacks,
+            judge=judge,
+            seed=seed,
+        )
         for epoch in view.epochs
     }
+
+
+def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:
+    if clean is None or view.known_labels is None:
+        return view
+    if [len(clean_BD) for clean_BD in clean] != [len(step.rows_B) for step in view.steps]:
+        raise DataError(
+            f"label audit: clean gradients for {len(clean)} steps do not fit the view's {len(view.steps)} step by step"
+        )
+    hints = [clean_BD[label_B >= 0] for clean_BD, label_B in zip(clean, view.known_labels, strict=True)]
+    return replace(view, clean_hints=tuple(hints))
 
 
 def _usable(view: View) -> dict[str, LeakageAttack]:

@@ -12,7 +12,7 @@ from torch.nn.functional import normalize
 
 from tallystick.attacks.leakage.seen import matrices, per_step
 from tallystick.attacks.view import Scores, View
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class DirectionAttack:
         for index, grad_BD in enumerate(matrices(view, "cut_gradient")):
             label_B = view.known_label(index)
             told_B = label_B >= 0
-            hint_HD = grad_BD[told_B] if view.clean_hints is None else view.clean_hints[index].double()
+            hint_HD = grad_BD[told_B] if view.clean_hints is None else _clean(view.clean_hints[index], grad_BD[told_B], index)
             towards_BD = normalize(grad_BD, dim=1, eps=TINY) if self.measure == "cosine" else grad_BD
             classes = range(1, 2) if view.classes == 2 else range(view.classes)
             score_BC = torch.stack(
@@ -52,6 +52,15 @@ class DirectionAttack:
 
 
 TINY = torch.finfo(torch.float64).tiny
+
+
+def _clean(clean_HD: Tensor, received_HD: Tensor, index: int) -> Tensor:
+    if clean_HD.shape != received_HD.shape or not bool(torch.isfinite(clean_HD).all()):
+        raise DataError(
+            f"direction attack: clean hints of step {index} have shape {tuple(clean_HD.shape)} and must be finite and of shape "
+            f"{tuple(received_HD.shape)}, one row per known label"
+        )
+    return clean_HD.double()
 
 
 def _along(towards_BD: Tensor, hint_HD: Tensor, *, absent: float) -> Tensor:
