@@ -9,6 +9,7 @@ from tallystick.config.party import check_party, dialled, load_party
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, DataError
+from tallystick.job.audit import defense_lines
 from tallystick.job.process import identity_of
 from tallystick.network.certificates import probe
 
@@ -36,6 +37,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     found: dict[str, Any] = {"party": party.party, "problems": problems, "warnings": [], "peers": []}
     if contract is not None:
         found["contract_hash"] = contract.hash
+        found["defenses"] = defense_lines(contract)
     if party.table is not None:
         frame = tried(lambda: read_party_table(party))
         shown = tried(lambda: profile(frame, party, contract)) if frame is not None else None

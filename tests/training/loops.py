@@ -80,7 +80,7 @@ class Setting:
     def own_source(self):
         return self.own_columns.rows if self.own else None
 
-    def train(self, how, folder, *, resume_from=0, committed=None, wrap=lambda channel: channel, modules=None):
+    def train(self, how, folder, *, resume_from=0, committed=None, wrap=lambda channel: channel, modules=None, defense=None):
         """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
         bottoms, label = modules or self.modules()
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
@@ -97,6 +97,7 @@ class Setting:
                 training=how,
                 schedule=self.schedule,
                 store=CheckpointStore(folder / "bank"),
+                defense=defense,
                 resume_from=resume_from,
                 **({"committed": told["bank"]} if "bank" in told else {}),
             )

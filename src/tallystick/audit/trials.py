@@ -15,9 +15,10 @@ from scipy.stats import t as student_t
 from tallystick.audit.columns import Rehearsal
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import did_you_mean
+from tallystick.defenses.build import build
+from tallystick.defenses.defense import Guarantee
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.metrics import METRICS
-from tallystick.job.audit import defense_lines
 from tallystick.job.phases import Watcher
 from tallystick.job.results import contract_info, versions
 from tallystick.report import result as shown
@@ -134,7 +135,7 @@ class _Tally:
         return shown.Trial(
             defense=candidate.defense,
             strength=candidate.strength,
-            guarantee="; ".join(defense_lines(candidate.contract)) if candidate.contract.defense else "no formal guarantee",
+            guarantee="; ".join(guarantee.text for guarantee in _guarantees(candidate.contract)) or "no formal guarantee",
             utility=estimate(self.utility),
             leaks=[
                 shown.Leak(
@@ -150,6 +151,10 @@ class _Tally:
         )
 
 
+def _guarantees(contract: Contract) -> tuple[Guarantee, ...]:
+    return build(contract.defense, target=contract.target).guarantees()
+
+
 def _folded(attack: shown.Attack) -> tuple[float, float, float]:
     assert attack.folded_auc is not None
     assert attack.folded_low is not None
@@ -158,7 +163,7 @@ def _folded(attack: shown.Attack) -> tuple[float, float, float]:
 
 
 def estimate(runs: Sequence[tuple[float, float, float]]) -> shown.Estimate:
-    """Mean over seeds with Student's interval within [0, 1]; of a single run its bootstrap interval, given as (value, low, high)."""
+    """Mean over seeds with Student's interval, within [0, 1]; of one run, given as (value, low, high), its bootstrap interval."""
     if len(runs) == 1:
         value, low, high = runs[0]
         return shown.Estimate(mean=value, low=low, high=high)

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tallystick.cli.audit import leakage_values, show_leakage
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.config.contract import load_contract
@@ -111,7 +112,10 @@ def headline(result: Result) -> dict[str, object]:
         for name, metric in (values or {}).items():
             found[f"{name}_{suffix}"] = metric["value"]
     if result.sections.privacy is not None:
-        found["private_release"] = result.sections.privacy.releases[0].what
+        found["private_releases"] = [release.what for release in result.sections.privacy.releases]
+        found["spent_epsilon"] = result.sections.privacy.spent_epsilon
+    if result.sections.leakage is not None:
+        found["leakage"] = leakage_values(result.sections.leakage)
     return found
 
 
@@ -119,6 +123,8 @@ def _show(console: Console, result: Result, folder: RunFolder) -> None:
     for phase in result.phases:
         console.print(f"  {phase.name:<12} {phase.seconds:8.1f} s   {(phase.bytes_sent + phase.bytes_received) / 1e6:9.1f} MB")
     show_headline(console, result)
+    if result.sections.leakage is not None:
+        show_leakage(console, result.sections.leakage)
     console.print(f"report: {folder.report}")
 
 

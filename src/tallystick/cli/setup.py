@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tallystick.check import check_party_file
@@ -75,6 +76,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     for name in ("party", "contract_hash", "table", "keys", "certificate"):
         if found.get(name):
             console.print(f"[bold]{name}[/bold]: {found[name]}")
+    for line in found.get("defenses", []):
+        console.print(f"[bold]defence[/bold]: {escape(line)}")
     profile = found.get("profile")
     if profile is not None:
         columns = [name for name in profile["columns"][0] if name != "name"] if profile["columns"] else []

@@ -339,14 +339,19 @@ class Track:
 
 def attack_track(attack: Attack) -> Track | None:
     """An attack's AUC between 0.5 and 1."""
+    return _half_track(attack.auc, attack.low, attack.high)
+
+
+def folded_track(attack: Attack) -> Track | None:
+    """An attack's folded AUC between 0.5 and 1."""
+    return _half_track(attack.folded_auc, attack.folded_low, attack.folded_high)
+
+
+def _half_track(value: float | None, low: float | None, high: float | None) -> Track | None:
     axis = Axis(low=0.5, high=1.0)
-    if attack.auc is None:
+    if value is None:
         return None
-    return Track(
-        at=axis.at(attack.auc),
-        low=None if attack.low is None else axis.at(attack.low),
-        high=None if attack.high is None else axis.at(attack.high),
-    )
+    return Track(at=axis.at(value), low=None if low is None else axis.at(low), high=None if high is None else axis.at(high))
 
 
 @dataclass(frozen=True, kw_only=True)

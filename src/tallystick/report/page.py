@@ -64,6 +64,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
             sent=sum(phase.bytes_sent for phase in shown.phases),
             received=sum(phase.bytes_received for phase in shown.phases),
             attack_track=charts.attack_track,
+            folded_track=charts.folded_track,
             sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
             strongest=charts.strongest,
         )

@@ -1,0 +1,235 @@
+"""Jobs that defend labels and are audited: what the report says, what the ledger is charged, and what never changes."""
+
+import json
+import stat
+
+import polars as pl
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.config.contract import parse_contract
+from tallystick.errors import ConfigError
+from tallystick.job.audit import audit_labels, defense_lines
+from tallystick.job.defense import key_stream
+from tallystick.job.folder import RunFolder
+from tallystick.job.phases import Silent
+from tallystick.privacy.ledger import BudgetExceeded, Ledger
+from tallystick.report.result import read_result
+from tallystick.simulate import simulate
+
+PARTIES = ("bank", "shop")
+LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
+MARVELL = {"method": "marvell", "power": 16.0}
+
+
+def rare(rows=1500):
+    """Tables in which about one label in seven is positive."""
+    frames = tables(PARTIES, rows=rows, target="regression")
+    frames["bank"] = frames["bank"].with_columns(y=(pl.col("y") > pl.col("y").quantile(0.85)).cast(pl.Int64))
+    return frames
+
+
+def run(folder, frames=None, *, party_changes=None, parties=PARTIES, **changes):
+    given = columns(parties)
+    given["bank"] |= party_changes or {}
+    contract = contract_values(parties, **{"audit": True, "training__batch_size": 128, **changes})
+    return simulate(contract, frames or rare(), given, folder=folder)
+
+
+def run_folder(folder, party="bank"):
+    (found,) = (folder / party).glob("tiny-*")
+    return found
+
+
+def leaks(audit):
+    return {attack.name: attack for attack in audit.attacks}
+
+
+@pytest.fixture(scope="module")
+def undefended(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undefended")
+    return run(folder), folder
+
+
+def test_an_undefended_run_is_told_that_gradients_give_labels_away(undefended):
+    result, _ = undefended
+    found = leaks(result.sections.leakage)
+    assert found["norm"].auc > 0.8
+    assert found["direction-1"].auc > 0.95
+    assert found["direction-1"].low <= found["direction-1"].auc <= found["direction-1"].high
+    assert {attack.view.split(",")[0] for attack in found.values()} == {"shop"}
+    assert result.sections.leakage.defense == "none; no formal guarantee"
+    assert any(attack.upper_bound for attack in found.values())
+
+
+def test_marvell_covers_gradients_and_says_that_it_promises_nothing(undefended, tmp_path):
+    result = run(tmp_path, defense=[MARVELL])
+    found, before = leaks(result.sections.leakage), leaks(undefended[0].sections.leakage)
+    for name in ("norm", "direction-1"):
+        assert found[name].auc < 0.62 < before[name].auc
+    assert result.sections.leakage.defense.startswith("marvell (power 16.0): no formal guarantee")
+    assert result.sections.privacy is None
+
+
+def test_only_the_label_party_has_the_findings(undefended):
+    result, folder = undefended
+    shop = read_result((run_folder(folder, "shop") / "result.json").read_bytes())
+    assert shop.sections.leakage is None
+    assert shop.sections.notes == ["bank recorded the cut, attacked it for labels as shop could, and kept the findings."]
+    assert not (run_folder(folder, "shop") / "view").exists()
+    bank = read_result((run_folder(folder) / "result.json").read_bytes())
+    assert bank.sections.leakage == result.sections.leakage
+    assert "Do the labels leak?" in (run_folder(folder) / "report.html").read_text()
+    assert "Do the labels leak?" not in (run_folder(folder, "shop") / "report.html").read_text()
+
+
+def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):
+    parties = ("bank", "club", "shop")
+    result = run(tmp_path, tables(parties, rows=600), parties=parties, defense=[{"method": "mixpro"}])
+    assert {attack.view.split(",")[0] for attack in result.sections.leakage.attacks} == {"club", "shop"}
+
+
+def test_several_classes_and_pipelined_messages(tmp_path):
+    target = {"type": "multiclass", "classes": 3}
+    frames = tables(PARTIES, rows=800, target="multiclass")
+    changes = {"training__mode": "pipelined", "training__staleness": 4, "defense": [LABEL_DP]}
+    result = run(tmp_path, frames, target=target, **changes)
+    found = leaks(result.sections.leakage)
+    assert "direction-1" in found
+    assert "norm" not in found
+
+
+def test_a_union_is_audited_on_rows_that_the_label_party_has(tmp_path):
+    result = run(tmp_path, rare(500), alignment__method="union", defense=[MARVELL])
+    assert result.sections.membership is not None
+    assert "only rows that this side has are judged" in result.sections.leakage.summary
+    view = run_folder(tmp_path) / "view"
+    assert (view / "labels.safetensors").exists()
+    assert not (run_folder(tmp_path, "shop") / "view").exists()  # recorded for the membership audit, then dropped
+
+
+def test_an_audit_changes_no_weight(undefended, tmp_path):
+    given = columns(PARTIES)
+    contract = contract_values(PARTIES, training__batch_size=128)
+    result = simulate(contract, rare(), given, folder=tmp_path)
+    assert result.sections.leakage is None
+    for party in PARTIES:
+        one, other = ((run_folder(folder, party) / "model.safetensors").read_bytes() for folder in (undefended[1], tmp_path))
+        assert one == other
+
+
+def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
+    result, folder = undefended
+    path = run_folder(folder)
+    contract = parse_contract(json.loads((path / "contract.json").read_text()))
+    assert audit_labels(RunFolder(path=path), contract, watcher=Silent()) == result.sections.leakage
+
+
+def test_secrets_and_labels_are_for_their_owners_eyes(undefended):
+    path = run_folder(undefended[1])
+    for name in ("defense.json", "view/labels.safetensors"):
+        assert stat.S_IMODE((path / name).stat().st_mode) == 0o600
+
+
+# --- label differential privacy
+
+
+def test_flipped_labels_train_and_true_ones_judge(undefended, tmp_path):
+    result, plain = run(tmp_path, defense=[LABEL_DP]), undefended[0]
+    # Test labels stay here: the share of positives and the baseline are those of a run without a defence.
+    assert result.evaluation["label_mean"] == plain.evaluation["label_mean"]
+    assert result.evaluation["own_only"] == plain.evaluation["own_only"]
+    # At epsilon 1 about 27 % of labels are flipped: a hint of one true label tells little of flipped gradients.
+    assert leaks(result.sections.leakage)["direction-1"].auc < 0.8
+    # Seven in eight labels are negative: flips towards one half lift what training takes for the share of positives.
+    losses = [each.training.history[-1].train_loss for each in (result, plain)]
+    assert losses[0] > losses[1] + 0.1
+
+
+def test_the_ledger_is_charged_once_and_shown(tmp_path):
+    ledger = tmp_path / "ledger.sqlite"
+    budget = {"privacy": {"ledger": str(ledger), "dataset": "loans", "cap": 2.5}}
+    unaudited = {"audit": False, "defense": [LABEL_DP], "frames": rare(400)}
+    result = run(tmp_path / "one", party_changes=budget, **unaudited)
+    (entry,) = Ledger(ledger, party="bank").entries("loans")
+    assert entry.event.epsilon == 1.0
+    assert entry.what == f"training of tiny, run {result.run_id}"
+    privacy = result.sections.privacy
+    assert (privacy.spent_epsilon, privacy.cap_epsilon) == (1.0, 2.5)
+    assert [release.mechanism for release in privacy.releases] == ["label-dp"]
+    shop = read_result((run_folder(tmp_path / "one", "shop") / "result.json").read_bytes())
+    assert shop.sections.privacy.releases == privacy.releases
+    # A second run draws other flips, which costs again; a third would pass the cap.
+    run(tmp_path / "two", party_changes=budget, **unaudited)
+    assert Ledger(ledger, party="bank").total("loans") == 2.0
+    with pytest.raises(BudgetExceeded, match=r"over the cap of 2\.5"):
+        run(tmp_path / "three", party_changes=budget, **unaudited)
+    assert Ledger(ledger, party="bank").total("loans") == 2.0
+    refused = run_folder(tmp_path / "three", "shop")
+    assert not (refused / "model.safetensors").exists()
+
+
+def test_gaussian_labels_count_at_the_caps_delta(tmp_path):
+    budget = {"privacy": {"cap": 3.0, "delta": 1e-5}}
+    unaudited = {"audit": False, "defense": [{"method": "gaussian-labels", "epsilon": 2.0, "delta": 1e-5}], "frames": rare(400)}
+    privacy = run(tmp_path, party_changes=budget, **unaudited).sections.privacy
+    assert privacy.spent_delta == 1e-5
+    assert privacy.spent_epsilon == pytest.approx(2.0, rel=0.02)
+    without = {"privacy": {"cap": 3.0}}
+    with pytest.raises(BudgetExceeded, match="to inf at delta 0"):
+        run(tmp_path / "without", party_changes=without, **unaudited)
+
+
+def test_a_gradient_defence_without_a_guarantee_charges_nothing(tmp_path):
+    ledger = tmp_path / "ledger.sqlite"
+    run(tmp_path / "run", rare(400), party_changes={"privacy": {"ledger": str(ledger)}}, audit=False, defense=[MARVELL])
+    assert not ledger.exists()
+
+
+def test_a_key_stream_repeats_for_its_use_alone():
+    secret = bytes(range(32))
+    stream = key_stream(secret, b"labels")
+    first, second = stream(1000), stream(1000)
+    assert first != second
+    assert key_stream(secret, b"labels")(2000) == first + second
+    assert key_stream(secret, b"other")(1000) != first
+    assert key_stream(bytes(32), b"labels")(1000) != first
+    counts = torch.bincount(
+        torch.frombuffer(bytearray(key_stream(secret, b"x")(256_000)), dtype=torch.uint8).int(), minlength=256
+    )
+    # 255 degrees of freedom: beyond 380 with a chance of 1e-6
+    assert float(((counts - 1000) ** 2 / 1000).sum()) < 380
+
+
+# --- what a contract refuses
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"target": {"type": "regression"}}, "audit = true: attacks tell classes apart"),
+        ({"target": {"type": "multiclass", "classes": 3}, "defense": [MARVELL]}, "defense.0.method = marvell: is for binary"),
+        ({"defense": [{"method": "marvell", "power": 0.0}]}, "power"),
+        ({"defense": [{"method": "marvel", "power": 1.0}]}, "marvel"),
+        ({"defense": [MARVELL, MARVELL]}, "2 entries are marvell"),
+        (
+            {"defense": [{"method": "gaussian-labels", "epsilon": 1.0, "delta": 1e-5}, MARVELL]},
+            "defense.1.method = marvell: needs a class per row, but gaussian-labels makes labels numbers",
+        ),
+        (
+            {"alignment__method": "union", "union__labels": "neighbors", "defense": [MARVELL]},
+            "needs a class per row, but union.labels = neighbors fills one half",
+        ),
+        ({"alignment__method": "union", "defense": [LABEL_DP]}, "align by intersection"),
+    ],
+)
+def test_a_contract_that_cannot_be_kept_is_refused(changes, says):
+    with pytest.raises(ConfigError, match=says.replace(".", r"\.")):
+        parse_contract(contract_values(PARTIES, audit=True, **changes))
+
+
+def test_defences_are_named_with_strength_and_guarantee():
+    lines = defense_lines(parse_contract(contract_values(PARTIES, defense=[LABEL_DP, MARVELL])))
+    assert lines[0].startswith("label-dp (epsilon 1.0): 1-label-DP")
+    assert lines[1].startswith("marvell (power 16.0): no formal guarantee")
