@@ -56,6 +56,8 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
 
+SCORES = "scores.parquet"  # in a run folder
+
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
@@ -179,7 +181,14 @@ def coverage(
 
 
 def read_scores(path: Path) -> tuple[NDArray[np.bool_], Floats]:
-    """Read columns ``score`` and ``label`` from a CSV or Parquet file."""
+    """Read columns ``score`` and ``label`` from a CSV or Parquet file, or from the label party's run folder."""
+    if path.is_dir():
+        path = path / SCORES
+        if not path.exists():
+            raise DataError(
+                f"{path.parent} holds no {path.name}: expected a CSV or Parquet file with columns score and label, or the label "
+                "party's run folder after the evaluation of a binary target"
+            )
     reader = pl.read_parquet if path.suffix == ".parquet" else pl.read_csv
     try:
         table = reader(path, columns=["label", "score"])

@@ -1,8 +1,11 @@
 """Evaluation as the label party does it: what did joining bring, and what of it may leave? Shapes: T own test rows."""
 
+from io import BytesIO
 from typing import Any
 
 import numpy as np
+import polars as pl
+import torch
 from torch import Tensor
 
 from tallystick.cut.forward import receive_logits
@@ -14,6 +17,7 @@ from tallystick.job.release import finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
+from tallystick.training.checkpoint import write_bytes
 from tallystick.training.label_party import train_label_party
 
 
@@ -47,10 +51,20 @@ def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], find
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
+    if job.contract.target.type == "binary":
+        _keep_scores(job, target_T, joint_T)
     if evaluation.privacy is not None:
         released = release_auc(evaluation.privacy, job.party.privacy, job.name, target_T, joint_T)
         job.logbook.watcher.say(f"released: {released.statement()}")
         findings.finished = finished(len(logits), released)
+
+
+def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
+    """Keep what a later evaluation needs; it holds labels, so nobody but its owner may read it."""
+    values = {"score": torch.sigmoid(logits_T.double()).cpu().numpy(), "label": target_T.cpu().numpy().astype(np.int64)}
+    content = BytesIO()
+    pl.DataFrame(values).write_parquet(content)
+    write_bytes(job.folder.scores, content.getvalue(), private=True)
 
 
 def _baseline(job: Job, own: Aligned, findings: Findings) -> Tensor:

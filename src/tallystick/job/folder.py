@@ -78,6 +78,11 @@ class RunFolder:
         return self.path / "view"
 
     @property
+    def scores(self) -> Path:
+        """The label party's test rows: the joint model's score beside the label."""
+        return self.path / "scores.parquet"
+
+    @property
     def trained(self) -> bool:
         """Whether training has ended."""
         return self.model.exists()

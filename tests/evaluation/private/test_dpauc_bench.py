@@ -3,11 +3,14 @@
 import numpy as np
 import polars as pl
 import pytest
+from sklearn.metrics import roc_auc_score
+from tiny import columns, contract_values, tables
 
 from tallystick.benchmark import dpauc
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Bins, Population
 from tallystick.evaluation.private.histogram import LabelHistogram
+from tallystick.simulate import simulate
 
 
 @pytest.fixture
@@ -72,3 +75,16 @@ def test_coverage_counts_releases(small_file):
     counted = dpauc.coverage(labels, scores, runs=10)
     assert counted["covered"] >= 5  # below that with probability under 1e-5 at 95 % coverage
     assert counted["runs"] == 10
+
+
+def test_a_trained_runs_folder_gives_its_test_scores_to_nobody_else(tmp_path):
+    parties = ("bank", "shop")
+    found = simulate(contract_values(parties), tables(parties, rows=600), columns(parties), folder=tmp_path)
+    (folder,) = (tmp_path / "bank").iterdir()
+    labels, scores = dpauc.read_scores(folder)
+    assert found.evaluation["rows"] == len(labels)
+    assert roc_auc_score(labels, scores) == pytest.approx(found.evaluation["joint"]["auc"]["value"], abs=1e-12)
+    assert (folder / "scores.parquet").stat().st_mode & 0o077 == 0
+    assert not list((tmp_path / "shop").glob("*/scores.parquet"))
+    with pytest.raises(DataError, match=r"shop.* holds no scores\.parquet"):
+        dpauc.read_scores(next((tmp_path / "shop").iterdir()))
