@@ -15,6 +15,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ Peers = Mapping[str, Mapping[str, bool]]
 LABEL, FEATURE = "label", "feature"
 PAIR: Peers = {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}}
 SAID_CHARACTERS = 3000
+START_S = 60.0  # of a process, on a machine that is very busy
 DUMP_S = 1.0
 
 
@@ -99,10 +101,11 @@ class Parties:
         """Wait for every party's result.
 
         Raises TallystickError, the first failure first, if one fails or is killed; the others then end by themselves within
-        the network's deadline. Raises it, with where each party stood, if they do not, or take longer than ``timeout_s``.
+        the network's deadline. Raises it, with where each party stood, if they do not, or take longer than ``timeout_s``
+        from when all are connected.
         """
         started = finished = time.perf_counter()
-        until = time.monotonic() + timeout_s
+        until = time.monotonic() + self.limits.wait_s + START_S
         ports: dict[str, int | None] = {}
         results: dict[str, Any] = {}
         failures: dict[str, str] = {}
@@ -122,6 +125,8 @@ class Parties:
                     self._tell_all({"ports": ports})
             elif "connected" in line:
                 connected.add(name)
+                if connected == names:
+                    until = time.monotonic() + timeout_s
             elif "ready" in line:
                 ready.add(name)
                 if ready == names:
@@ -132,7 +137,7 @@ class Parties:
             elif "error" in line:
                 failures[name] = line["error"]
             if failures:
-                until = min(until, time.monotonic() + self.limits.deadline_s + 5.0)
+                until = min(until, time.monotonic() + self.limits.deadline_s + START_S)
                 if connected != names or (ready and ready != names):
                     break  # the others wait for it, or for a word of ours, and no channel tells them
         if failures:
@@ -267,8 +272,12 @@ def main(module: str, name: str) -> int:
         _say({"error": "; ".join([str(error), *getattr(error, "__notes__", [])])})
         network.close(f"{name} had to stop: {reason}")
         return 1
-    except BaseException as error:
+    except Exception as error:
+        _say({"error": f"failed unexpectedly\n{traceback.format_exc()[-SAID_CHARACTERS:]}"})
         network.close(f"{name} failed unexpectedly ({type(error).__name__})")
+        return 1
+    except BaseException:
+        network.close(f"{name} was interrupted")
         raise
     _say({"result": result})
     network.close()
