@@ -181,10 +181,11 @@ def _summary(name: str, runs: Sequence[Run]) -> dict[str, Any]:
             for attack in runs[0]["attacks"]
         },
         "by_epoch": {metric: [spread(values) for values in by_epoch] for metric, by_epoch in _by_epoch(runs).items()},
-        "layers": [spread(list(values)) for values in zip(*(each["layers"] for each in runs), strict=True)],
+        **{kind: [spread(list(values)) for values in zip(*(each[kind] for each in runs), strict=True)] for kind in BY_PLACE},
     }
 
 
+BY_PLACE = ("layers", "components")
 FIGURES_OF_AN_ATTACK = ("auc", "folded", "folding", "hard_auc", "tpr_at_fpr")
 
 

@@ -27,6 +27,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             *_stated(found["figures"]),
             *(table for frontier in found["frontiers"] for table in _frontier(frontier)),
             *_depth(found["depth"]),
+            *_components(found["scenarios"]),
             *_scenarios(found["scenarios"]),
         ],
         curves=[
@@ -125,6 +126,15 @@ def _depth(depths: Sequence[dict[str, Any]]) -> list[Table]:
     ]
     note = "Layers below the cut, of seven and the output; no defence."
     return [Table(name="Depth of the cut", note=note, columns=["layers below", "test AUC", *attacks], rows=rows)]
+
+
+def _components(scenarios: Sequence[dict[str, Any]]) -> list[Table]:
+    rows: list[list[Cell]] = [[each["name"], *map(_spread, each["components"])] for each in scenarios if each["components"]]
+    if not rows:
+        return []
+    note = "AUC of the cut embeddings' principal components, each by itself: the spectral attack reads the first."
+    columns = ["scenario", *(str(number) for number in range(1, len(rows[0])))]
+    return [Table(name="Where the label sits", note=note, columns=columns, rows=rows)]
 
 
 def _scenarios(scenarios: Sequence[dict[str, Any]]) -> list[Table]:

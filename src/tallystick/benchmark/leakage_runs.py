@@ -32,6 +32,7 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
 OVER_EPOCHS = ("norm-averaged", "direction-5-averaged")
 CLEAN_HINT = "direction-1-clean"
+COMPONENTS = 8
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal, and a bound on memory at 8,192 rows a step
 JUDGE = LeakJudge(replicates=1)  # intervals come from seeds
 
@@ -92,8 +93,8 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, s
 
     Returns:
         name, seed, seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
-        and the spectral attack's AUC on every layer's output if asked for. Leak AUCs are max(a, 1 - a) per batch, see
-        ``LeakVerdict.folded``.
+        and the AUC of the spectral attack on every layer's output and of the cut's principal components, if asked for. Leak AUCs
+        are max(a, 1 - a) per batch, see ``LeakVerdict.folded``.
     """
     started = time.perf_counter()
     schedule = scenario.schedule or schedule
@@ -116,6 +117,7 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, s
         "epochs": epochs,
         "attacks": found,
         "layers": layer_aucs(network) if scenario.by_layer else [],
+        "components": component_aucs(network) if scenario.every_attack else [],
         "seconds": time.perf_counter() - started,
     }
 
@@ -159,6 +161,18 @@ def layer_aucs(network: SplitNetwork) -> list[float]:
         for rows_B, outputs in layer_outputs(network)
     ]
     return [float(auc) for auc in np.mean(by_pass, axis=0)]
+
+
+def component_aucs(network: SplitNetwork) -> list[float]:
+    """AUC of each of the cut embeddings' first principal components, over all training rows; the spectral attack reads the first.
+
+    A network that keeps the label out of the direction of greatest spread can still carry it in the next one.
+    """
+    rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(), strict=True))
+    centred_ND = cut_ND.double() - cut_ND.double().mean(dim=0)
+    directions_DD = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors.flip(1)
+    positive_N = network.data.training_labels_N[rows_N] > 0.5
+    return [_folded(positive_N, centred_ND @ direction_D) for direction_D in directions_DD[:, :COMPONENTS].T]
 
 
 @torch.no_grad()

@@ -109,14 +109,21 @@ def point(form: str, weight: float, at: str) -> str:
     return "none" + (NORMALISED if form == LOG_NORMALISED else "") + at
 
 
+CHOICES = (
+    "none",
+    point(PLAIN, 0.3, ""),
+    point(PLAIN, 1.0, ""),
+    point(LOG_NORMALISED, 0.002, ""),
+    point(LOG_NORMALISED, 0.02, ""),
+)
 CLAIMS = ("none", *map(paper.marvell, paper.MARVELL_POWERS))
 
 
-ATTACKED_PARTS = ("claims", "frontier", "frontier-large", "depth")  # by every attack there is
+ATTACKED_PARTS = ("claims", "choices", "frontier", "frontier-large", "depth")  # by every attack there is
 
 
 def _parts_as_printed() -> dict[str, tuple[str, ...]]:
-    named: dict[str, tuple[str, ...]] = {"claims": CLAIMS}
+    named: dict[str, tuple[str, ...]] = {"claims": CLAIMS, "choices": CHOICES}
     for number, table in paper.TABLES.items():
         named[f"table-{number}"] = tuple(row.scenario for row in table.rows)
     for number, panels in paper.FIGURES.items():

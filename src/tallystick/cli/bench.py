@@ -9,8 +9,10 @@ from rich.console import Console
 from rich.table import Table
 
 from tallystick.benchmark import alignment as alignment_benchmark
+from tallystick.benchmark import defenses as defenses_benchmark
 from tallystick.benchmark import dpauc as dpauc_benchmark
-from tallystick.benchmark import dpauc_page, florist_page, leakage_page
+from tallystick.benchmark import dpauc_page, fedads_page, florist_page, leakage_page
+from tallystick.benchmark import fedads as fedads_benchmark
 from tallystick.benchmark import florist as florist_benchmark
 from tallystick.benchmark import leakage as leakage_benchmark
 from tallystick.benchmark import lossless as lossless_benchmark
@@ -64,6 +66,17 @@ def alignment(
 ) -> None:
     """Seconds, scalar multiplications and efficiency of a private alignment."""
     guarded(lambda: finish(alignment_benchmark.run(rows=rows, protocol=protocol), as_json=as_json), as_json=as_json)
+
+
+@app.command()
+def defenses(
+    rows: Annotated[int, typer.Option(help="Rows of a batch.", min=2)] = 8_192,
+    width: Annotated[int, typer.Option(help="Width of the cut.", min=1)] = 128,
+    turns: Annotated[int, typer.Option(help="Repetitions; medians are shown.", min=1)] = 5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Milliseconds per batch of every defence beside the training step, and distance correlation against its definition."""
+    guarded(lambda: finish(defenses_benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json), as_json=as_json)
 
 
 @app.command()
@@ -141,7 +154,7 @@ def label_leakage(
     only: Annotated[
         str,
         typer.Option(
-            help="Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, claims; all if empty."
+            help="Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, choices, claims."
         ),
     ] = "",
     epochs: Annotated[int, typer.Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
@@ -171,6 +184,34 @@ def label_leakage(
             progress=watcher_of(Style.auto).progress,
         )
         finish_bench(found, leakage_page.page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+@app.command()
+def fedads(
+    data: Annotated[Path, typer.Option(help="FedAds' folder, the IJCAI-18 sample, or Kaggle's Criteo or Avazu file.")],
+    table: Annotated[int, typer.Option(help="Which of the paper's tables: 4 so far.", min=4, max=4)] = 4,
+    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 1,
+    swapped: Annotated[bool, typer.Option("--swapped", help="Give each party the other's columns.")] = False,
+    limit: Annotated[int | None, typer.Option(help="Read no more rows than this of each file.")] = None,
+    out: OutFolder = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """FedAds' Table 4: what DP, Marvell and MixPro do to a label inference attack, beside the paper's numbers."""
+
+    def work() -> None:
+        _prepare(out)
+        found = fedads_benchmark.run(
+            data=data,
+            seeds=range(1, seeds + 1),
+            epochs=epochs,
+            swapped=swapped,
+            limit=limit,
+            progress=watcher_of(Style.auto).progress,
+        )
+        finish_bench(found | {"number": table}, fedads_page.page_of(found, command=command()), out=out, as_json=as_json)
 
     guarded(work, as_json=as_json)
 

@@ -1,0 +1,146 @@
+"""Tables for the FedAds benchmark: who holds which columns, which rows are tests, and the encoding of both.
+
+Shapes: N training rows, T test rows.
+
+FedAds' own files (a folder with sample_train_aligned.csv and sample_test.csv, every cell written as ['value']), the IJCAI-18
+purchases that resemble them, or Kaggle's Criteo and Avazu files.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+
+from tallystick.benchmark.criteo import read_clicks, split_columns
+from tallystick.benchmark.leakage_loop import SplitData
+from tallystick.config.party import Encoding, FeatureColumns
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import FeatureShape
+from tallystick.errors import DataError
+
+TRAINING_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_test.csv"
+LABEL_PARTY_COLUMNS = 16  # FedAds' number; the rest is the feature party's
+IJCAI_NUMERIC = ("shop_review_positive_rate", "shop_score_service", "shop_score_delivery", "shop_score_description")
+IJCAI_TEST = "te_8k"
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdTable:
+    """Rows of both parties, a 0/1 label, and which rows are for tests."""
+
+    name: str
+    frame: pl.DataFrame
+    label: str
+    label_party: FeatureColumns
+    feature_party: FeatureColumns
+    test_N: pl.Series | None = None  # bool per row; None: a random tenth
+
+
+def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> AdTable:
+    """Read a data set and share its columns out as FedAds does: item, shop and user profile to the label party.
+
+    Args:
+        path: a folder with FedAds' two files, or one file of any of the formats.
+        limit: read no more rows than this of each file.
+        swapped: give each party the other's columns, so that the better ones cross the cut.
+
+    Raises DataError for a file that is absent or of another format.
+    """
+    if path.is_dir() and (path / TRAINING_FILE).exists():
+        table = _read_fedads(path, limit)
+    elif path.is_file() and "is_trade" in (head := _header(path)):
+        table = _read_ijcai(path, head, limit)
+    else:
+        table = _read_clicks(path, limit)
+    if swapped:
+        return AdTable(**{**table.__dict__, "label_party": table.feature_party, "feature_party": table.label_party})
+    return table
+
+
+def _header(path: Path) -> list[str]:
+    try:
+        return pl.read_csv(path, n_rows=0, quote_char=None).columns
+    except pl.exceptions.PolarsError:
+        return []
+
+
+def _read_fedads(folder: Path, limit: int | None) -> AdTable:
+    try:
+        parts = [pl.read_csv(folder / name, infer_schema=False, n_rows=limit) for name in (TRAINING_FILE, TEST_FILE)]
+        cells = pl.exclude("sample_id").str.strip_chars("[]' \"")
+        frames = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in parts]
+        frame = pl.concat(frames, how="vertical")
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{folder}: not FedAds' {TRAINING_FILE} and {TEST_FILE}: {error}") from None
+    label_party = tuple(name for name in frame.columns if name.startswith(("l_i_", "l_u_")))
+    feature_party = tuple(name for name in frame.columns if name.startswith("f_"))
+    if not (label_party and feature_party):
+        raise DataError(f"{folder}: {TRAINING_FILE} has no columns l_i_*, l_u_* and f_*; has {', '.join(frame.columns)}")
+    # l_c_fea stays out: the paper describes the label party's context as the time of the conversion, which is the label
+    return AdTable(
+        name="fedads",
+        frame=frame,
+        label="label",
+        label_party=FeatureColumns(categorical=label_party),
+        feature_party=FeatureColumns(categorical=feature_party),
+        test_N=pl.Series(np.arange(frame.height) >= frames[0].height),
+    )
+
+
+def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
+    try:
+        types = {name: pl.Float64 if name in IJCAI_NUMERIC else pl.String for name in columns} | {"is_trade": pl.Int64}
+        frame = pl.read_csv(path, schema_overrides=types, n_rows=limit)
+        test_N = frame.get_column("part") == IJCAI_TEST
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{path}: not the IJCAI-18 sample with is_trade and part: {error}") from None
+    features = [name for name in columns if name not in ("is_trade", "part")]
+    numeric = tuple(name for name in IJCAI_NUMERIC if name in columns)
+    user_side = tuple(name for name in features if name.startswith(("user_", "context_")))
+    return AdTable(
+        name="ijcai18",
+        frame=frame,
+        label="is_trade",
+        label_party=FeatureColumns(
+            numeric=numeric, categorical=tuple(name for name in features if name not in (*user_side, *numeric))
+        ),
+        feature_party=FeatureColumns(categorical=user_side),
+        test_N=test_N,
+    )
+
+
+def _read_clicks(path: Path, limit: int | None) -> AdTable:
+    clicks = read_clicks(path, limit=limit)
+    most = len(clicks.numeric[::2] + clicks.categorical[::2])
+    feature_party, label_party = split_columns(clicks, label_party=min(LABEL_PARTY_COLUMNS, most))
+    return AdTable(name=clicks.name, frame=clicks.frame, label=clicks.label, label_party=label_party, feature_party=feature_party)
+
+
+def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData, FeatureShape, FeatureShape]:
+    """Split and encode; gives the data, the feature party's shape and the label party's."""
+    rows = table.frame.height
+    if table.test_N is not None:
+        test = np.flatnonzero(table.test_N.to_numpy())
+    else:
+        test = np.sort(np.random.default_rng(seed).permutation(rows)[: rows // 10])
+    training = np.setdiff1d(np.arange(rows), test)
+    labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
+    if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
+        raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
+    encoding = Encoding(numeric="rank", min_count=min_count)
+    theirs, own = (
+        Encoder.fit(table.frame, columns, training, encoding=encoding) for columns in (table.feature_party, table.label_party)
+    )
+    encoded, own_encoded = theirs.encode(table.frame), own.encode(table.frame)
+    training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
+    data = SplitData(
+        training=encoded.rows(training_rows),
+        training_labels_N=labels_N[training_rows],
+        test=encoded.rows(test_rows),
+        test_labels_T=labels_N[test_rows],
+        own_training=own_encoded.rows(training_rows),
+        own_test=own_encoded.rows(test_rows),
+    )
+    return data, theirs.feature_shape, own.feature_shape

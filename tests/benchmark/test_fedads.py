@@ -1,0 +1,103 @@
+"""FedAds' Table 4 on small made-up data: formats, who holds what, and the attack against its definition."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from tallystick.benchmark import fedads, fedads_page
+from tallystick.benchmark.fedads_data import encode_ads, read_ads
+from tallystick.errors import DataError
+
+
+@pytest.fixture
+def criteo(tmp_path: Path, criteo_lines: Callable[[int], str]) -> Path:
+    path = tmp_path / "train.txt"
+    path.write_text(criteo_lines(600))
+    return path
+
+
+@pytest.fixture
+def fedads_folder(tmp_path: Path) -> Path:
+    """The published files' shape: every cell a list of one word in quotes."""
+    rng = np.random.default_rng(0)
+    names = [*(f"l_i_fea_{i}" for i in range(1, 11)), *(f"l_u_fea_{i}" for i in range(1, 7)), "l_c_fea", "f_u_fea_1", "f_c"]
+    for file, rows in (("sample_train_aligned.csv", 300), ("sample_test.csv", 80)):
+        label_N = rng.random(rows) < 0.3
+        frame = pl.DataFrame(
+            {"sample_id": [f"s{i}" for i in range(rows)], "label": [f"['{int(y)}']" for y in label_N]}
+            | {name: [f"['{v}']" for v in rng.integers(0, 5, rows) + 3 * (label_N if name == "f_c" else 0)] for name in names}
+        )
+        frame.write_csv(tmp_path / file)
+    return tmp_path
+
+
+def test_fedads_own_files_keep_their_test_rows_and_leave_the_time_of_conversion_out(fedads_folder: Path) -> None:
+    table = read_ads(fedads_folder)
+    assert table.label_party.categorical == (*(f"l_i_fea_{i}" for i in range(1, 11)), *(f"l_u_fea_{i}" for i in range(1, 7)))
+    assert table.feature_party.categorical == ("f_u_fea_1", "f_c")
+    assert set(table.frame.get_column("f_c")) <= {str(value) for value in range(8)}
+    data, theirs, own = encode_ads(table, seed=1, min_count=1)
+    assert (len(data.training), len(data.test)) == (300, 80)
+    assert (len(theirs.cardinalities), len(own.cardinalities)) == (2, 16)
+    raw = [pl.read_csv(fedads_folder / f"sample_{name}.csv") for name in ("train_aligned", "test")]
+    assert data.training_labels_N.tolist() == [float(cell == "['1']") for cell in raw[0].get_column("label")]
+    assert data.test_labels_T.tolist() == [float(cell == "['1']") for cell in raw[1].get_column("label")]
+
+
+def test_swapping_gives_each_party_the_others_columns(fedads_folder: Path, criteo: Path) -> None:
+    for path in (fedads_folder, criteo):
+        plain, swapped = read_ads(path), read_ads(path, swapped=True)
+        assert plain.label_party == swapped.feature_party
+        assert plain.feature_party == swapped.label_party
+
+
+def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
+    path = tmp_path / "ijcai.csv"
+    path.write_text(
+        "is_trade,item_id,shop_score_service,user_id,context_page_id,part\n"
+        "0,1,0.5,7,1,tr_2w\n1,2,0.6,8,2,tr_2w\n0,1,,7,1,te_8k\n1,2,0.9,8,1,te_8k\n"
+    )  # fmt: skip
+    table = read_ads(path)
+    assert table.feature_party.categorical == ("user_id", "context_page_id")
+    data, _, _ = encode_ads(table, seed=1, min_count=1)
+    assert data.test_labels_T.tolist() == [0.0, 1.0]
+
+
+def test_table_4_beside_the_paper(criteo: Path) -> None:
+    found = fedads.run(data=criteo, seeds=(1,), epochs=1, batch_size=64, limit=400)
+    assert json.loads(json.dumps(found))["benchmark"] == "fedads"
+    rows = {(row["fusion"], row["method"]): row for row in found["table"]}
+    assert len(rows) == 2 * len(fedads.methods())
+    assert rows["linear", "no defence"]["change_percent"] == 0
+    assert rows["linear", "Marvell, s = 8"]["paper_change_percent"] == -24.7
+    # one linear layer: gradients lie on one line, and the sign is the label
+    assert rows["linear", "no defence"]["attacks"]["direction-1"]["mean"] > 0.99
+    assert rows["linear", "MixPro"]["attacks"]["norm"]["mean"] > rows["linear", "Marvell, s = 8"]["attacks"]["norm"]["mean"]
+    for row in found["table"]:
+        before = rows[row["fusion"], "no defence"]["leak_auc"]["mean"]
+        assert row["change_percent"] == pytest.approx(100 * (row["leak_auc"]["mean"] / before - 1), abs=1e-6)
+    assert len(fedads_page.page_of(found, command="x").tables) == 2
+
+
+def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:
+    data, theirs, own = encode_ads(read_ads(criteo), seed=1, min_count=1)
+    network = fedads._network(data, theirs, own, (), fedads.Schedule(epochs=1, batch_size=64), 1)
+    list(network.epochs())
+    (step,) = fedads._all_rows(network)
+    assert torch.equal(step.rows_B, torch.arange(len(data.training)))
+    with torch.no_grad():
+        assert torch.equal(step.sent_BD, network.bottom(data.training))
+
+
+def test_unknown_data_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"neither Kaggle's Criteo"):
+        read_ads(path)
+    with pytest.raises(DataError, match="does not exist"):
+        read_ads(tmp_path / "absent.csv")
