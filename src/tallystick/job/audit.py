@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakageAttack, LeakVerdict, audit_leakage
+from tallystick.attacks.leakage.knowledge import FewLabels
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
 from tallystick.defenses.build import build
@@ -157,7 +158,11 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
     another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
     """
     label_N, own_N, run_id = load_labels(folder, contract)
-    attacks = [(name, row) for name, row in LEAKAGE_ATTACKS.items() if row.multiclass or contract.target.type == "binary"]
+    attacks = [
+        (name, replace(row, knows=FewLabels(count=hints)) if isinstance(row.knows, FewLabels) else row)
+        for name, row in LEAKAGE_ATTACKS.items()
+        if row.multiclass or contract.target.type == "binary"
+    ]
     found: list[shown.Attack] = []
     epochs: set[int] = set()
     rows = 0

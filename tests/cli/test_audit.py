@@ -1,0 +1,297 @@
+"""tallystick audit: of a recorded run, of a contract on one's own data, and what it says of what it cannot use."""
+
+import json
+import shutil
+
+import polars as pl
+import pytest
+import yaml
+from tiny import columns, contract_values, tables
+from typer.testing import CliRunner
+
+from tallystick.audit.trials import estimate, parse_sweep
+from tallystick.cli.main import app
+from tallystick.errors import ConfigError
+from tallystick.report.result import read_result
+from tallystick.simulate import simulate
+
+PARTIES = ("bank", "shop")
+
+
+def call(*arguments):
+    done = CliRunner().invoke(app, ["audit", *(str(argument) for argument in arguments)])
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return done
+
+
+def found(done):
+    assert done.exit_code == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+# --- a recorded run
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recorded")
+    contract = contract_values(PARTIES, audit=True, training__epochs=2)
+    simulate(contract, tables(PARTIES, rows=400), columns(PARTIES), folder=folder)
+    return folder
+
+
+@pytest.fixture
+def folders(recorded, tmp_path):
+    """A copy of both parties' run folders, to be damaged."""
+    shutil.copytree(recorded, tmp_path / "runs")
+    return {party: next((tmp_path / "runs" / party).glob("tiny-*")) for party in PARTIES}
+
+
+def test_a_recorded_run_is_attacked_again(folders):
+    before = read_result((folders["bank"] / "result.json").read_bytes())
+    values = found(call(folders["bank"], "--json", "--progress", "none"))
+    assert [attack["auc"] for attack in values["attacks"]] == [attack.auc for attack in before.sections.leakage.attacks]
+    after = found(call(folders["bank"], "--hints", 20, "--json", "--progress", "none"))
+    shown = read_result((folders["bank"] / "result.json").read_bytes())
+    assert [attack.auc for attack in shown.sections.leakage.attacks] == [attack["auc"] for attack in after["attacks"]]
+    assert "20 labels" in " ".join(attack["view"] for attack in after["attacks"])
+    assert "20 labels" in (folders["bank"] / "report.html").read_text()
+    people = call(folders["bank"], "--progress", "none")
+    assert "direction-1" in people.stdout
+
+
+def view(folders):
+    return sorted((folders["bank"] / "view" / "shop").iterdir())
+
+
+def empty_view(folders):
+    shutil.rmtree(folders["bank"] / "view" / "shop")
+
+
+def truncated_view(folders):
+    path = view(folders)[-1]
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def foreign_contract(folders):
+    path = folders["bank"] / "contract.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"seed": 99}))
+
+
+def truncated_labels(folders):
+    path = folders["bank"] / "view" / "labels.safetensors"
+    path.write_bytes(path.read_bytes()[:40])
+
+
+def no_contract(folders):
+    (folders["bank"] / "contract.json").unlink()
+
+
+def contract_of_nonsense(folders):
+    (folders["bank"] / "contract.json").write_text('{"name": 3}')
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (empty_view, "holds no recorded step; run the contract with `audit: true`"),
+        (truncated_view, "is cut short or not a recorded view"),
+        (foreign_contract, "labels.safetensors: is of contract"),
+        (truncated_labels, "is cut short or holds no labels"),
+        (no_contract, "is not a run folder (it holds no contract.json)"),
+        (contract_of_nonsense, "name = 3"),
+    ],
+)
+def test_a_folder_that_cannot_be_audited_is_named_and_left_as_it_is(folders, damage, says):
+    report = (folders["bank"] / "report.html").read_bytes()
+    damage(folders)
+    done = call(folders["bank"], "--json", "--progress", "none")
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert done.stderr.count("error: ") == 1
+    assert (folders["bank"] / "report.html").read_bytes() == report
+
+
+def test_a_view_of_another_run_of_the_same_contract_is_refused(folders, recorded, tmp_path):
+    contract = contract_values(PARTIES, audit=True, training__epochs=2)
+    simulate(contract, tables(PARTIES, rows=400), columns(PARTIES), folder=tmp_path / "other")
+    (other,) = (tmp_path / "other" / "bank").glob("tiny-*")
+    shutil.copy(view(folders)[0], other / "view" / "shop" / view(folders)[0].name)
+    done = call(other, "--progress", "none")
+    assert done.exit_code == 2
+    assert "is of contract" in done.stderr
+    assert ", run " in done.stderr
+
+
+def test_a_feature_partys_folder_holds_no_labels(folders):
+    done = call(folders["shop"])
+    assert done.exit_code == 2
+    assert "only the label party's folder" in done.stderr
+
+
+def test_options_of_a_contract_do_not_go_with_a_folder(folders):
+    done = call(folders["bank"], "--seeds", 2, "--sweep", "marvell=1")
+    assert done.exit_code == 2
+    assert "--sweep, --seeds: goes with a contract" in done.stderr
+
+
+# --- a contract, on one's own data
+
+
+@pytest.fixture
+def home(tmp_path):
+    """The label party's files; its table has a column that tells much, to be given away."""
+    frame = tables(PARTIES, rows=900)["bank"]
+    frame = frame.with_columns(told=pl.col("y") + pl.Series(range(frame.height)) % 7 / 4)
+    frame.write_parquet(tmp_path / "table.parquet")
+    contract = contract_values(PARTIES, training__batch_size=128, model__hidden=[8, 8], model__cut_after=1)
+    party = {
+        "party": "bank",
+        "table": {"path": "table.parquet"},
+        "keys": {"id": "id"},
+        "label": "y",
+        "features": {"numeric": ["x", "told", "noise"], "categorical": ["kind"]},
+        "threads": 1,
+    }
+    (tmp_path / "contract.yaml").write_text(yaml.safe_dump(contract))
+    (tmp_path / "party.yaml").write_text(yaml.safe_dump(party))
+    return tmp_path
+
+
+def rehearse(home, *arguments):
+    return call(home / "contract.yaml", "--party", home / "party.yaml", "--progress", "none", *arguments)
+
+
+def change(path, **values):
+    path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
+
+
+def test_a_sweep_sets_utility_beside_leakage(home):
+    sweep = ("--sweep", "marvell=4", "--sweep", "label-dp=0.5", "--sweep", "cut-after=2")
+    values = found(rehearse(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
+    trials = {(trial["defense"], trial["strength"]): trial for trial in values["sweep"]["trials"]}
+    assert list(trials) == [("none", ""), ("marvell", "4"), ("label-dp", "0.5"), ("cut-after", "2")]
+    assert {trial["seeds"] for trial in trials.values()} == {2}
+    for trial in trials.values():
+        assert trial["utility"]["low"] <= trial["utility"]["mean"] <= trial["utility"]["high"]
+
+    def leak(defense, attack):
+        return next(found["auc"]["mean"] for found in trials[defense]["leaks"] if found["attack"] == attack)
+
+    # Balanced labels, so a direction is needed; noise and flips cover it.
+    assert leak(("none", ""), "direction-5") > 0.95
+    assert leak(("marvell", "4"), "direction-5") < 0.75
+    assert leak(("label-dp", "0.5"), "direction-5") < 0.8
+    assert trials[("label-dp", "0.5")]["guarantee"].startswith("0.5-label-DP")
+    assert trials[("cut-after", "2")]["guarantee"] == "no formal guarantee"
+    assert values["sweep"]["own_only"]["mean"] < trials[("none", "")]["utility"]["mean"]
+    # What is left behind: one folder with a whole page and its numbers; no ledger, no view.
+    (folder,) = (home / "runs").iterdir()
+    assert sorted(path.name for path in folder.iterdir()) == ["report.html", "result.json"]
+    assert {path.name for path in home.iterdir()} == {"contract.yaml", "party.yaml", "table.parquet", "runs"}
+    page = (folder / "report.html").read_text()
+    assert "What would a defence cost?" in page
+    assert "play shop&#39;s (told, kind)" in page
+    assert "Metrics stay with the label party" not in page
+    assert read_result((folder / "result.json").read_bytes()).to_dict()["sections"]["sweep"] == values["sweep"]
+
+
+def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
+    change(home / "contract.yaml", defense=[{"method": "mixpro"}, {"method": "marvell", "power": 2.0}])
+    values = found(rehearse(home, "--share", "0.5", "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1", "--json"))
+    trials = values["sweep"]["trials"]
+    assert [(trial["defense"], trial["strength"]) for trial in trials] == [
+        ("none", ""),
+        ("the contract's", "mixpro + marvell"),
+        ("isotropic", "1"),
+    ]
+    for trial in trials:
+        assert trial["utility"]["low"] < trial["utility"]["high"]
+        assert all(leak["auc"]["low"] <= leak["auc"]["high"] for leak in trial["leaks"])
+    people = rehearse(home, "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1")
+    assert people.exit_code == 0
+    assert "bank alone" in people.stdout
+
+
+def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):
+    values = found(rehearse(home, "--seeds", 5, "--rows", 300, "--minutes", 0.0001, "--sweep", "marvell=1", "--json"))
+    assert [trial["seeds"] for trial in values["sweep"]["trials"]] == [1, 1]
+    assert values["notes"] == ["Stopped after 0.0001 minutes: some defences were tried with 1 of 5 seeds."]
+
+
+def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
+    contract = yaml.safe_load((home / "contract.yaml").read_text())
+    change(
+        home / "contract.yaml",
+        alignment=contract["alignment"] | {"method": "union"},
+        model=contract["model"] | {"bottoms": {"shop": "of_the_partner:Bottom"}},
+    )
+    values = found(rehearse(home, "--seeds", 1, "--rows", 300, "--sweep", "marvell=1", "--json"))
+    assert "union was tried as an intersection" in values["sweep"]["summary"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--split", "told,colour"), "--split colour: is not a feature column of this party"),
+        (("--split", ","), "--split: names no column"),
+        (("--split", "told", "--share", "0.5"), "--split, --share: give one of the two"),
+        (("--share", "1"), "--share 1: must be above 0 and below 1"),
+        (("--rows", "0"), "--rows 0: must be at least 1"),
+        (("--seeds", "0"), "--seeds 0: must be at least 1"),
+        (("--minutes", "0"), "--minutes 0: must be above 0"),
+        (("--sweep", "marvell"), "--sweep marvell: must be METHOD=STRENGTH"),
+        (("--sweep", "marvel=1"), "--sweep marvel=1: marvel is no defence; did you mean marvell?"),
+        (("--sweep", "marvell=one"), "a strength is not a number"),
+        (("--sweep", "marvell=-1"), "--sweep marvell=-1: defense.0"),
+        (("--sweep", "label-dp=inf"), "--sweep label-dp=inf: defense.0"),
+        (("--sweep", "mixpro=1"), "--sweep mixpro=1: defense.0"),
+        (("--sweep", "cut-after=9"), "--sweep cut-after=9: model.cut_after = 9: must be at most 2"),
+        (("--sweep", "cut-after=1.5"), "--sweep cut-after=1.5: model.cut_after"),
+        (("--sweep", "label-dp-prior=1"), "--sweep label-dp-prior=1: defense.0.method = label-dp-prior: is for multiclass"),
+    ],
+)
+def test_what_cannot_be_tried_is_said_before_anything_runs(home, arguments, says):
+    done = rehearse(home, *arguments, "--json")
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert not (home / "runs").exists()
+
+
+def test_regression_and_feature_parties_are_refused(home):
+    change(home / "contract.yaml", target={"type": "regression"})
+    assert "there are none to audit here" in rehearse(home).stderr
+    change(home / "contract.yaml", target={"type": "binary"})
+    change(home / "party.yaml", party="shop", label=None)
+    done = rehearse(home)
+    assert done.exit_code == 2
+    assert "only the label party can try a contract by itself" in done.stderr
+    assert "--party is missing" in call(home / "contract.yaml").stderr
+    assert call(home / "nothing.yaml", "--party", home / "party.yaml").exit_code == 2
+
+
+def test_a_trial_that_fails_is_noted_and_the_others_stay(home):
+    contract = yaml.safe_load((home / "contract.yaml").read_text())
+    change(home / "contract.yaml", training=contract["training"] | {"optimizer": "sgd", "learning_rate": 0.1})
+    values = found(rehearse(home, "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1,1e36", "--json"))
+    assert [trial["strength"] for trial in values["sweep"]["trials"]] == ["", "1"]
+    (note,) = values["notes"]
+    assert note.startswith("isotropic 1e+36, seed 1: ")
+
+
+def test_estimates_are_those_of_a_t_test():
+    from scipy import stats
+
+    values = [0.71, 0.74, 0.70, 0.69]
+    whole = estimate([(value, 0.0, 1.0) for value in values])
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
+    assert (whole.low, whole.high) == pytest.approx((expected.low, expected.high))
+    assert estimate([(0.7, 0.6, 0.8)]).low == 0.6
+    assert estimate([(0.9, 0.9, 0.9), (0.6, 0.6, 0.6)]).high == 1.0
+
+
+def test_a_sweep_is_read():
+    assert parse_sweep("distance-correlation=1e-3, 0.01") == ("distance-correlation", (0.001, 0.01))
+    with pytest.raises(ConfigError):
+        parse_sweep("=1")

@@ -1,0 +1,47 @@
+"""A defended and audited job as processes: killed in training and resumed, it is the same run, charged once."""
+
+import json
+
+import polars as pl
+from tiny import columns, contract_values
+
+from tallystick.job import defense
+from tallystick.privacy.ledger import Ledger
+from tallystick.simulate import simulate
+
+PARTIES = ("bank", "shop")
+CHANGES = {
+    "audit": True,
+    "defense": [{"method": "label-dp", "epsilon": 2.0}, {"method": "marvell", "power": 4.0}],
+    "training__epochs": 3,
+    "training__batch_size": 16,
+    "training__checkpoint_every": 20,
+    "network": {"heartbeat_s": 0.3, "deadline_s": 8.0, "wait_s": 40.0},
+}
+
+
+def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
+    job = lay_out_job(PARTIES, rows=900, **CHANGES)
+    running = job.start_all()
+    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 30)
+    running["bank"].kill()
+    assert running["shop"].end() == 3
+    (folder,) = job.runs("bank")
+    noted = json.loads((folder / "defense.json").read_text())
+    again = job.run_all("run", "--resume")
+    assert json.loads((folder / "defense.json").read_text()) == noted
+
+    (entry,) = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
+    assert entry.event.epsilon == 2.0
+    assert again["bank"].found["spent_epsilon"] == 2.0
+    attacks = {attack["name"] for attack in again["bank"].found["leakage"]["attacks"]}
+    assert {"norm", "direction-1", "spectral-embedding"} <= attacks
+    assert "leakage" not in again["shop"].found
+
+    # The same secret in one process, undisturbed: the same labels flipped, the same noise, the same weights.
+    monkeypatch.setattr(defense.secrets, "token_bytes", lambda count: bytes.fromhex(noted["secret"])[:count])
+    frames = {party: pl.read_parquet(job.home(party) / "table.parquet") for party in PARTIES}
+    simulate(contract_values(PARTIES, **CHANGES), frames, columns(PARTIES), folder=tmp_path / "simulated")
+    for party in PARTIES:
+        (model,) = (tmp_path / "simulated" / party).glob("*/model.safetensors")
+        assert model.read_bytes() == job.models(party)[-1]
