@@ -10,8 +10,9 @@ import pytest
 
 from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
+from tallystick.report.charts import sweep_plots
 from tallystick.report.formats import duration, number, size
-from tallystick.report.result import Attack, Epoch, Learnt, Party, Training
+from tallystick.report.result import Attack, Epoch, Learnt, Party, Sweep, Training
 from tallystick.report.words import headline
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -53,13 +54,14 @@ def words(page: str) -> str:
     return re.sub(r"\s+", " ", " ".join(Page(page).text))
 
 
-@pytest.fixture(params=["binary", "multiclass", "regression", "feature party", "audited", "bare"])
-def shown(request, make, make_audited) -> Result:
+@pytest.fixture(params=["binary", "multiclass", "regression", "feature party", "audited", "sweep", "bare"])
+def shown(request, make, make_audited, make_sweep) -> Result:
     bare = Result(
         run_id="r", party=None, parties=[Party(name="a", role="label")], contract=make().contract, started="soon", seconds=0.0
     )
     return {
         "audited": make_audited,
+        "sweep": make_sweep,
         "feature party": lambda: make(party="weather"),
         "bare": lambda: bare,
     }.get(request.param, lambda: make(request.param))()
@@ -172,6 +174,8 @@ def test_audits_and_budget_are_shown_when_present(make, make_audited) -> None:
         assert section not in plain
         assert section in audited
     assert "25.6 %" in audited
+    assert "41.2 %" in audited
+    assert "a guess: 0.521" in audited
     assert "no formal guarantee" in plain
 
 
@@ -195,6 +199,33 @@ def test_attacks_outside_the_scale_stay_on_it(make_audited) -> None:
     audit = msgspec.structs.replace(result.sections.leakage, attacks=[Attack(name="a", view="v", auc=0.4, low=0.3, high=1.2)])
     page = to_html(msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=audit)))
     assert not re.search(r'(?:width|x)="-', page)
+
+
+def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
+    result = make_sweep()
+    page = to_html(result)
+    text = words(page)
+    assert "What weather could learn of carrier's labels" in text
+    assert "Metrics stay with the label party" not in text
+    gradients, embeddings = sweep_plots(result.sections.sweep)
+    # Left is less leakage, up is a better model; a picture's y grows downward.
+    none, one, sixteen = gradients.spots
+    assert none.x > one.x > sixteen.x
+    assert none.y < one.y < sixteen.y < gradients.floor
+    assert none.left < none.x < none.right
+    assert none.top < none.y < none.bottom
+    assert [series.name for series in gradients.series] == ["none", "marvell"]
+    assert len(gradients.series[1].points) == 2
+    # The upper bound is no attacker's: it does not count as the strongest attack.
+    assert embeddings.spots[0].x == embeddings.x.at(0.71)
+    assert text.count("an upper bound") == 3
+    assert sweep_plots(Sweep()) == []
+
+
+def test_a_sweep_without_trials_renders(make_sweep) -> None:
+    result = make_sweep()
+    empty = msgspec.structs.replace(result.sections, sweep=Sweep(summary="Nothing was tried."), leakage=None)
+    assert "Nothing was tried." in words(to_html(msgspec.structs.replace(result, sections=empty)))
 
 
 def test_same_contract_same_stick(make) -> None:
