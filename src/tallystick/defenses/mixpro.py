@@ -11,6 +11,9 @@ from tallystick.defenses.checks import check_between, check_gradients, check_pos
 from tallystick.defenses.defense import Guarantee
 from tallystick.defenses.noise import Randomness, standard_normal, uniform
 
+LOST = 1e-6
+"""A row with less than this share of its norm across the mean is antiparallel to it."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class MixPro:
@@ -59,30 +62,29 @@ class MixPro:
     def _mixed(self, grad_BD: Tensor, generator: Randomness) -> Tensor:
         rows = len(grad_BD)
         weight = torch.from_numpy(betaincinv(self.alpha, self.alpha, uniform(rows, generator).numpy()))
-        weight_B = torch.maximum(weight, 1 - weight).to(grad_BD.device)[:, None]
+        other_B = torch.minimum(weight, 1 - weight).to(grad_BD.device)[:, None]
         # A shift of 1 to B - 1: any row but the own.
         shift_B = (uniform(rows, generator) * (rows - 1)).long().clamp_max_(rows - 2) + 1
         partner_B = ((torch.arange(rows) + shift_B) % rows).to(grad_BD.device)
-        return weight_B * grad_BD + (1 - weight_B) * grad_BD[partner_B]
+        return torch.lerp(grad_BD, grad_BD.index_select(0, partner_B), other_B)
 
     def _turned(self, mixed_BD: Tensor, mean_D: Tensor, generator: Randomness) -> Tensor:
         along_B = mixed_BD @ mean_D
-        across_BD = mixed_BD - along_B[:, None] * mean_D
-        across_BD = across_BD - (across_BD @ mean_D)[:, None] * mean_D  # twice is exact where the first left little
-        norm_B, across_B = mixed_BD.norm(dim=1), across_BD.norm(dim=1)
+        norm_B = mixed_BD.norm(dim=1)
+        across_BD = torch.addr(mixed_BD, along_B, mean_D, alpha=-1)
+        across_B = across_BD.norm(dim=1)
         turn_B = along_B < self.goal * norm_B
-        lost_B = turn_B & (across_B <= 1e-9 * norm_B)
-        if mixed_BD.shape[1] > 1 and bool(lost_B.any()):
-            random_BD = standard_normal(int(lost_B.sum()), mixed_BD.shape[1], generator, like=mixed_BD)
-            random_BD -= (random_BD @ mean_D)[:, None] * mean_D
-            across_BD[lost_B] = random_BD
-            across_B[lost_B] = random_BD.norm(dim=1)
+        lost_B = turn_B & (across_B <= LOST * norm_B)
         sine = math.sqrt(1 - self.goal**2)
-        unit_BD = across_BD / across_B.clamp_min(torch.finfo(across_B.dtype).tiny)[:, None]
         # Equation 11 keeps what lies across the mean; its norm is |across| / sine, which is below |mixed| only beyond -goal.
         length_B = torch.maximum(torch.where(lost_B, 0.0, across_B / sine), norm_B)
-        turned_BD = length_B[:, None] * (self.goal * mean_D + sine * unit_BD)
-        return torch.where(turn_B[:, None], turned_BD, mixed_BD)
+        if bool(lost_B.any()):
+            random_BD = standard_normal(int(lost_B.sum()), mixed_BD.shape[1], generator, like=mixed_BD)
+            across_BD[lost_B] = torch.addr(random_BD, random_BD @ mean_D, mean_D, alpha=-1)
+            across_B[lost_B] = across_BD[lost_B].norm(dim=1)
+        # With one coordinate nothing lies across, and a turned row is all along the mean.
+        stretch_B = torch.where(turn_B, torch.where(across_B > 0, length_B * sine / across_B, 0.0), 1.0)
+        return across_BD.mul_(stretch_B[:, None]).addr_(torch.where(turn_B, length_B * self.goal, along_B), mean_D)
 
     def guarantee(self) -> Guarantee:
         """Say that there is none."""
