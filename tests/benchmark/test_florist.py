@@ -2,18 +2,21 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.benchmark import florist
+from tallystick.benchmark import florist, florist_page
 from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
 from tallystick.benchmark.florist_runs import Job, Membership, Setting, Trained
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.report.bench import Spread, benchmark_html
 
 SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 
@@ -113,3 +116,46 @@ def test_unusable_arguments_are_refused(file: Path) -> None:
         florist.run(data=file, ratios=(1.0,))
     with pytest.raises(ConfigError, match="unknown strategies best"):
         florist.run(data=file, strategies=["best"])
+
+
+def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "setting": SMALL}
+    how |= {"sides": ("labels",), "strategies": ["majority", "majority-te", "random-pos"]}
+
+    def cut(what: str, done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        florist.run(**how, log=log, progress=cut)
+    done = len(log.read_text().splitlines()) - 1
+    assert done == 3
+    made: list[str] = []
+    resumed = florist.run(**how, log=log, resume=True, progress=lambda what, *_: made.append(what))
+    whole = florist.run(**how)
+    for found in (resumed, whole):
+        for each in found["runs"]:
+            each.pop("seconds")
+        found.pop("seconds")
+    assert resumed == whole
+    assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole["runs"])
+    with pytest.raises(ConfigError, match="epochs differ"):
+        florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, log=log, resume=True)
+
+
+def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:
+    wanted = ["majority", "sampling", "florist-vanilla", "random-pred:k=2"]
+    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
+    page = florist_page.page_of(found, command="tallystick bench florist")
+    tables = {table.name: table for table in page.tables}
+    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in found["summaries"]}
+    attack = by_key["labels", "majority", 0.5]["attacks"]["feature party/spectral"]["auc"]
+    assert tables["Table 1"].rows[0][:2] == ["majority", 0.5761]
+    assert tables["Table 1"].rows[0][2] == Spread(value=attack["mean"], low=attack["low"], high=attack["high"])
+    assert [row[0] for row in tables["Table 3"].rows] == ["0.25", "0.5"]
+    assert {curve.name.split(":")[0] for curve in page.curves} == {f"Figure 2{letter}" for letter in "abcdef"}
+    line = next(series for series in page.curves[0].series if series.name == "majority")
+    assert list(line.xs) == [0.25, 0.5]
+    assert list(line.ys) == [by_key["labels", "majority", ratio]["auc"]["mean"] for ratio in (0.25, 0.5)]
+    assert "2 seeds" in benchmark_html(page)

@@ -11,7 +11,9 @@ import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
 from tiny import within
+from typer.testing import CliRunner
 
+from tallystick.cli.main import app
 from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, peers_of, run_private_auc
 from tallystick.demo.processes import Parties
 from tallystick.errors import ConfigError, TallystickError
@@ -41,7 +43,7 @@ def test_the_private_auc_is_close_to_the_exact_one_and_every_ledger_says_what_wa
     assert not list(tmp_path.glob(f"*/{SERVER}/{SCORES}"))
 
 
-@pytest.mark.parametrize(("clients", "epsilon"), [(1, 1.0), (17, 1.0), (3, 0.0), (3, float("nan"))])
+@pytest.mark.parametrize(("clients", "epsilon"), [(1, 1.0), (13, 1.0), (3, 0.0), (3, float("nan"))])
 def test_unusable_settings_are_refused_before_anything_is_written(tmp_path, clients, epsilon):
     with pytest.raises(ConfigError):
         run_private_auc(tmp_path, clients=clients, epsilon=epsilon)
@@ -84,7 +86,7 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
         os.kill(parties.pids["client-3"], signal.SIGKILL)
         killed = time.monotonic()
         waiting.join(60)
-        assert time.monotonic() - killed < limits.deadline_s + 10
+        assert time.monotonic() - killed < limits.deadline_s + 30  # the rest is a busy machine's
         before_the_answer.close()
     (error,) = caught
     text = str(error)
@@ -103,3 +105,9 @@ def _has_cap(path):
         return sqlite3.connect(path, timeout=10).execute("SELECT count(*) FROM caps").fetchone()[0] == 1
     except sqlite3.OperationalError:
         return False  # the file is there, its tables are not yet
+
+
+def test_the_command_refuses_a_single_client(tmp_path):
+    done = CliRunner().invoke(app, ["demo", "--private-auc", "--clients", "1", "--folder", str(tmp_path), "--json"])
+    assert done.exit_code == 2
+    assert "--clients 1: must be 2 to 12" in done.stderr

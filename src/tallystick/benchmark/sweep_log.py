@@ -29,8 +29,8 @@ class SweepLog:
             return
         if not resume:
             raise ConfigError(f"{path} holds the runs of an earlier sweep; go on with it by --resume, or choose another --out")
-        lines = self._whole_lines()
-        if lines and lines[0] != json.loads(json.dumps(setting)):
+        lines, setting = self._whole_lines(), json.loads(json.dumps(setting))
+        if lines and lines[0] != setting:
             differing = sorted(key for key in {*lines[0], *setting} if lines[0].get(key) != setting.get(key))
             raise ConfigError(f"{path} is of another sweep: {', '.join(differing)} differ; choose another --out")
         if not lines:

@@ -27,7 +27,7 @@ from tallystick.privacy.noise import SecureNoise
 
 SERVER, DATASET = "server", "flights"
 SCORES, LEDGER = "scores.parquet", "ledger.sqlite"
-MOST_CLIENTS = 16  # there are as many carriers
+MOST_CLIENTS = 12  # a server takes 16 streams at once, and a client that redials holds two
 HISTORY_MONTHS = 6
 PRIOR_FLIGHTS = 50.0  # of the hour's average, where a carrier has few flights at it
 LIMITS = Limits(heartbeat_s=1.0, deadline_s=5.0)
@@ -46,7 +46,7 @@ def run_private_auc(
 
     Args:
         folder: the run folder goes here; each party has its own home in it.
-        clients: 2 to 16.
+        clients: 2 to 12.
         epsilon: of each label holder's guarantee.
         on_start: called with the process ids.
 
