@@ -132,6 +132,9 @@ def test_every_part_knows_its_scenarios() -> None:
     assert {name for panels in paper.FIGURES.values() for panel in panels.values() for name in panel.scenarios} <= set(every)
     assert every[paper.dcor(0.03)].defense[0].model_dump()["form"] == "log"
     assert every[paper.dcor(0.03, small=True)].network.above == 0
+    assert every["dcor 0.05, warm-up"].defense[0].model_dump()["warm_up"] == 2.0
+    assert every["plain dcor 0.3, batch 8192"].schedule == Schedule()
+    assert every["plain dcor 0.3"].schedule is None
 
 
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:

@@ -14,8 +14,14 @@ from tallystick.config.defense import DistanceCorrelation, LabelDP, Marvell
 
 NORMALISED = ", normalised"
 LARGE_BATCH = 8192
-PLAIN, LOG, LOG_NORMALISED = "plain dcor {}", "dcor {}", "dcor {}" + NORMALISED
-WEIGHTS = {PLAIN: (0.03, 0.1, 0.3, 1.0, 3.0), LOG: (0.002, 0.005, 0.01), LOG_NORMALISED: (0.0005, 0.002, 0.005, 0.02)}
+PLAIN, LOG, LOG_WARM, LOG_NORMALISED = "plain dcor {}", "dcor {}", "dcor {}, warm-up", "dcor {}" + NORMALISED
+WARM_UP = 2.0  # epochs over which the weight rises
+WEIGHTS = {
+    PLAIN: (0.03, 0.1, 0.3, 1.0, 3.0),
+    LOG: (0.002, 0.005, 0.01),
+    LOG_WARM: (0.01, 0.05),
+    LOG_NORMALISED: (0.0005, 0.002, 0.005, 0.02),
+}
 LARGE_WEIGHTS = {PLAIN: (0.1, 0.3, 1.0, 3.0), LOG: (0.002, 0.01), LOG_NORMALISED: (0.002, 0.005, 0.02)}
 LAYERS = 7  # hidden ones, of both parties
 DEPTHS = (1, 2, 3, 4, 5, 6)
@@ -60,11 +66,20 @@ def _frontier(large: Schedule) -> Iterator[Scenario]:
             for weight in weights:
                 yield Scenario(
                     name=point(form, weight, at),
-                    defense=(_dcor(weight, form="plain" if form == PLAIN else "log"),) if weight else (),
+                    defense=(_of_form(form, weight),) if weight else (),
                     network=Network(normalised=form == LOG_NORMALISED),
                     schedule=large if at else None,
                     by_layer=not at,
                 )
+
+
+def _of_form(form: str, weight: float) -> DistanceCorrelation:
+    return DistanceCorrelation(
+        method="distance-correlation",
+        weight=weight,
+        form="plain" if form == PLAIN else "log",
+        warm_up=WARM_UP if form == LOG_WARM else 0.0,
+    )
 
 
 def _depths() -> Iterator[Scenario]:
@@ -90,8 +105,8 @@ def _label_dp(epsilon: float) -> LabelDP:
     return LabelDP(method="label-dp", epsilon=epsilon)
 
 
-def _dcor(weight: float, form: str = "log") -> DistanceCorrelation:
-    return DistanceCorrelation.model_validate({"method": "distance-correlation", "weight": weight, "form": form})
+def _dcor(weight: float) -> DistanceCorrelation:
+    return _of_form(LOG, weight)
 
 
 def frontier_curves() -> dict[str, dict[str, tuple[float, ...]]]:
