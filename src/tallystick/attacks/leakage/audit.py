@@ -67,6 +67,9 @@ LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
             multiclass=False,
         ),
         "completion": LeakageAttack(attack=ModelCompletion(), reads="cut_embedding", knows=FewLabels()),
+        "completion-gradient": LeakageAttack(
+            attack=ModelCompletion(target="cut_gradient"), reads="cut_gradient", knows=FewLabels()
+        ),
         "probe": LeakageAttack(attack=Probe(), reads="cut_embedding", knows=ShareOfLabels(), upper_bound=True),
         "probe-network": LeakageAttack(attack=Probe(hidden=64), reads="cut_embedding", knows=ShareOfLabels(), upper_bound=True),
         "probe-gradient": LeakageAttack(

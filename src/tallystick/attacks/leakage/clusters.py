@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from tallystick.attacks.leakage.seen import last_sightings, matrices, per_step, whole_run
+from tallystick.attacks.leakage.seen import matrices, per_step, sightings, whole_run
 from tallystick.attacks.matrix import k_means
 from tallystick.attacks.view import Received, Scores, View
 
@@ -25,7 +25,7 @@ class ClusterAttack:
 
     Args:
         target: what is read: own cut embeddings, or cut gradients.
-        scope: "run" clusters every row's last sighting at once, as FedAds does; "batch" clusters each batch by itself.
+        scope: "run" clusters all rows at once, as FedAds does; "batch" clusters each batch by itself.
     """
 
     target: Received
@@ -35,7 +35,7 @@ class ClusterAttack:
         """Score rows 0 or 1, or one column per cluster; ``generator`` draws starts. Equal rows share a cluster: a guess."""
         named = view.classes == 2
         if self.scope == "run":
-            rows, x_ND = last_sightings(view, self.target)
+            rows, x_ND = sightings(view, self.target)
             return whole_run(view, rows, _assign(x_ND, view.classes, generator), named=named)
         values = [_assign(x_BD, view.classes, generator) for x_BD in matrices(view, self.target)]
         return per_step(view, values, named=named)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from tallystick.attacks.leakage.linear import fit_linear
-from tallystick.attacks.leakage.seen import known_rows, last_sightings, whole_run
+from tallystick.attacks.leakage.seen import known_rows, sightings, whole_run
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
@@ -16,7 +16,7 @@ from tallystick.errors import ConfigError
 
 @dataclass(frozen=True, kw_only=True)
 class ModelCompletion:
-    """Put a logistic head on the cut embeddings, fit it to the few rows whose label is known, and score all others.
+    """Put a logistic head on the cut embeddings (or gradients), fit it to the few rows of known label, and score all others.
 
     Fu et al. 2022 (label inference attacks against vertical federated learning), section 4, with a linear head in place of
     MixMatch. Unlabelled rows still help: embeddings are centred and divided by one scale for all columns, so that the strong
@@ -24,7 +24,7 @@ class ModelCompletion:
     was tried and told no more. Does not fine-tune the bottom model on raw features: an attacker who did that might gain.
 
     Args:
-        target: what is read; each row's last sighting.
+        target: what is read: each row's last cut embedding, or its mean cut gradient.
         penalty: on squared weights, greater than 0.
     """
 
@@ -37,7 +37,7 @@ class ModelCompletion:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
-        rows, x_ND = last_sightings(view, self.target)
+        rows, x_ND = sightings(view, self.target)
         x_ND = rescaled(x_ND)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0

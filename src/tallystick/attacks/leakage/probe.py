@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from tallystick.attacks.leakage.linear import fit_linear, log_odds, standardised
-from tallystick.attacks.leakage.seen import known_rows, last_sightings, whole_run
+from tallystick.attacks.leakage.seen import known_rows, sightings, whole_run
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
@@ -19,11 +19,11 @@ from tallystick.errors import ConfigError
 class Probe:
     """Train a classifier on the rows whose label is known, and score all others: how much of the label is there at all?
 
-    An upper bound on what is read off one sighting per row, as tight as the classifier is good: it needs labels that no attacker
-    has. What it finds in embeddings is partly the features' own power to predict the label, which is there without any training.
+    An upper bound on what is read off that one vector per row, as tight as the classifier is good: it needs labels that no
+    attacker has. What it finds in embeddings is partly the features' own power to predict the label, there without any training.
 
     Args:
-        target: what is read; each row's last sighting.
+        target: what is read: each row's last cut embedding, or its mean cut gradient.
         hidden: width of one hidden layer; 0 for a logistic head.
         penalty: on squared weights of the logistic head, weight decay of the network; greater than 0.
         steps: Adam steps of the network, at least 1.
@@ -47,7 +47,7 @@ class Probe:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score rows of unknown label by their log odds; ``generator`` draws weights and minibatches."""
-        rows, x_ND = last_sightings(view, self.target)
+        rows, x_ND = sightings(view, self.target)
         x_ND = standardised(x_ND)
         label_N = known_rows(view)[rows]
         told = torch.nonzero(label_N >= 0).squeeze(1)
