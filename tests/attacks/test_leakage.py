@@ -274,6 +274,9 @@ def test_views_of_another_kind_and_wrong_shape_are_errors() -> None:
         verdict_of("probe", narrow, TRUTH)
     with pytest.raises(DataError, match="known_labels has 1 entries for 10 steps"):
         replace(view, known_labels=(torch.zeros(1),))
+    for rows_B in (torch.zeros(0).long(), torch.tensor([0, -1])):
+        with pytest.raises(DataError, match="step 1 of the view"):
+            replace(view, steps=(view.steps[0], replace(view.steps[1], rows_B=rows_B)))
     with pytest.raises(DataError, match="no step of epoch 7"):
         view.epoch(7)
 

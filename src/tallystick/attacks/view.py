@@ -64,6 +64,9 @@ class View:
     def __post_init__(self) -> None:
         if not self.steps:
             raise DataError("attack: the view holds no step; record at least one step of the run")
+        for index, step in enumerate(self.steps):
+            if not len(step.rows_B) or int(step.rows_B.min()) < 0:
+                raise DataError(f"attack: step {index} of the view (epoch {step.epoch}) names no row, or one below 0")
         for name, told in (("known_labels", self.known_labels), ("clean_hints", self.clean_hints)):
             if told is not None and len(told) != len(self.steps):
                 raise DataError(f"attack: {name} has {len(told)} entries for {len(self.steps)} steps; give one per step")
