@@ -17,7 +17,7 @@ from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_cli
 from tallystick.benchmark.florist import spread
 from tallystick.benchmark.leakage_loop import Schedule
 from tallystick.benchmark.leakage_runs import Scenario, balanced, run_scenario
-from tallystick.benchmark.leakage_scenarios import LARGE_BATCH, NORMALISED, depth, frontier_curves, parts, point, scenarios
+from tallystick.benchmark.leakage_scenarios import LARGE_BATCH, NORMALISED, PLAIN, depth, frontier_curves, parts, point, scenarios
 from tallystick.benchmark.sweep_log import SweepLog
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
@@ -168,8 +168,13 @@ def last(runs: Sequence[Run], metric: str, *, epoch: int = -1) -> dict[str, floa
     if metric == "test_auc":
         return spread([each["epochs"][epoch]["test_auc"] for each in runs])
     if epoch == -1:
-        return spread([each["attacks"][metric]["folded"] for each in runs]) if metric in runs[0]["attacks"] else None
+        return spread([each["attacks"][metric]["folded"] for each in runs]) if metric in _attacks(runs) else None
     return spread([each["epochs"][epoch]["leaks"][metric] for each in runs])
+
+
+def _attacks(runs: Sequence[Run]) -> list[str]:
+    """Attacks that every seed's run has: one that found no batch to judge in some seed is left out."""
+    return [attack for attack in runs[0]["attacks"] if all(attack in each["attacks"] for each in runs)]
 
 
 def _summary(name: str, runs: Sequence[Run]) -> dict[str, Any]:
@@ -178,7 +183,7 @@ def _summary(name: str, runs: Sequence[Run]) -> dict[str, Any]:
         "test_auc": last(runs, "test_auc"),
         "attacks": {
             attack: {figure: spread([each["attacks"][attack][figure] for each in runs]) for figure in FIGURES_OF_AN_ATTACK}
-            for attack in runs[0]["attacks"]
+            for attack in _attacks(runs)
         },
         "by_epoch": {metric: [spread(values) for values in by_epoch] for metric, by_epoch in _by_epoch(runs).items()},
         **{kind: [spread(list(values)) for values in zip(*(each[kind] for each in runs), strict=True)] for kind in BY_PLACE},
@@ -245,14 +250,14 @@ def _frontier(at: str, by_name: ByName) -> dict[str, Any]:
         title = form.format("").strip().replace(" ,", ",")
         curves.append({"form": title, "points": points})
         hidden = [each for each in points if each["weight"] and each["leaks"][paper.LEAK]["mean"] <= HIDDEN_ENOUGH]
-        if hidden and points[0]["weight"] == 0:
+        base = by_name.get(point(PLAIN, 0.0, at), [])  # the paper's network without a defence, whatever the form's own network
+        if hidden and base:
             first = min(hidden, key=lambda each: each["weight"])
-            base, chosen = (by_name[each["name"]] for each in (points[0], first))
             prices.append(
                 {
                     "form": title,
                     "weight": first["weight"],
-                    "test_auc_change": _paired(base, chosen),
+                    "test_auc_change": _paired(base, by_name[first["name"]]),
                     "test_auc": first["test_auc"],
                     "leaks": first["leaks"],
                 }
@@ -261,7 +266,7 @@ def _frontier(at: str, by_name: ByName) -> dict[str, Any]:
 
 
 def _leaks(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    return {attack: spread([each["attacks"][attack]["folded"] for each in runs]) for attack in runs[0]["attacks"]}
+    return {attack: spread([each["attacks"][attack]["folded"] for each in runs]) for attack in _attacks(runs)}
 
 
 def _paired(base: Sequence[Run], runs: Sequence[Run]) -> dict[str, float]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 from tallystick.benchmark import leakage_paper as paper
 from tallystick.benchmark.leakage_loop import Schedule
 from tallystick.benchmark.leakage_runs import Network, Scenario
-from tallystick.config.defense import DistanceCorrelation, LabelDP, Marvell
+from tallystick.config.defense import DistanceCorrelation, Gaussian, Isotropic, LabelDP, Marvell, MixPro
 
 NORMALISED = ", normalised"
 LARGE_BATCH = 8192
@@ -29,7 +29,7 @@ DEPTHS = (1, 2, 3, 4, 5, 6)
 
 def scenarios(large: Schedule) -> dict[str, Scenario]:
     """Give all of them; ``large`` is the schedule of those that train at a batch of 8,192."""
-    known = {each.name: each for each in (*_of_the_paper(), *_frontier(large), *_depths())}
+    known = {each.name: each for each in (*_of_the_paper(), *_frontier(large), *_others(), *_depths())}
     attacked = {name for part in ATTACKED_PARTS for name in _parts_as_printed()[part]}
     return {name: replace(each, every_attack=name in attacked) for name, each in known.items()}
 
@@ -71,6 +71,14 @@ def _frontier(large: Schedule) -> Iterator[Scenario]:
                     schedule=large if at else None,
                     by_layer=not at,
                 )
+
+
+def _others() -> Iterator[Scenario]:
+    """Defences that the paper does not try, and one of each view's together."""
+    yield Scenario(name=BOTH_VIEWS, defense=(_of_form(PLAIN, 1.0), _marvell(8)))
+    yield Scenario(name="mixpro", defense=(MixPro(method="mixpro"),))
+    yield Scenario(name="isotropic 1", defense=(Isotropic(method="isotropic", power=1.0),))
+    yield Scenario(name="gaussian 8", defense=(Gaussian(method="gaussian", epsilon=8.0, delta=1e-6, clip=0.25),))
 
 
 def _of_form(form: str, weight: float) -> DistanceCorrelation:
@@ -124,12 +132,17 @@ def point(form: str, weight: float, at: str) -> str:
     return "none" + (NORMALISED if form == LOG_NORMALISED else "") + at
 
 
+BOTH_VIEWS = paper.marvell(8) + " + " + point(PLAIN, 1.0, "")
 CHOICES = (
     "none",
     point(PLAIN, 0.3, ""),
     point(PLAIN, 1.0, ""),
     point(LOG_NORMALISED, 0.002, ""),
     point(LOG_NORMALISED, 0.02, ""),
+    BOTH_VIEWS,
+    "mixpro",
+    "isotropic 1",
+    "gaussian 8",
 )
 CLAIMS = ("none", *map(paper.marvell, paper.MARVELL_POWERS))
 
