@@ -3,13 +3,14 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.benchmark import leakage, leakage_page
+from tallystick.benchmark import leakage, leakage_loop, leakage_page
 from tallystick.benchmark import leakage_paper as paper
 from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_clicks
 from tallystick.benchmark.leakage_loop import Schedule
@@ -152,6 +153,30 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
     assert "Table 3" in [each.name for each in page.tables]
     with pytest.raises(ConfigError, match="unknown part table-9"):
         leakage.run(data=file, only=["table-9"])
+
+
+def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(
+    clicks: ClickData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = len(clicks.training)
+    size = next(size for size in range(10, rows) if rows % size == 1)  # 630 rows: 17
+    normalised = Network(below=2, above=1, width=16, normalised=True)
+    (epoch,) = normalised.build(clicks, Schedule(epochs=1, batch_size=size), seed=1).epochs()
+    assert sum(len(step.rows_B) for step in epoch.steps) == rows - 1
+    monkeypatch.setattr(leakage_loop, "KEPT_ROWS", 3 * size)
+    (short,) = normalised.build(clicks, Schedule(epochs=1, batch_size=size), seed=1).epochs()
+    assert [short.steps[0].rows_B.tolist(), short.steps[-1].rows_B.tolist()] == [
+        epoch.steps[0].rows_B.tolist(),
+        epoch.steps[-1].rows_B.tolist(),
+    ]
+    assert len(short.steps) == len(short.undefended) == 3
+    assert short.test_auc == epoch.test_auc
+
+
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0.0}, {"learning_rate": float("nan")}])
+def test_unusable_schedules_are_refused(bad: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=next(iter(bad))):
+        Schedule(**bad)
 
 
 def test_a_million_rows_get_the_papers_schedule() -> None:

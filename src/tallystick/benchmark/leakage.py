@@ -41,8 +41,8 @@ def schedule_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, l
     scaled = min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
     return Schedule(
         epochs=epochs,
-        batch_size=batch_size or (LARGE_BATCH if large else scaled),
-        learning_rate=learning_rate or (1e-4 if large else 1e-3),
+        batch_size=(LARGE_BATCH if large else scaled) if batch_size is None else batch_size,
+        learning_rate=(1e-4 if large else 1e-3) if learning_rate is None else learning_rate,
     )
 
 

@@ -17,10 +17,12 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from tallystick.attacks.view import StepView
 from tallystick.data.features import Features
 from tallystick.defenses.build import NO_DEFENSE, Defenses
+from tallystick.errors import ConfigError
 from tallystick.evaluation.metrics import auc_statistic
 from tallystick.models.split import LabelModel
 
 PASS = 8192  # rows of a pass that trains nothing
+KEPT_ROWS = 2**19  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,16 +39,28 @@ class SplitData:
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
-    """How long and in what steps to train."""
+    """How long and in what steps to train: passes, at least 1; rows per step, at least 2; Adam's step size, above 0."""
 
     epochs: int = 3
     batch_size: int = 512
     learning_rate: float = 1e-3
 
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
+            raise ConfigError(
+                f"schedule: epochs={self.epochs}, batch_size={self.batch_size}, learning_rate={self.learning_rate}; "
+                "expected at least 1, at least 2 and above 0"
+            )
+
+
+def evenly(count: int, most: int) -> list[int]:
+    """Give at most ``most`` of ``count`` indices, at least one, evenly spread."""
+    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, max(1, most)))})
+
 
 @dataclass(frozen=True, kw_only=True)
 class Epoch:
-    """What an epoch left behind: the feature party's view of it, and the network's worth after it."""
+    """What an epoch left behind: the feature party's view of evenly spread steps, and the network's worth after it."""
 
     number: int
     steps: tuple[StepView, ...]
@@ -71,13 +85,26 @@ class SplitNetwork:
         labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random_bytes)
         for number in range(self.schedule.epochs):
             self._train(True)
-            batches = torch.split(torch.randperm(len(labels_N), generator=generator), self.schedule.batch_size)
-            done = [
-                self._step(number + index / len(batches), rows_B, labels_N[rows_B], defenses, generator)
-                for index, rows_B in enumerate(batches)
-            ]
-            steps, undefended, losses = zip(*done, strict=True)
-            yield Epoch(number=number, steps=steps, undefended=undefended, loss=float(np.mean(losses)), test_auc=self.test_auc())
+            order_N = torch.randperm(len(labels_N), generator=generator)
+            batches = [
+                rows_B for rows_B in torch.split(order_N, self.schedule.batch_size) if len(rows_B) > 1
+            ]  # one has no variance
+            kept = evenly(len(batches), KEPT_ROWS // self.schedule.batch_size)
+            steps, undefended, losses = [], [], []
+            for index, rows_B in enumerate(batches):
+                epoch = number + index / len(batches)
+                step, before_BD, loss = self._step(epoch, rows_B, labels_N[rows_B], defenses, generator)
+                losses.append(loss)
+                if index in kept:
+                    steps.append(step)
+                    undefended.append(before_BD)
+            yield Epoch(
+                number=number,
+                steps=tuple(steps),
+                undefended=tuple(undefended),
+                loss=float(np.mean(losses)),
+                test_auc=self.test_auc(),
+            )
 
     def _step(
         self, epoch: float, rows_B: Tensor, labels_B: Tensor, defenses: Defenses, generator: torch.Generator

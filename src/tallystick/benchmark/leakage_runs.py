@@ -20,7 +20,7 @@ from tallystick.attacks.leakage.knowledge import HintsPerBatch
 from tallystick.attacks.leakage.spectral import spectral_scores
 from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.criteo import ClickData, ClickTable
-from tallystick.benchmark.leakage_loop import Epoch, Schedule, SplitData, SplitNetwork
+from tallystick.benchmark.leakage_loop import Epoch, Schedule, SplitData, SplitNetwork, evenly
 from tallystick.config.contract import Target
 from tallystick.config.defense import DefenseEntry
 from tallystick.defenses.build import build
@@ -33,7 +33,7 @@ EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gra
 OVER_EPOCHS = ("norm-averaged", "direction-5-averaged")
 CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
-ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal, and a bound on memory at 8,192 rows a step
+ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
 JUDGE = LeakJudge(replicates=1)  # intervals come from seeds
 
 
@@ -124,8 +124,7 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, s
 
 def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[str, dict[str, Any]]:
     """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
-    count = len(epoch.steps)
-    chosen = sorted({round(index) for index in np.linspace(0, count - 1, min(count, ATTACKED_STEPS))})
+    chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in chosen]
     names = [name for name in LEAKAGE_ATTACKS if name not in OVER_EPOCHS] if every else EACH_EPOCH
     clean = _clean_hint(steps, [epoch.undefended[index] for index in chosen], labels_N, seed=seed)
