@@ -48,6 +48,11 @@ class Candidate:
     strength: str = ""
     contract: Contract
 
+    @property
+    def name(self) -> str:
+        """Defence and strength."""
+        return f"{self.defense} {self.strength}".strip()
+
 
 def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     """Read ``marvell=1,4,16``; raises ConfigError for another form, an unknown method or a word that is no number."""
@@ -206,37 +211,15 @@ def try_contract(
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     tried = candidates(contract, rehearsal, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
-    tallies = [_Tally() for _ in tried]
-    own_only: list[tuple[float, float, float]] = []
-    notes: list[str] = []
-    first: shown.Result | None = None
-    for number in range(seeds * len(tried)):
-        seed, which = divmod(number, len(tried))
-        watcher.progress("trials", number, seeds * len(tried))
-        if seed and time.monotonic() - began > 60 * minutes:
-            notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {seed} of {seeds} seeds.")
-            break
-        candidate = tried[which]
-        try:
-            result = _run(candidate, rehearsal, seed=contract.seed + seed, baseline=which == 0)
-            tallies[which].add(result, metric)
-        except (ConfigError, DataError) as error:
-            if which == 0:
-                raise
-            notes.append(f"{_name(candidate)}, seed {contract.seed + seed}: {error}")
-            continue
-        if which == 0:
-            first = first or result
-            own_only += _own_only(result, metric)
-        watcher.say(f"{_name(candidate)}, seed {contract.seed + seed}: test {metric} {tallies[which].utility[-1][0]:.3f}")
-    watcher.progress("trials", seeds * len(tried), seeds * len(tried))
-    assert first is not None
-    trials = [tally.trial(candidate) for candidate, tally in zip(tried, tallies, strict=True) if tally.utility]
+    found = _run_all(tried, rehearsal, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
+    if found.seeds < seeds:
+        found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
+    assert found.first is not None
     sweep_section = shown.Sweep(
         summary=_summary(contract, rehearsal, seeds),
         metric=METRICS[contract.target.type][metric].title,
-        own_only=estimate(own_only) if own_only else None,
-        trials=trials,
+        own_only=estimate(found.own_only) if found.own_only else None,
+        trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
     )
     return shown.Result(
         run_id=f"audit-{contract.hash[:8]}",
@@ -245,9 +228,50 @@ def try_contract(
         contract=contract_info(contract),
         started=started,
         seconds=time.monotonic() - began,
-        sections=shown.Sections(sweep=sweep_section, leakage=first.sections.leakage, notes=notes),
+        sections=shown.Sections(sweep=sweep_section, leakage=found.first.sections.leakage, notes=found.notes),
         versions=versions(),
     )
+
+
+@dataclass(kw_only=True)
+class _Found:
+    """All runs so far."""
+
+    tallies: list[_Tally]
+    own_only: list[tuple[float, float, float]] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    first: shown.Result | None = None
+    seeds: int = 0  # that every candidate was tried with
+
+
+def _run_all(
+    tried: Sequence[Candidate], rehearsal: Rehearsal, metric: str, *, seeds: int, until: float, watcher: Watcher
+) -> _Found:
+    """Seed after seed through all candidates, so that whatever time allows is a whole picture."""
+    found = _Found(tallies=[_Tally() for _ in tried])
+    for number in range(seeds * len(tried)):
+        done, which = divmod(number, len(tried))
+        found.seeds = done
+        watcher.progress("trials", number, seeds * len(tried))
+        if done and time.monotonic() > until:
+            return found
+        candidate = tried[which]
+        seed = candidate.contract.seed + done
+        try:
+            result = _run(candidate, rehearsal, seed=seed, baseline=which == 0)
+            found.tallies[which].add(result, metric)
+        except (ConfigError, DataError) as error:
+            if which == 0:
+                raise
+            found.notes.append(f"{candidate.name}, seed {seed}: {error}")
+            continue
+        if which == 0:
+            found.first = found.first or result
+            found.own_only += _own_only(result, metric)
+        watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")
+    watcher.progress("trials", seeds * len(tried), seeds * len(tried))
+    found.seeds = seeds
+    return found
 
 
 def _run(candidate: Candidate, rehearsal: Rehearsal, *, seed: int, baseline: bool) -> shown.Result:
@@ -263,10 +287,6 @@ def _own_only(result: shown.Result, metric: str) -> list[tuple[float, float, flo
         return []
     value = own["value"]
     return [(value, own["low"] if own["low"] is not None else value, own["high"] if own["high"] is not None else value)]
-
-
-def _name(candidate: Candidate) -> str:
-    return f"{candidate.defense} {candidate.strength}".strip()
 
 
 def _summary(contract: Contract, rehearsal: Rehearsal, seeds: int) -> str:

@@ -17,6 +17,7 @@ from tallystick.config.party import check_party, load_party
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
 from tallystick.job.folder import new_folder
+from tallystick.job.phases import Watcher
 from tallystick.report.charts import strongest
 from tallystick.report.page import render
 from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
@@ -57,37 +58,18 @@ def audit(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
             )
         else:
-            if split is not None and share is not None:
-                raise ConfigError("--split, --share: give one of the two")
-            columns = None if split is None else [name.strip() for name in split.split(",") if name.strip()]
-            parsed = None if sweep is None else [parse_sweep(text) for text in sweep]
-            agreed, own = load_contract(target), load_party(party)
-            check_party(agreed, own, network=False, source=party.name)
-            rehearsal = Rehearsal.of(
-                agreed,
-                own,
-                read_party_table(own),
-                split=columns,
-                share=0.5 if share is None else share,
-                rows=20_000 if rows is None else rows,
-                seed=agreed.seed,
-            )
-            result = try_contract(
-                agreed,
-                rehearsal,
-                sweep=parsed,
-                seeds=3 if seeds is None else seeds,
-                minutes=30.0 if minutes is None else minutes,
+            result = _rehearse(
+                target,
+                party,
+                split=split,
+                share=share,
+                sweep=sweep,
+                seeds=seeds,
+                rows=rows,
+                minutes=minutes,
                 watcher=watcher_of(progress),
             )
-            folder = new_folder(own.runs, f"{agreed.name}-{agreed.hash[:8]}-audit")
-            write_bytes(folder / "result.json", result.to_json().encode())
-            render(result, folder / "report.html")
-            paths = {"folder": str(folder), "report": str(folder / "report.html"), "result": str(folder / "result.json")}
-            assert result.sections.sweep is not None
-            found = {**paths, "seconds": round(result.seconds, 3), "sweep": result.to_dict()["sections"]["sweep"]}
-            found["notes"] = result.sections.notes
-            finish(found, as_json=as_json, show=lambda console: _show_trials(console, result, folder / "report.html"))
+            _keep(result, load_party(party).runs, as_json=as_json)
 
     guarded(work, as_json=as_json)
 
@@ -97,6 +79,60 @@ def _recorded(folder: Path, hints: int, progress: Style, *, as_json: bool) -> No
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None, **leakage_values(found)}
     finish(values, as_json=as_json, show=lambda console: show_leakage(console, found))
+
+
+def _rehearse(
+    contract: Path,
+    party: Path,
+    *,
+    split: str | None,
+    share: float | None,
+    sweep: list[str] | None,
+    seeds: int | None,
+    rows: int | None,
+    minutes: float | None,
+    watcher: Watcher,
+) -> Result:
+    """Try a contract on the label party's own data; None is the default of an option."""
+    if split is not None and share is not None:
+        raise ConfigError("--split, --share: give one of the two")
+    columns = None if split is None else [name.strip() for name in split.split(",") if name.strip()]
+    parsed = None if sweep is None else [parse_sweep(text) for text in sweep]
+    agreed, own = load_contract(contract), load_party(party)
+    check_party(agreed, own, network=False, source=party.name)
+    rehearsal = Rehearsal.of(
+        agreed,
+        own,
+        read_party_table(own),
+        split=columns,
+        share=0.5 if share is None else share,
+        rows=20_000 if rows is None else rows,
+        seed=agreed.seed,
+    )
+    return try_contract(
+        agreed,
+        rehearsal,
+        sweep=parsed,
+        seeds=3 if seeds is None else seeds,
+        minutes=30.0 if minutes is None else minutes,
+        watcher=watcher,
+    )
+
+
+def _keep(result: Result, runs: Path, *, as_json: bool) -> None:
+    """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
+    folder = new_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit")
+    write_bytes(folder / "result.json", result.to_json().encode())
+    report = render(result, folder / "report.html")
+    found = {
+        "folder": str(folder),
+        "report": str(report),
+        "result": str(folder / "result.json"),
+        "seconds": round(result.seconds, 3),
+        "sweep": result.to_dict()["sections"]["sweep"],
+        "notes": result.sections.notes,
+    }
+    finish(found, as_json=as_json, show=lambda console: _show_trials(console, result, report))
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
