@@ -102,7 +102,7 @@ class _SquaredDistanceCorrelation(torch.autograd.Function):
         covariance = (
             (float(sums.rows_n.sum()) - sums.within) / n**2 - 2 * float((label_mean_B * row_mean_B).mean()) + label_mean * mean
         )
-        spread = 2 * float(centred_BD.double().square().sum()) / n
+        spread = sums.squares / n**2
         variance = spread - 2 * float(row_mean_B.square().mean()) + mean**2
         label_variance = label_mean - 2 * float(label_mean_B.square().mean()) + label_mean**2
         ctx.same = not variance > SAME * spread

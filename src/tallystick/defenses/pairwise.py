@@ -22,10 +22,12 @@ class DistanceSums:
     Args:
         rows_n: sum over j, for every i.
         within: sum over the pairs whose rows are of one class.
+        squares: sum of all d_ij^2, of the very distances that were summed: see ``_lowered_squares``.
     """
 
     rows_n: Tensor
     within: float
+    squares: float
 
 
 def distance_sums(centred_nD: Tensor, starts: list[int]) -> DistanceSums:
@@ -39,7 +41,9 @@ def distance_sums(centred_nD: Tensor, starts: list[int]) -> DistanceSums:
             rows_n[j] += tile.sum(dim=0)
         for part in _within(tile, i, j, starts):
             within += part.sum(dtype=torch.float64) * (1 if i == j else 2)
-    return DistanceSums(rows_n=rows_n, within=float(within))
+    # Rows are centred, so the products a.b add up to 0.
+    squares = 2 * len(centred_nD) * float(_lowered_squares(centred_nD).double().sum())
+    return DistanceSums(rows_n=rows_n, within=float(within), squares=squares)
 
 
 def weighted_differences(centred_nD: Tensor, weight_n: Tensor, between: float, starts: list[int]) -> Tensor:
@@ -65,12 +69,8 @@ def weighted_differences(centred_nD: Tensor, weight_n: Tensor, between: float, s
 
 
 def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, Tensor]]:
-    """Yield the tiles on and above the diagonal; what rounding may have made of a distance of zero is at most 0.
-
-    |a - b|^2 = |a|^2 + |b|^2 - 2 a.b, lowered by the rounding error of the three terms.
-    """
-    square_n = centred_nD.square().sum(dim=1)
-    square_n = square_n * (1 - 16 * torch.finfo(square_n.dtype).eps)
+    """Yield |a - b|^2 = |a|^2 + |b|^2 - 2 a.b on and above the diagonal; equal rows give at most 0."""
+    square_n = _lowered_squares(centred_nD)
     one_n = torch.ones_like(square_n)
     left = torch.cat([-2 * centred_nD, square_n[:, None], one_n[:, None]], dim=1)
     right = torch.cat([centred_nD, one_n[:, None], square_n[:, None]], dim=1)
@@ -85,6 +85,11 @@ def _squared_distance_tiles(centred_nD: Tensor) -> Iterator[tuple[slice, slice, 
             if i == j:
                 tile.fill_diagonal_(0)
             yield i, j, tile
+
+
+def _lowered_squares(centred_nD: Tensor) -> Tensor:
+    """Give |f_i|^2 less what rounding may add to a distance, so that equal rows do not look apart."""
+    return centred_nD.square().sum(dim=1) * (1 - 16 * torch.finfo(centred_nD.dtype).eps)
 
 
 def _tile_size(n: int) -> int:
