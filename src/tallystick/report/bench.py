@@ -20,6 +20,7 @@ from tallystick.report import charts, formats
 
 COLOURS = ("joint", "own", "other0", "other1", "other2", "muted")
 WIDTH, HEIGHT = 560, 340
+SUPERSCRIPT = str.maketrans("-0123456789", "\u207b\u2070\u00b9\u00b2\u00b3\u2074\u2075\u2076\u2077\u2078\u2079")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,7 +132,16 @@ class _LogAxis(charts.Axis):
         multiples = (1.0,) if len(whole) >= count - 1 else (1.0, 2.0, 5.0)
         values = [step * 10.0**power for power in range(math.floor(self.low), math.ceil(self.high) + 1) for step in multiples]
         shown = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
-        return [charts.Tick(at=self.at(value), label=f"{value:g}") for value in shown]
+        return [charts.Tick(at=self.at(value), label=_power(value)) for value in shown]
+
+
+def _power(value: float) -> str:
+    """A mark of a logarithmic axis, short enough to stand beside it."""
+    if 0.001 <= value < 10_000:
+        return f"{value:g}"
+    digit, power = f"{value:.0e}".split("e")
+    shown = f"10{str(int(power)).translate(SUPERSCRIPT)}"
+    return shown if digit == "1" else f"{digit}\N{MIDDLE DOT}{shown}"
 
 
 def _axis(values: Sequence[float], *, log: bool, start: float, end: float, tight: bool) -> charts.Axis:
