@@ -1,5 +1,6 @@
 """A tiny job: its tables, its contract, its files on disk, and its parties as processes."""
 
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -86,7 +87,8 @@ def contract_values(parties, **changes):
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-_PROCESSES.set_forkserver_preload(["tallystick.cli.main"])  # imports of PyTorch and gRPC take longer than a tiny job
+# Imports of PyTorch (its optimizers' apart) and gRPC take longer than a tiny job.
+_PROCESSES.set_forkserver_preload(["tallystick.cli.main", "torch._dynamo"])
 
 
 def _command(arguments, folder, out, err):
@@ -96,6 +98,7 @@ def _command(arguments, folder, out, err):
         own.close()
     os.chdir(folder)
     os.environ["OMP_NUM_THREADS"] = "1"
+    faulthandler.enable()  # a command that hangs is aborted, and says where it was
     sys.argv = ["tallystick", *arguments]
     sys.stdout, sys.stderr = os.fdopen(1, "w", buffering=1), os.fdopen(2, "w", buffering=1)
     main()
@@ -157,6 +160,9 @@ class Command:
         """Wait for the end; gives the exit code."""
         self.process.join(timeout)
         ended = self.process.exitcode is not None
+        if not ended:
+            os.kill(self.process.pid, signal.SIGABRT)
+            self.process.join(5)
         self.close()
         assert ended, f"still running after {timeout} s: {self.events[-5:]} {self.said}"
         return self.process.exitcode

@@ -13,7 +13,7 @@ import pytest
 from tiny import QUICK, error_of, within
 
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
-from tallystick.network import grpc as sessions
+from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.grpc import Limits, Network
@@ -489,8 +489,8 @@ def failed(check):
 def test_a_restarted_peer_is_another_session(networks, pool, identity):
     bank, shop, at_bank, _ = connected(networks, pool)
     # The first process dies without a word; the operator starts a second one at once.
-    for task in list(shop._tasks):
-        shop._loop.call_soon_threadsafe(task.cancel)
+    for task in list(shop._loop._tasks):
+        shop._loop._loop.call_soon_threadsafe(task.cancel)
     second = networks("shop", limits=replace(QUICK, wait_s=2))
     dialling = pool.submit(error_of, second.connect, {"bank": f"127.0.0.1:{bank.port}"})
     with pytest.raises(PeerLost, match="shop was restarted in the middle of the run"):
@@ -505,7 +505,7 @@ def test_another_wire_version(networks, pool, monkeypatch):
 
     def from_the_future(self):
         said = hello(self)
-        return replace_version(said) if self._network is shop else said
+        return replace_version(said) if said.party == "shop" else said
 
     monkeypatch.setattr(sessions.Session, "hello", from_the_future)
     waiting = pool.submit(error_of, bank.connect, {"shop": None})
@@ -525,14 +525,14 @@ def replace_version(said):
 
 
 def test_close_in_peace_delivers_everything(networks, pool):
-    _, shop, at_bank, at_shop = connected(networks, pool)
+    bank, shop, at_bank, at_shop = connected(networks, pool)
     for number in range(50):
         at_shop.send(Note(number=number, ballast=bytes(100_000)))
     closing = pool.submit(shop.close)
     assert [at_bank.receive(Note).number for _ in range(50)] == list(range(50))
     with pytest.raises(ProtocolError, match="shop ended its side while this side waits for it to send a Note"):
         at_bank.receive(Note)
-    at_bank._network.close()
+    bank.close()
     closing.result(timeout=5)
 
 

@@ -55,7 +55,7 @@ class Channel(Protocol):
         ...
 
 
-def open_payload(payload: bytes, kind: type[M], *, peer: str) -> M:
+def open_payload(payload: bytes | memoryview, kind: type[M], *, peer: str) -> M:
     """Decode what ``peer`` sent, turning malformed bytes and Stopped into errors that name it."""
     try:
         message = decode(payload, kind)

@@ -88,16 +88,21 @@ _decoders: dict[type[Message], "msgspec.msgpack.Decoder[Any]"] = {}
 
 def encode(message: Message) -> bytes:
     """Encode a message; raises ValueError if it is over its type's limit."""
+    return b"".join(encode_parts(message))
+
+
+def encode_parts(message: Message) -> tuple[bytes, bytes]:
+    """Encode a message as two pieces, for a sender that joins them with more: a large message is then copied once less."""
     name = type(message).__name__.encode()
     body = _encoder.encode(message)
     if len(body) > type(message).limit:
         raise ValueError(
             f"{type(message).__name__} of {len(body)} bytes is over its limit of {type(message).limit}; send it in chunks"
         )
-    return b"".join((bytes((WIRE_VERSION, len(name))), name, body))
+    return bytes((WIRE_VERSION, len(name))) + name, body
 
 
-def is_a(payload: bytes, kind: type[Message]) -> bool:
+def is_a(payload: bytes | memoryview, kind: type[Message]) -> bool:
     """Whether a payload says that it is a ``kind``; it need not be a valid one."""
     name = kind.__name__.encode()
     return payload[1 : 2 + len(name)] == bytes((len(name),)) + name

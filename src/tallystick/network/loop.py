@@ -1,0 +1,181 @@
+"""Loop: an event loop that runs in the thread which waits for it.
+
+The thread that sends and receives drives the loop itself, which saves two thread switches a message; while that thread computes,
+a housekeeping thread drives it, so that heartbeats go out and arrive.
+"""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self
+
+IDLE_S = 0.02
+
+
+class Loop:
+    """An asyncio loop with at most one driver at a time; ``with loop:`` makes the calling thread the driver."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._lock = threading.Lock()
+        self._wanted = False
+        self._driver = 0
+        self._last_driven = time.monotonic()
+        self._spinning = False
+        self._parked: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._fault: BaseException | None = None
+        self._interrupted = False
+        self._closing = False
+        self._closed = False
+        self._housekeeper: threading.Thread | None = None
+        self._former_handlers: dict[signal.Signals, Any] = {}
+
+    def begin(self) -> None:
+        """Start the housekeeper, and catch the signals that ask for the end."""
+        if threading.current_thread() is threading.main_thread():
+            # Raised between turns of the loop, never within one, where KeyboardInterrupt would tear a half-sent frame.
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._former_handlers[number] = signal.signal(number, self._on_signal)
+        self._housekeeper = threading.Thread(target=self._keep_house, name="tallystick-network", daemon=True)
+        self._housekeeper.start()
+
+    # Driving
+
+    def __enter__(self) -> Self:
+        """Take the loop from the housekeeper for the calling thread."""
+        if not self._lock.acquire(blocking=False):
+            # Said before the stop: a housekeeper that gets hold of the lock after that stop, on a busy machine, gives it back.
+            self._wanted = True
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._lock.acquire()
+            self._wanted = False
+        self._driver = threading.get_ident()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Leave the loop to whoever wants it."""
+        self._driver = 0
+        self._last_driven = time.monotonic()
+        self._lock.release()
+
+    def turn(self) -> None:
+        """Run what is ready, without waiting; writes that were queued start before reads."""
+        self._unpark()
+        self._loop.call_soon(self._loop.stop)
+        self._loop.run_forever()
+
+    def spin(self, until: float | None = None) -> None:
+        """Run until someone calls wake(), or until that time."""
+        timer = None
+        if until is not None:
+            timer = self._loop.call_at(self._loop.time() + max(until - time.monotonic(), 0), self._loop.stop)
+        self._unpark()
+        self._spinning = True
+        try:
+            self._loop.run_forever()
+        finally:
+            self._spinning = False
+            if timer is not None:
+                timer.cancel()
+
+    def run(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine to its end, before the loop has begun or as its driver."""
+        task = self._loop.create_task(coroutine)
+        task.add_done_callback(lambda _: self._loop.stop())
+        # Not run_until_complete: an interrupted turn() may have left a stop behind, which ends it early.
+        while not task.done():
+            self._loop.run_forever()
+        task.result()
+
+    def wake(self) -> None:
+        """Something happened: let spin() return."""
+        if self._spinning:
+            self._loop.stop()
+
+    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine beside the others; an error that it does not handle ends the job."""
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def delivery(self) -> None:
+        """Let a waiting thread have what came before the next read is prepared: that takes time, which the peer would wait."""
+        if self._spinning:
+            self._parked.append(self._loop.create_future())
+            await self._parked[-1]
+
+    def raise_pending(self) -> None:
+        """Raise KeyboardInterrupt if the operator asked for the end, or the error of a coroutine that failed."""
+        if self._closing:
+            return
+        if self._interrupted:
+            self._interrupted = False
+            raise KeyboardInterrupt
+        if self._fault is not None:
+            raise self._fault
+
+    def _unpark(self) -> None:
+        for reader in self._parked:
+            if not reader.done():
+                reader.set_result(None)
+        self._parked.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fault = self._fault or error
+            self.wake()
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._driver != threading.get_ident() or self._closed:
+            raise KeyboardInterrupt
+        self._interrupted = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+
+    def _keep_house(self) -> None:
+        while not self._closed:
+            time.sleep(IDLE_S)
+            if time.monotonic() - self._last_driven > IDLE_S and self._lock.acquire(blocking=False):
+                try:
+                    if not (self._wanted or self._closed):
+                        self._unpark()
+                        self._loop.run_forever()
+                finally:
+                    self._lock.release()
+
+    # Ending
+
+    @property
+    def closed(self) -> bool:
+        """Whether end() was called."""
+        return self._closed
+
+    def ignore_interrupts(self) -> None:
+        """From here on the job is ending: being asked to end changes nothing."""
+        self._closing = True
+
+    def end(self, last: Coroutine[Any, Any, None]) -> None:
+        """Cancel what was started, run ``last``, and give the loop up."""
+        with self:
+            self._closed = True
+            self.run(self._cancel_all(last))
+        if self._housekeeper is not None:
+            self._housekeeper.join()
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in self._former_handlers.items():
+                signal.signal(number, handler)
+        self._loop.close()
+
+    async def _cancel_all(self, last: Coroutine[Any, Any, None]) -> None:
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await last
+        # gRPC's own tasks end a moment after what they served; left behind, they complain on standard error.
+        if left := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.wait(left, timeout=1.0)

@@ -1,0 +1,355 @@
+"""Session: one peer, reliably, over links that may break. A Channel; the links below it are gRPC streams (grpc.py).
+
+A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
+
+- Every ``heartbeat_s`` a side that sent nothing else sends an empty frame.
+- A side that heard nothing for ``deadline_s`` raises PeerLost. It is the only rule that ends a silent session.
+- A link that breaks is dialled again every half second until then; both sides say what they have received and
+  repeat the rest, so no message is lost or doubled.
+- A peer process that was restarted is not the same session: PeerLost at once.
+- At the start a side waits ``wait_s`` for its peers.
+- At most ``WINDOW_BYTES`` are sent ahead of what the peer has consumed; then send() waits.
+- A frame over ``max_message_bytes`` is refused before it is read into memory.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from struct import Struct
+from typing import Protocol, TypeVar
+
+from tallystick.errors import ConfigError, PeerError, PeerLost, ProtocolError
+from tallystick.network.channel import Traffic, open_payload
+from tallystick.network.loop import Loop
+from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Message, Stopped, encode, encode_parts, is_a
+
+M = TypeVar("M", bound=Message)
+
+WINDOW_BYTES = 64 * MEBIBYTE
+ACK_BYTES = 8 * MEBIBYTE
+
+# kind, sequence number, received so far, bytes consumed so far
+HEADER = Struct("<BQQQ")
+HELLO, DATA, HEARTBEAT, BYE = 1, 2, 3, 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """Times in seconds and sizes in bytes; see the rules above."""
+
+    heartbeat_s: float = 2.0
+    deadline_s: float = 10.0
+    wait_s: float = 60.0
+    max_message_bytes: int = 64 * MEBIBYTE
+
+
+class Hello(Message, frozen=True):
+    """First frame of a link: who speaks, in which process, and what of the session it already has."""
+
+    wire_version: int
+    party: str
+    process: bytes
+    peer_process: bytes
+    received: int
+
+
+class LinkBroken(Exception):
+    """A link ended or failed; its text says why."""
+
+
+class Link(Protocol):
+    """What carries frames at the moment; both methods raise LinkBroken."""
+
+    async def read(self) -> bytes:
+        """Wait for the next frame."""
+        ...
+
+    async def write(self, frame: bytes) -> None:
+        """Send a frame; one at a time."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Frame:
+    kind: int
+    sequence: int
+    parts: tuple[bytes, ...] = ()
+
+
+class Session:
+    """One peer, reliably.
+
+    Args:
+        loop: drives everything here.
+        own: this party's name.
+        process: random bytes that tell this process from an earlier or a later one.
+        peer: the other party's name.
+        limits: see the rules above.
+        raise_elsewhere: raises the failure of any other session: a job needs all of its parties.
+    """
+
+    def __init__(
+        self, loop: Loop, *, own: str, process: bytes, peer: str, limits: Limits, raise_elsewhere: Callable[[], None]
+    ) -> None:
+        self._loop = loop
+        self._own, self._process, self._peer = own, process, peer
+        self._limits = limits
+        self._raise_elsewhere = raise_elsewhere
+        self._traffic = Traffic()
+        self._peer_process = b""
+        self._link: Link | None = None
+        self._writing: Link | None = None
+        self._ever_connected = False
+        self._last_heard = self._last_sent = time.monotonic()
+        self.failure: PeerError | None = None
+        self.trouble = ""  # why there is no link at the moment
+        self._unsent: deque[_Frame] = deque()
+        self._unreceived: deque[_Frame] = deque()  # written, but not known to have arrived
+        self._sequence = 0
+        self._sent_bytes = 0
+        self._peer_consumed = 0
+        self._inbox: deque[memoryview] = deque()
+        self._received = 0
+        self._consumed = 0
+        self._consumed_told = 0
+        self._peer_said_bye = False
+
+    # Channel
+
+    @property
+    def peer(self) -> str:
+        """Name of the party at the other end."""
+        return self._peer
+
+    @property
+    def traffic(self) -> Traffic:
+        """What crossed so far, without frame headers and TLS."""
+        return self._traffic
+
+    def send(self, message: Message) -> None:
+        """Queue a message and start writing it; waits only while the peer is a whole window behind."""
+        parts = encode_parts(message)
+        size = sum(map(len, parts))
+        if size > self._limits.max_message_bytes - HEADER.size:
+            raise ConfigError(
+                f"{type(message).__name__} of {size} bytes is over the contract's network.max_message_mib; raise it"
+            )
+        with self._loop:
+            while self._sent_bytes - self._peer_consumed > WINDOW_BYTES:
+                self._expect("to be ready for more")
+                self._loop.spin()
+            self.check()
+            self._traffic.bytes_sent += size
+            self._traffic.messages_sent += 1
+            self._sent_bytes += size
+            self._queue(DATA, parts)
+            self._loop.turn()
+
+    def receive(self, kind: type[M]) -> M:
+        """Wait for the next message."""
+        with self._loop:
+            while not self._inbox:
+                self._expect(f"to send a {kind.__name__}")
+                self._loop.spin()
+            payload = self._inbox.popleft()
+            self._consumed += len(payload)
+            if self._consumed - self._consumed_told > ACK_BYTES:
+                self._queue(HEARTBEAT)
+                self._loop.turn()
+        self._traffic.bytes_received += len(payload)
+        self._traffic.messages_received += 1
+        return open_payload(payload, kind, peer=self._peer)
+
+    def check(self) -> None:
+        """Raise what is known to be wrong with the peer: for a thread that computes for long between messages."""
+        self._loop.raise_pending()
+        if self.failure is not None:
+            raise self.failure
+
+    def _expect(self, what: str) -> None:
+        """Raise instead of waiting for the peer if it, or another peer, which the job needs as much, will not come."""
+        self.check()
+        if self._peer_said_bye:
+            raise ProtocolError(self._peer, f"{self._peer} ended its side while this side waits for it {what}")
+        self._raise_elsewhere()
+
+    def fail(self, error: PeerError) -> None:
+        """End the session: every later call raises the first such error."""
+        if self.failure is None:
+            self.failure = error
+        self._loop.wake()
+
+    # Writing: one frame at a time, a task only while there is something to write
+
+    def _queue(self, kind: int, parts: tuple[bytes, ...] = ()) -> None:
+        if kind in (DATA, BYE):
+            self._sequence += 1
+        self._unsent.append(_Frame(kind=kind, sequence=self._sequence, parts=parts))
+        if self._link is not None and self._writing is not self._link:
+            self._writing = self._link
+            self._loop.start(self._write_all(self._link))
+
+    async def _write_all(self, link: Link) -> None:
+        try:
+            while self._unsent and self._link is link:
+                frame = self._unsent.popleft()
+                if frame.kind != HEARTBEAT:
+                    self._unreceived.append(frame)
+                self._consumed_told = self._consumed
+                self._last_sent = time.monotonic()
+                header = HEADER.pack(frame.kind, frame.sequence, self._received, self._consumed)
+                await link.write(b"".join((header, *frame.parts)))
+        except LinkBroken as error:
+            self.drop(link, str(error))
+        finally:
+            # A link that was replaced may end long after: the new one has a writer of its own.
+            if self._writing is link:
+                self._writing = None
+                if self._unsent and self._link is link and self.failure is None:
+                    self._queue(HEARTBEAT)
+
+    # Reading
+
+    async def run_link(self, link: Link, hello: Hello) -> None:
+        """Serve a link whose Hellos are exchanged, until it ends."""
+        self._peer_process = hello.process
+        self._forget(hello.received)
+        self._unsent = deque((*self._unreceived, *(frame for frame in self._unsent if frame.kind != HEARTBEAT)))
+        self._unreceived.clear()
+        self._link, self._ever_connected, self._last_heard = link, True, time.monotonic()
+        self._queue(HEARTBEAT)
+        self._loop.wake()
+        try:
+            while True:
+                frame = await link.read()
+                if self._link is not link:
+                    return  # replaced: the new link says it again
+                self._take(frame)
+                await self._loop.delivery()
+        except LinkBroken as error:
+            self.drop(link, str(error))
+
+    def _take(self, frame: bytes) -> None:
+        if len(frame) < HEADER.size:
+            self.fail(ProtocolError(self._peer, f"{self._peer} sent a frame of {len(frame)} bytes, too short for a header"))
+            return
+        kind, sequence, received, consumed = HEADER.unpack_from(frame)
+        self._last_heard = time.monotonic()
+        self._forget(received)
+        self._peer_consumed = max(self._peer_consumed, consumed)
+        if kind in (DATA, BYE):
+            if sequence <= self._received:
+                return  # said again on a new link although the old one had brought it
+            if sequence != self._received + 1:
+                self.fail(ProtocolError(self._peer, f"{self._peer} sent frame {sequence} where {self._received + 1} is due"))
+                return
+            self._received = sequence
+            payload = memoryview(frame)[HEADER.size :]
+            if kind == BYE:
+                self._peer_said_bye = True
+            elif is_a(payload, Stopped):
+                self._take_stop(payload)
+            else:
+                self._inbox.append(payload)
+        elif kind != HEARTBEAT:
+            self.fail(ProtocolError(self._peer, f"{self._peer} sent a frame of unknown kind {kind}"))
+        self._loop.wake()
+
+    def _take_stop(self, payload: memoryview) -> None:
+        """The peer ends the job: whoever sends to it, or computes for it, shall know; receive() first gives what came before."""
+        try:
+            open_payload(payload, Stopped, peer=self._peer)
+        except PeerError as error:
+            self.fail(error)
+        self._queue(HEARTBEAT)  # so that it need not wait to be heard
+
+    def _forget(self, received: int) -> None:
+        while self._unreceived and self._unreceived[0].sequence <= received:
+            self._unreceived.popleft()
+
+    def drop(self, link: Link | None, why: str) -> None:
+        """Let go of a link, if it is the present one."""
+        if link is not None and self._link is link:
+            self._link, self.trouble = None, why
+            self._loop.wake()
+
+    @property
+    def link(self) -> Link | None:
+        """The present link."""
+        return self._link
+
+    # Connecting
+
+    def hello(self) -> Hello:
+        """What this side says first on a new link."""
+        return Hello(
+            wire_version=WIRE_VERSION,
+            party=self._own,
+            process=self._process,
+            peer_process=self._peer_process,
+            received=self._received,
+        )
+
+    def hello_frame(self) -> bytes:
+        """The same, as a frame."""
+        return HEADER.pack(HELLO, 0, self._received, self._consumed) + encode(self.hello())
+
+    def refuse(self, hello: Hello) -> str | None:
+        """Judge the peer's Hello: None if the session may go on, else the reason why not."""
+        if hello.wire_version != WIRE_VERSION:
+            reason = (
+                f"{self._peer} speaks version {hello.wire_version}, not {WIRE_VERSION}; install the same version on both sides"
+            )
+            self.fail(ProtocolError(self._peer, reason))
+            return reason
+        if self._peer_process and hello.process != self._peer_process:
+            self.fail(PeerLost(self._peer, f"{self._peer} was restarted in the middle of the run"))
+            return f"{self._own} is still in a run with an earlier process of {self._peer}"
+        if hello.peer_process and hello.peer_process != self._process:
+            return f"{self._own} was restarted in the middle of the run"
+        return None
+
+    @property
+    def connected(self) -> bool:
+        """Whether a link has been established at least once."""
+        return self._ever_connected
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more will be said."""
+        return self._peer_said_bye and not self._unreceived
+
+    # Time
+
+    def tick(self, now: float) -> None:
+        """Called every fraction of a heartbeat: send one if due, give up if nothing was heard for too long."""
+        if self.over:
+            return
+        if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
+            self._queue(HEARTBEAT)
+        patience = self._limits.deadline_s if self._ever_connected else self._limits.wait_s
+        if now - self._last_heard > patience:
+            seen = "fell silent" if self._ever_connected else "did not come up"
+            why = f" ({self.trouble})" if self.trouble else ""
+            self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))
+
+    def farewell(self, until: float, *, reason: str | None) -> None:
+        """Wait until the peer has everything: with the ``reason`` for an early end, or until both say that nothing more comes."""
+        if not self.connected or self.failure is not None:
+            return
+        if reason is None:
+            self._queue(BYE)
+        else:
+            self._queue(DATA, encode_parts(Stopped(reason=reason[:4000])))
+        while self._unreceived or self._unsent or (reason is None and not self._peer_said_bye):
+            if self.failure is not None or time.monotonic() > until:
+                return
+            self._loop.spin(until=until)
+
+
+def open_hello(frame: bytes, peer: str) -> Hello:
+    """Read the first frame of a link; raises ProtocolError."""
+    if len(frame) < HEADER.size or frame[0] != HELLO:
+        raise ProtocolError(peer, f"{peer} does not speak tallystick: its first frame is no Hello")
+    return open_payload(frame[HEADER.size :], Hello, peer=peer)
