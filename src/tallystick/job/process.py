@@ -18,6 +18,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.grpc import Limits, Network
 from tallystick.network.messages import MEBIBYTE
 from tallystick.report.result import Result
+from tallystick.training.plan import load_optimizers
 
 T = TypeVar("T")
 
@@ -51,6 +52,8 @@ def run_process(
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before.
     """
     check_party(contract, party)
+    if "training" in phases:
+        load_optimizers()
     frame = read_party_table(party) if party.table is not None else pl.DataFrame()
     folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
     logbook = Logbook(party=party.party, watcher=watcher)

@@ -64,6 +64,11 @@ def optimizer_of(training: Training, module: nn.Module) -> torch.optim.Optimizer
     return optimizer
 
 
+def load_optimizers() -> None:
+    """Have PyTorch import what it puts off until the first optimizer: a second or more, in which a peer would hear nothing."""
+    torch.optim.Adam([torch.zeros(1, requires_grad=True)])
+
+
 Committed = Callable[[int], None]
 """Called with a step once it is known that this party and its peers have committed it."""
 
