@@ -71,6 +71,7 @@ def test_check_finds_nothing_wrong_and_then_something(lay_out_job):
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["problems"] == []
     assert found["profile"]
+    assert found["defenses"] == ["none; no formal guarantee"]
     job.change("bank", label="z", tls={"ca": "ca.pem", "certificate": "own.pem", "key": "ca.pem"})
     done = call("check", *arguments)
     assert done.exit_code == 2
@@ -104,3 +105,4 @@ def test_check_shows_people_the_profile(lay_out_job):
     assert shown.exit_code == 0, shown.output
     assert "no problems" in shown.output
     assert "noise" in shown.output  # a column of the table
+    assert "defence: none; no formal guarantee" in shown.output

@@ -128,7 +128,7 @@ def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
 
 def test_secrets_and_labels_are_for_their_owners_eyes(undefended):
     path = run_folder(undefended[1])
-    for name in ("defense.json", "view/labels.safetensors"):
+    for name in ("defense.json", "view/labels.safetensors", "view/shop/epoch-000000.safetensors"):
         assert stat.S_IMODE((path / name).stat().st_mode) == 0o600
 
 

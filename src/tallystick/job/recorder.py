@@ -2,8 +2,8 @@
 
 Shapes: S recorded steps of an epoch, R their rows together, B rows of one step, D cut width.
 
-A file holds one epoch and is written whole once the epoch is over. It is as private as the run folder it lies in: cut
-embeddings and cut gradients tell of rows and labels.
+A file holds one epoch and is written whole once the epoch is over, readable by its owner alone: cut embeddings and cut
+gradients tell of rows and labels.
 """
 
 import json
@@ -40,7 +40,7 @@ class ViewStore:
     def save(self, epoch: int, tensors: dict[str, Tensor]) -> None:
         """Write an epoch whole or not at all."""
         facts = {"version": VIEW_VERSION, "contract": self.contract, "run_id": self.run_id, "epoch": epoch}
-        write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)})
+        write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)}, private=True)
 
     def drop_from(self, epoch: int) -> None:
         """Forget this epoch and later ones, which are about to be recorded again."""
