@@ -18,7 +18,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             "The paper prints changes only, and not the strengths of DP and Marvell; absolute values are ours alone.",
             "Folded is max(a, 1 - a), for an attacker whose smaller cluster is the other class; changes are of that.",
             "The other attacks read the last epoch's steps: AUC per batch as the attacker orients its scores, .5 is a guess.",
-            "With one linear layer on top, cut gradients lie on one line: their direction is the label, or their length after MixPro.",
+            "With one linear layer on top, cut gradients lie on one line: direction is the label, or length after MixPro.",
         ],
         facts={
             "columns": f"{data['label_party_columns']} of the label party, {data['feature_party_columns']} of the feature party",
