@@ -201,3 +201,8 @@ def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
 def test_helper_template_loads(tmp_path: Path) -> None:
     (tmp_path / "party.yaml").write_text(template("party", "helper"), encoding="utf-8")
     assert load_party(tmp_path / "party.yaml").table is None
+
+
+def test_the_default_ledger_lies_beside_the_party_file(tmp_path: Path) -> None:
+    for values in ({"party": "aide"}, {"party": "aide", "privacy": {"cap": 2.0}}):
+        assert parse_party(values, folder=tmp_path, source="test").privacy.ledger == tmp_path / "privacy-ledger.sqlite"

@@ -128,6 +128,9 @@ class Privacy(Model):
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
 
 
+_NOTHING_GIVEN: Any = {}
+
+
 class PartyFile(Model):
     """One party's private side of a job; see docs/config.md for every key."""
 
@@ -146,7 +149,10 @@ class PartyFile(Model):
     listen: Address | None = Field(default=None, description="host:port to listen on (label party and helper)")
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
-    privacy: Privacy = Field(default_factory=Privacy, description="ledger and cap of private releases (label party)")
+    # Validated like a given one, so that the default ledger too lies beside the party file, wherever the command is called.
+    privacy: Privacy = Field(
+        default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
+    )
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
     threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
 
