@@ -536,6 +536,24 @@ def test_close_in_peace_delivers_everything(networks, pool):
     closing.result(timeout=5)
 
 
+@pytest.mark.parametrize("later", [None, "bank", "shop"])
+def test_close_in_peace_is_quick_on_both_sides(networks, pool, later):
+    limits = Limits(heartbeat_s=5, deadline_s=20, wait_s=10)
+    bank, shop, at_bank, at_shop = connected(networks, pool, limits=limits)
+    at_shop.send(Note(number=1))
+    assert at_bank.receive(Note).number == 1
+
+    def close(network):
+        if later is not None and network.identity.name == later:
+            time.sleep(0.3)
+        began = time.monotonic()
+        network.close()
+        return time.monotonic() - began
+
+    # Neither waits for the other's next heartbeat, nor for one that has left.
+    assert max(pool.map(close, (bank, shop))) < 3
+
+
 def test_close_is_not_kept_waiting_by_a_dead_peer(networks, pool, proxies):
     relay = {}
 

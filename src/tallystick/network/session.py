@@ -208,6 +208,7 @@ class Session:
                 self._writing = None
                 if self._unsent and self._link is link and self.failure is None:
                     self._queue(HEARTBEAT)
+                self._loop.wake()  # farewell() waits for it
 
     # Reading
 
@@ -248,6 +249,7 @@ class Session:
             payload = memoryview(frame)[HEADER.size :]
             if kind == BYE:
                 self._peer_said_bye = True
+                self._queue(HEARTBEAT)  # so that it knows: a side that is over says nothing more by itself
             elif is_a(payload, Stopped):
                 self._take_stop(payload)
             else:
@@ -316,6 +318,10 @@ class Session:
         return self._ever_connected
 
     @property
+    def _still_writing(self) -> bool:
+        return bool(self._unsent) or (self._writing is not None and self._writing is self._link)
+
+    @property
     def over(self) -> bool:
         """Whether nothing more will be said."""
         return self._peer_said_bye and not self._unreceived
@@ -342,8 +348,9 @@ class Session:
             self._queue(BYE)
         else:
             self._queue(DATA, encode_parts(Stopped(reason=reason[:4000])))
-        while self._unreceived or self._unsent or (reason is None and not self._peer_said_bye):
-            if self.failure is not None or time.monotonic() > until:
+        while self._unreceived or self._still_writing or (reason is None and not self._peer_said_bye):
+            gone = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
+            if gone or self.failure is not None or time.monotonic() > until:
                 return
             self._loop.spin(until=until)
 
