@@ -22,7 +22,7 @@ class Loop:
         self._loop = asyncio.new_event_loop()
         self._lock = threading.Lock()
         self._wanted = False
-        self._driver = 0
+        self._drivers: set[int] = set()  # threads that drive or are about to
         self._last_driven = time.monotonic()
         self._spinning = False
         self._parked: list[asyncio.Future[None]] = []
@@ -47,20 +47,21 @@ class Loop:
 
     def __enter__(self) -> Self:
         """Take the loop from the housekeeper for the calling thread."""
+        # First of all: from here to the end of __exit__ a signal is noted, not raised, or the lock could stay taken for ever.
+        self._drivers.add(threading.get_ident())
         if not self._lock.acquire(blocking=False):
             # Said before the stop: a housekeeper that gets hold of the lock after that stop, on a busy machine, gives it back.
             self._wanted = True
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._lock.acquire()
             self._wanted = False
-        self._driver = threading.get_ident()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the loop to whoever wants it."""
-        self._driver = 0
         self._last_driven = time.monotonic()
         self._lock.release()
+        self._drivers.discard(threading.get_ident())
 
     def turn(self) -> None:
         """Run what is ready, without waiting; writes that were queued start before reads."""
@@ -131,7 +132,7 @@ class Loop:
             self.wake()
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if self._driver != threading.get_ident() or self._closed:
+        if threading.get_ident() not in self._drivers or self._closed:
             raise KeyboardInterrupt
         self._interrupted = True
         self._loop.call_soon_threadsafe(self._loop.stop)
