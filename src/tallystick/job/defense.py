@@ -5,7 +5,7 @@ Shapes: N aligned positions.
 
 import hashlib
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import msgspec
 from cryptography.hazmat.primitives.ciphers import Cipher
@@ -37,7 +37,7 @@ class RunDefense:
     """
 
     defenses: Defenses
-    secret: bytes
+    secret: bytes = field(repr=False)
     classes: int
 
     @classmethod

@@ -1,7 +1,7 @@
 """What the label party's defences do to a step, seen from the training loop. Shapes: B batch, D cut width of one peer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -27,7 +27,7 @@ class CutDefense:
     """
 
     defenses: Defenses
-    secret: bytes
+    secret: bytes = field(repr=False)
     steps_per_epoch: int
 
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
