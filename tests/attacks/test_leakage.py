@@ -168,6 +168,21 @@ def test_mean_gradient_over_epochs_tells_more_than_one_epoch() -> None:
     assert audit_leakage(view, TRUTH, attacks=few)["completion-gradient"].auc.low > best
 
 
+def test_completion_of_each_column_alike_finds_a_label_in_a_narrow_direction() -> None:
+    """A hundred times narrower than its neighbour, as distance correlation leaves it; seeded."""
+    view = planted_view(TRUTH, gap=4.0, epochs=1)
+    scale_D = torch.full((view.steps[0].sent_BD.shape[1] + 1,), 1e-2)
+    scale_D[-1] = 1.0
+    wide = torch.randn(ROWS, 1, generator=generator(3))
+    hidden = replace(
+        view, steps=tuple(replace(s, sent_BD=torch.cat([s.sent_BD, wide[s.rows_B]], dim=1) * scale_D) for s in view.steps)
+    )
+    few = {name: LEAKAGE_ATTACKS[name] for name in ("completion", "completion-standardised")}
+    found = audit_leakage(hidden, TRUTH, attacks=few)
+    assert found["completion-standardised"].auc.mean > 0.9
+    assert found["completion"].auc.mean < 0.8
+
+
 def test_more_labels_tell_more_and_are_not_scored() -> None:
     view = planted_view(TRUTH, gap=1.5, epochs=1)
     few = {"completion": LEAKAGE_ATTACKS["completion"]}

@@ -67,6 +67,9 @@ LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
             multiclass=False,
         ),
         "completion": LeakageAttack(attack=ModelCompletion(), reads="cut_embedding", knows=FewLabels()),
+        "completion-standardised": LeakageAttack(
+            attack=ModelCompletion(columns="each"), reads="cut_embedding", knows=FewLabels()
+        ),
         "completion-gradient": LeakageAttack(
             attack=ModelCompletion(target="cut_gradient"), reads="cut_gradient", knows=FewLabels()
         ),

@@ -4,12 +4,13 @@ Shapes: N rows of a run, D cut width, C classes.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 
 from tallystick.attacks.leakage.linear import fit_linear
 from tallystick.attacks.leakage.seen import known_rows, sightings, whole_run
-from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.matrix import rescaled, standardised
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
@@ -23,12 +24,17 @@ class ModelCompletion:
     penalty prefers directions in which all rows spread, which is where training put the label. Self-training on the surest rows
     was tried and told no more. Does not fine-tune the bottom model on raw features: an attacker who did that might gain.
 
+    Where a defence has moved the label out of the directions of widest spread (distance correlation does), one scale for all
+    columns looks past it: ``columns="each"`` divides each by its own deviation. An attacker tries both.
+
     Args:
         target: what is read: each row's last cut embedding, or its mean cut gradient.
+        columns: "alike" keeps their proportions, "each" brings them all to one deviation.
         penalty: on squared weights, greater than 0.
     """
 
     target: Received = "cut_embedding"
+    columns: Literal["alike", "each"] = "alike"
     penalty: float = 0.3
 
     def __post_init__(self) -> None:
@@ -38,7 +44,7 @@ class ModelCompletion:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
         rows, x_ND = sightings(view, self.target)
-        x_ND = rescaled(x_ND)
+        x_ND = rescaled(x_ND) if self.columns == "alike" else standardised(x_ND)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0
         head = fit_linear(x_ND[told_N], label_N[told_N], view.classes, penalty=self.penalty)
