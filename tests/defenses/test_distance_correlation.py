@@ -77,7 +77,7 @@ def test_forms_and_warm_up() -> None:
     cut_BD, labels_B = embeddings(50, 4, 2, seed=2)
     correlation = float(by_definition(cut_BD, labels_B))
     assert float(DistanceCorrelation(weight=2.0, form="plain")(cut_BD, labels_B)) == pytest.approx(2 * correlation)
-    log = DistanceCorrelation(weight=2.0, warm_up=4.0)
+    log = DistanceCorrelation(weight=2.0, form="log", warm_up=4.0)
     assert float(log(cut_BD, labels_B)) == pytest.approx(2 * math.log(correlation + FLOOR))
     assert float(log(cut_BD, labels_B, epoch=1.0)) == pytest.approx(0.5 * math.log(correlation + FLOOR))
     assert float(log(cut_BD, labels_B, epoch=0.0)) == 0.0

@@ -72,7 +72,7 @@ def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
     depths = tuple(float(depth) for depth in range(1, len(contract.model.hidden) + 1) if depth != contract.model.cut_after)
     noise: list[tuple[str, tuple[float, ...]]]
     noise = [("marvell", (1.0, 4.0, 16.0))] if contract.target.type == "binary" else [("isotropic", (0.1, 1.0, 10.0))]
-    sweep = [*noise, ("label-dp", (3.0, 1.0)), ("distance-correlation", (0.001, 0.01, 0.1))]
+    sweep = [*noise, ("label-dp", (3.0, 1.0)), ("distance-correlation", (0.1, 0.3, 1.0))]
     return [*sweep, (CUT_AFTER, depths)] if depths else sweep
 
 

@@ -86,7 +86,7 @@ class DistanceCorrelation(Model):
 
     method: Literal["distance-correlation"] = Field(description=METHOD)
     weight: Positive = Field(description="weight of the penalty beside the mean loss")
-    form: Literal["log", "plain"] = Field(default="log", description="logarithm of the distance correlation, or itself")
+    form: Literal["log", "plain"] = Field(default="plain", description="the distance correlation itself, or its logarithm as in the paper")
     warm_up: float = Field(default=0.0, strict=True, ge=0, description="epochs over which the weight rises from 0")
 
 

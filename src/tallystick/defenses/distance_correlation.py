@@ -43,7 +43,7 @@ class DistanceCorrelation:
     """
 
     weight: float
-    form: Literal["log", "plain"] = "log"
+    form: Literal["log", "plain"] = "plain"
     warm_up: float = 0.0
 
     def __post_init__(self) -> None:
