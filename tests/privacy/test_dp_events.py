@@ -3,6 +3,7 @@
 import math
 from statistics import NormalDist
 
+import mpmath
 import msgspec
 import pytest
 from dp_accounting import GaussianDpEvent, NeighboringRelation, PoissonSampledDpEvent, SelfComposedDpEvent
@@ -117,3 +118,14 @@ def test_gaussian_calibration_inverts_the_exact_delta(epsilon, delta):
     assert gaussian_delta(epsilon, multiplier) == pytest.approx(delta, rel=1e-6)
     normal, half, shift = NormalDist(), 1 / (2 * multiplier), epsilon * multiplier
     assert normal.cdf(half - shift) - math.exp(epsilon) * normal.cdf(-half - shift) == pytest.approx(delta, rel=1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 0.5, 4.0, 20.0, 100.0])
+@pytest.mark.parametrize("delta", [1e-5, 1e-9, 1e-15])
+def test_gaussian_calibration_far_out_in_the_tail(epsilon, delta):
+    """Against 60 digits: never under the truth, nor noise for a much smaller delta than was asked for."""
+    with mpmath.workdps(60):
+        multiplier = mpmath.mpf(gaussian_multiplier(epsilon, delta))
+        half, shift = 1 / (2 * multiplier), epsilon * multiplier
+        exact = mpmath.ncdf(half - shift) - mpmath.exp(epsilon) * mpmath.ncdf(-half - shift)
+    assert 0.98 * delta < exact <= delta

@@ -1,7 +1,8 @@
 """Calibration of the Gaussian mechanism."""
 
 import math
-from statistics import NormalDist
+
+from scipy.special import log_ndtr
 
 from tallystick.privacy.events import check_delta, check_epsilon
 
@@ -23,7 +24,11 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
 
 
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
-    """Give the exact delta of one Gaussian release at epsilon."""
-    normal = NormalDist()
+    """Give the delta of one Gaussian release at epsilon: exact, but for a margin that rounding cannot take it below.
+
+    In logarithms: far out in the tail a difference of float64 probabilities is rounding alone.
+    """
     half, shift = 1 / (2 * multiplier), epsilon * multiplier
-    return normal.cdf(half - shift) - math.exp(epsilon + math.log(max(normal.cdf(-half - shift), 1e-300)))
+    first, second = float(log_ndtr(half - shift)), epsilon + float(log_ndtr(-half - shift))
+    rounding = 1e-15 * (1 + epsilon + abs(first))
+    return math.exp(first) * (rounding - math.expm1(min(second - first, 0.0)))
