@@ -10,6 +10,7 @@ from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
+from tallystick.job import audit
 from tallystick.job.audit import audit_labels, defense_lines
 from tallystick.job.defense import key_stream
 from tallystick.job.folder import RunFolder
@@ -90,13 +91,15 @@ def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):
     assert {attack.view.split(",")[0] for attack in result.sections.leakage.attacks} == {"club", "shop"}
 
 
-def test_several_classes_and_pipelined_messages(tmp_path):
+def test_several_classes_and_pipelined_messages(tmp_path, monkeypatch):
+    monkeypatch.setattr(audit, "HINTS", 2)  # more classes than hints are not refused once all is trained
     target = {"type": "multiclass", "classes": 3}
     frames = tables(PARTIES, rows=800, target="multiclass")
     changes = {"training__mode": "pipelined", "training__staleness": 4, "defense": [LABEL_DP]}
     result = run(tmp_path, frames, target=target, **changes)
     found = leaks(result.sections.leakage)
     assert "direction-1" in found
+    assert found["completion"].view.endswith("knowing 3 labels")
     assert "norm" not in found
 
 

@@ -30,6 +30,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
 NOTE = "audit"
 LABELS = "labels.safetensors"
+HINTS = 40  # labels that few-label attacks are told, or one per class where there are more
 LABEL_EPOCHS = 5  # spread over the training: labels leak more the longer it lasts
 
 
@@ -89,7 +90,7 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     if _audits_labels(job):
         assert rows.target_N is not None
         save_labels(folder, contract, rows.target_N, rows.is_own(torch.arange(len(rows.target_N))), run_id=run_id)
-        leakage = audit_labels(folder, contract, watcher=watcher)
+        leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
     else:
         folder.forget_views()  # only an audit of labels may be asked for again
     audited = Audited(membership=membership, leakage=leakage)
@@ -151,7 +152,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, 
     return label_N, own_N, run_id
 
 
-def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int = 40, seed: int = 0) -> shown.Audit:
+def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int = HINTS, seed: int = 0) -> shown.Audit:
     """Attack every feature party's recorded view of a run for labels and judge with the true ones.
 
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
