@@ -567,3 +567,18 @@ def test_close_is_not_kept_waiting_by_a_dead_peer(networks, pool, proxies):
     began = time.monotonic()
     bank.close("bank has to stop")
     assert time.monotonic() - began < 4
+
+
+def test_a_silent_peer_keeps_no_other_from_hearing_the_reason(networks, pool, proxies):
+    limits = Limits(heartbeat_s=1, deadline_s=60, wait_s=10)
+    bank = networks("bank", listen="127.0.0.1:0", limits=limits)
+    relay = proxies(bank.port)
+    shop, club = networks("shop", limits=limits), networks("club", limits=limits)
+    waiting = pool.submit(bank.connect, {"shop": None, "club": None})
+    shop.connect({"bank": f"127.0.0.1:{relay.port}"})
+    at_club = club.connect({"bank": f"127.0.0.1:{bank.port}"})["bank"]
+    waiting.result()
+    relay.silent = True
+    hearing = pool.submit(error_of, at_club.receive, Note)
+    bank.close("bank has to stop")
+    assert "bank has to stop" in str(hearing.result(timeout=5))

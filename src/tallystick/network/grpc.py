@@ -118,7 +118,9 @@ class Network:
         with self._loop:
             until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
             for session in self._sessions.values():
-                session.farewell(until, reason=reason)
+                session.take_leave(reason)
+            for session in self._sessions.values():
+                session.see_off(until, reason=reason)
         self._loop.end(self._stop_serving())
 
     def _raise_failures(self) -> None:

@@ -114,6 +114,7 @@ class Session:
         self._consumed = 0
         self._consumed_told = 0
         self._peer_said_bye = False
+        self._leaving = False
 
     # Channel
 
@@ -208,7 +209,8 @@ class Session:
                 self._writing = None
                 if self._unsent and self._link is link and self.failure is None:
                     self._queue(HEARTBEAT)
-                self._loop.wake()  # farewell() waits for it
+                if self._leaving:
+                    self._loop.wake()  # see_off() waits for it
 
     # Reading
 
@@ -340,14 +342,19 @@ class Session:
             why = f" ({self.trouble})" if self.trouble else ""
             self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))
 
-    def farewell(self, until: float, *, reason: str | None) -> None:
-        """Wait until the peer has everything: with the ``reason`` for an early end, or until both say that nothing more comes."""
-        if not self.connected or self.failure is not None:
+    def take_leave(self, reason: str | None) -> None:
+        """Say that nothing more comes, or the ``reason`` for an early end."""
+        if self.connected and self.failure is None:
+            self._leaving = True
+            if reason is None:
+                self._queue(BYE)
+            else:
+                self._queue(DATA, encode_parts(Stopped(reason=reason[:4000])))
+
+    def see_off(self, until: float, *, reason: str | None) -> None:
+        """After take_leave(): wait until the peer has everything and, unless it ends early, says the same."""
+        if not self._leaving:
             return
-        if reason is None:
-            self._queue(BYE)
-        else:
-            self._queue(DATA, encode_parts(Stopped(reason=reason[:4000])))
         while self._unreceived or self._still_writing or (reason is None and not self._peer_said_bye):
             gone = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
             if gone or self.failure is not None or time.monotonic() > until:
