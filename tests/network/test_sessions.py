@@ -580,5 +580,6 @@ def test_a_silent_peer_keeps_no_other_from_hearing_the_reason(networks, pool, pr
     waiting.result()
     relay.silent = True
     hearing = pool.submit(error_of, at_club.receive, Note)
-    bank.close("bank has to stop")
-    assert "bank has to stop" in str(hearing.result(timeout=5))
+    closing = pool.submit(bank.close, "bank has to stop")
+    assert "bank has to stop" in str(hearing.result(timeout=1.5))  # while bank still waits for shop
+    closing.result()
