@@ -10,9 +10,9 @@ import pytest
 
 from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
-from tallystick.report.charts import sweep_plots
+from tallystick.report.charts import outdone, strongest, sweep_plots
 from tallystick.report.formats import duration, number, size
-from tallystick.report.result import Attack, Epoch, Learnt, Party, Sweep, Training
+from tallystick.report.result import Attack, Epoch, Estimate, Leak, Learnt, Party, Sweep, Training
 from tallystick.report.words import headline
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -220,6 +220,20 @@ def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
     assert embeddings.spots[0].x == embeddings.x.at(0.71)
     assert text.count("an upper bound") == 3
     assert sweep_plots(Sweep()) == []
+
+
+def test_the_strongest_attack_is_furthest_above_its_guess_and_a_higher_number_is_shown_beside_it(make_sweep) -> None:
+    sections = make_sweep().sections
+    trial = sections.sweep.trials[0]
+    clusters = Leak(attack="clusters", reads="cut embeddings", auc=Estimate(mean=0.74, low=0.73, high=0.75), chance=0.73)
+    trial = msgspec.structs.replace(trial, leaks=[*trial.leaks, clusters])
+    assert strongest(trial, "cut embeddings").attack == "spectral-embedding"
+    assert outdone(trial, "cut embeddings") == clusters
+    assert outdone(trial, "cut gradients") is None
+    sections = msgspec.structs.replace(sections, sweep=msgspec.structs.replace(sections.sweep, trials=[trial]))
+    text = words(to_html(msgspec.structs.replace(make_sweep(), sections=sections)))
+    assert "furthest above what a guess of it gives" in text
+    assert "spectral-embedding; a guess: 0.520 highest: 0.740 clusters; a guess: 0.730" in text
 
 
 def test_a_sweep_without_trials_renders(make_sweep) -> None:

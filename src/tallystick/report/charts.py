@@ -268,6 +268,14 @@ def strongest(trial: Trial, reads: str) -> Leak | None:
     return max(found, key=lambda leak: leak.auc.mean - leak.chance, default=None)
 
 
+def outdone(trial: Trial, reads: str) -> Leak | None:
+    """The attack of a higher AUC than the strongest's, though closer to what a guess of it gives; None where there is none."""
+    worst = strongest(trial, reads)
+    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
+    highest = max(found, key=lambda leak: leak.auc.mean, default=None)
+    return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
+
+
 def sweep_plots(sweep: Sweep) -> list[Scatter]:
     """One picture per kind of view."""
     return [plot for reads in ("cut gradients", "cut embeddings") if (plot := _sweep_plot(sweep, reads)) is not None]

@@ -67,6 +67,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
             folded_track=charts.folded_track,
             sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
             strongest=charts.strongest,
+            outdone=charts.outdone,
         )
     )
 
