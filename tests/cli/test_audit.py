@@ -313,7 +313,15 @@ def test_estimates_are_those_of_a_t_test():
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert (whole.low, whole.high) == pytest.approx((expected.low, expected.high))
     assert estimate([(0.7, 0.6, 0.8)]).low == 0.6
-    assert estimate([(0.9, 0.9, 0.9), (0.6, 0.6, 0.6)]).high == 1.0
+    folded = estimate([(0.52, 0.5, 0.6), (0.6, 0.5, 0.7), (0.9, 0.8, 1.0)], floor=0.5)
+    assert (folded.low, folded.high) == (0.5, 1.0)
+
+
+def test_two_seeds_are_shown_as_they_are():
+    """Student's interval of these two would be all of [0, 1]."""
+    two = estimate([(0.69, 0.5, 0.9), (0.58, 0.4, 0.8)], floor=0.5)
+    assert (two.low, two.high, two.spread) == (0.58, 0.69, "min to max")
+    assert two.mean == pytest.approx(0.635)
 
 
 def test_a_sweep_is_read():

@@ -25,6 +25,7 @@ from tallystick.report import result as shown
 from tallystick.simulate import simulate
 
 LEVEL = 0.95
+FEWEST_FOR_STUDENT = 3  # runs
 CUT_AFTER = "cut-after"
 GAUSSIAN_DELTA = 1e-6
 STRENGTHS: Mapping[str, Callable[[float], dict[str, Any]]] = {
@@ -146,7 +147,7 @@ class _Tally:
                 shown.Leak(
                     attack=name,
                     reads="cut gradients" if "from cut gradients" in attacks[0].view else "cut embeddings",
-                    auc=estimate([_folded(attack) for attack in attacks]),
+                    auc=estimate([_folded(attack) for attack in attacks], floor=0.5),
                     chance=float(np.mean([attack.folded_chance for attack in attacks])),
                     upper_bound=attacks[0].upper_bound,
                 )
@@ -167,15 +168,21 @@ def _folded(attack: shown.Attack) -> tuple[float, float, float]:
     return attack.folded_auc, attack.folded_low, attack.folded_high
 
 
-def estimate(runs: Sequence[tuple[float, float, float]]) -> shown.Estimate:
-    """Mean over seeds with Student's interval, within [0, 1]; of one run, given as (value, low, high), its bootstrap interval."""
+def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> shown.Estimate:
+    """Mean over seeds with Student's interval, within [floor, 1]; of one run, a (value, low, high), its bootstrap interval.
+
+    Of two runs the smaller and the larger value: with one degree of freedom Student's interval is 13 times as wide as they are
+    apart, and would nearly always be the whole range.
+    """
     if len(runs) == 1:
         value, low, high = runs[0]
         return shown.Estimate(mean=value, low=low, high=high)
     values = np.array([value for value, _, _ in runs])
-    half = float(student_t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
     mean = float(values.mean())
-    return shown.Estimate(mean=mean, low=max(mean - half, 0.0), high=min(mean + half, 1.0))
+    if len(runs) < FEWEST_FOR_STUDENT:
+        return shown.Estimate(mean=mean, low=float(values.min()), high=float(values.max()), spread="min to max")
+    half = float(student_t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    return shown.Estimate(mean=mean, low=max(mean - half, floor), high=min(mean + half, 1.0))
 
 
 def try_contract(

@@ -5,6 +5,7 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tallystick.audit.columns import Rehearsal
@@ -19,6 +20,7 @@ from tallystick.errors import ConfigError
 from tallystick.job.folder import new_folder
 from tallystick.job.phases import Watcher
 from tallystick.report.charts import strongest
+from tallystick.report.formats import spread
 from tallystick.report.page import render
 from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
 from tallystick.training.checkpoint import write_bytes
@@ -175,9 +177,7 @@ def _show_trials(console: Console, result: Result, report: Path) -> None:
         table.add_column(name)
     for trial in sweep.trials:
         leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
-        table.add_row(
-            f"{trial.defense} {trial.strength}", *(text.replace("[", r"\[") for text in (_within(trial.utility), *leaks))
-        )
+        table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks)
     console.print(table)
     for note in result.sections.notes:
         console.print(note, markup=False)
@@ -189,4 +189,4 @@ def _leak(leak: Leak | None) -> str:
 
 
 def _within(value: Estimate) -> str:
-    return f"{value.mean:.3f} [{value.low:.3f}, {value.high:.3f}]"
+    return f"{value.mean:.3f} ({spread(value)})"

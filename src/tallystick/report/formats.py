@@ -6,6 +6,8 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
+from tallystick.report.result import Estimate
+
 T = TypeVar("T")
 
 
@@ -27,6 +29,12 @@ def interval(low: float | None, high: float | None, *, signed: bool = False, dig
     if low is None or high is None:
         return ""
     return f"{number(low, signed=signed, digits=digits)} to {number(high, signed=signed, digits=digits)}"
+
+
+def spread(value: Estimate) -> str:
+    """Say where an estimate's seeds lie: its interval, or the smaller and the larger of two values, named so."""
+    low, high = number(value.low, digits=3), number(value.high, digits=3)
+    return f"min {low}, max {high}" if value.spread == "min to max" else f"{low} to {high}"
 
 
 def duration(seconds: float | None) -> str:

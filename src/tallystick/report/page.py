@@ -208,6 +208,7 @@ def _environment() -> Environment:
         interval=formats.interval,
         percent=formats.percent,
         in_runs=formats.in_runs,
+        spread=formats.spread,
     )
     return environment
 

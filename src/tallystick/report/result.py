@@ -149,11 +149,12 @@ class Audit(_Part, frozen=True, kw_only=True):
 
 
 class Estimate(_Part, frozen=True, kw_only=True):
-    """A mean over seeds, with its interval."""
+    """A mean over seeds, with a 95 % interval; of two seeds, which have no interval worth the name, with both values."""
 
     mean: float
     low: float
     high: float
+    spread: Literal["interval", "min to max"] = "interval"
 
 
 class Leak(_Part, frozen=True, kw_only=True):
