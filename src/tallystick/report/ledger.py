@@ -146,9 +146,7 @@ def _environment() -> Environment:
         loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     # charts.html.j2 names these in macros that this page does not call.
-    environment.filters.update(
-        number=formats.number, interval=formats.interval, percent=formats.percent, spread=formats.spread
-    )
+    environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent, spread=formats.spread)
     return environment
 
 
