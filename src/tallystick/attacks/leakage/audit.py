@@ -34,6 +34,7 @@ class LeakageAttack:
 
     Args:
         attack: scores rows of a view.
+        plain: what it does, in a line for people who have never heard of it; reports show it beside the name.
         reads: what it reads of a step.
         knows: which labels the attacker is told.
         multiclass: whether it can tell more than two classes apart.
@@ -41,42 +42,96 @@ class LeakageAttack:
     """
 
     attack: Attack
+    plain: str
     reads: Received
     knows: Knowledge = NO_LABELS
     multiclass: bool = True
     upper_bound: bool = False
 
 
+DIRECTION = "rows whose gradients point the way of a known row's share its label"
+SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
+CLUSTERS = "rows are sorted into as many heaps as there are classes; the smaller heap is the rarer class"
+AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
+
 LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
     {
-        "norm": LeakageAttack(attack=NormAttack(), reads="cut_gradient", multiclass=False),
-        "direction-1": LeakageAttack(attack=DirectionAttack(), reads="cut_gradient", knows=HintsPerBatch(count=1)),
-        "direction-3": LeakageAttack(attack=DirectionAttack(), reads="cut_gradient", knows=HintsPerBatch(count=3)),
-        "direction-5": LeakageAttack(attack=DirectionAttack(), reads="cut_gradient", knows=HintsPerBatch(count=5)),
-        "spectral-gradient": LeakageAttack(attack=SpectralAttack(target="cut_gradient"), reads="cut_gradient", multiclass=False),
-        "spectral-embedding": LeakageAttack(
-            attack=SpectralAttack(target="cut_embedding"), reads="cut_embedding", multiclass=False
+        "norm": LeakageAttack(
+            attack=NormAttack(),
+            plain="the longer a row's gradient, the likelier the row is of the rarer class",
+            reads="cut_gradient",
+            multiclass=False,
         ),
-        "clusters-gradient": LeakageAttack(attack=ClusterAttack(target="cut_gradient", scope="batch"), reads="cut_gradient"),
-        "clusters-embedding": LeakageAttack(attack=ClusterAttack(target="cut_embedding"), reads="cut_embedding"),
-        "norm-averaged": LeakageAttack(attack=OverEpochs(attack=NormAttack()), reads="cut_gradient", multiclass=False),
+        "direction-1": LeakageAttack(
+            attack=DirectionAttack(), plain=DIRECTION, reads="cut_gradient", knows=HintsPerBatch(count=1)
+        ),
+        "direction-3": LeakageAttack(
+            attack=DirectionAttack(), plain=DIRECTION, reads="cut_gradient", knows=HintsPerBatch(count=3)
+        ),
+        "direction-5": LeakageAttack(
+            attack=DirectionAttack(), plain=DIRECTION, reads="cut_gradient", knows=HintsPerBatch(count=5)
+        ),
+        "spectral-gradient": LeakageAttack(
+            attack=SpectralAttack(target="cut_gradient"), plain=SPECTRAL, reads="cut_gradient", multiclass=False
+        ),
+        "spectral-embedding": LeakageAttack(
+            attack=SpectralAttack(target="cut_embedding"), plain=SPECTRAL, reads="cut_embedding", multiclass=False
+        ),
+        "clusters-gradient": LeakageAttack(
+            attack=ClusterAttack(target="cut_gradient", scope="batch"), plain=CLUSTERS, reads="cut_gradient"
+        ),
+        "clusters-embedding": LeakageAttack(attack=ClusterAttack(target="cut_embedding"), plain=CLUSTERS, reads="cut_embedding"),
+        "norm-averaged": LeakageAttack(
+            attack=OverEpochs(attack=NormAttack()),
+            plain=f"as norm, {AVERAGED}",
+            reads="cut_gradient",
+            multiclass=False,
+        ),
         "direction-5-averaged": LeakageAttack(
             attack=OverEpochs(attack=DirectionAttack()),
+            plain=f"as direction-5, {AVERAGED}",
             reads="cut_gradient",
             knows=HintsPerBatch(count=5),
             multiclass=False,
         ),
-        "completion": LeakageAttack(attack=ModelCompletion(), reads="cut_embedding", knows=FewLabels()),
+        "completion": LeakageAttack(
+            attack=ModelCompletion(),
+            plain="a small model on the embeddings, taught by a few labelled rows, labels all the others",
+            reads="cut_embedding",
+            knows=FewLabels(),
+        ),
         "completion-standardised": LeakageAttack(
-            attack=ModelCompletion(columns="each"), reads="cut_embedding", knows=FewLabels()
+            attack=ModelCompletion(columns="each"),
+            plain="as completion, each embedding column brought to the same spread first",
+            reads="cut_embedding",
+            knows=FewLabels(),
         ),
         "completion-gradient": LeakageAttack(
-            attack=ModelCompletion(target="cut_gradient"), reads="cut_gradient", knows=FewLabels()
+            attack=ModelCompletion(target="cut_gradient"),
+            plain="as completion, on gradients",
+            reads="cut_gradient",
+            knows=FewLabels(),
         ),
-        "probe": LeakageAttack(attack=Probe(), reads="cut_embedding", knows=ShareOfLabels(), upper_bound=True),
-        "probe-network": LeakageAttack(attack=Probe(hidden=64), reads="cut_embedding", knows=ShareOfLabels(), upper_bound=True),
+        "probe": LeakageAttack(
+            attack=Probe(),
+            plain="a linear model on the embeddings, taught by half of all labels",
+            reads="cut_embedding",
+            knows=ShareOfLabels(),
+            upper_bound=True,
+        ),
+        "probe-network": LeakageAttack(
+            attack=Probe(hidden=64),
+            plain="as probe, with a small network",
+            reads="cut_embedding",
+            knows=ShareOfLabels(),
+            upper_bound=True,
+        ),
         "probe-gradient": LeakageAttack(
-            attack=Probe(target="cut_gradient"), reads="cut_gradient", knows=ShareOfLabels(), upper_bound=True
+            attack=Probe(target="cut_gradient"),
+            plain="as probe, on gradients",
+            reads="cut_gradient",
+            knows=ShareOfLabels(),
+            upper_bound=True,
         ),
     }
 )
