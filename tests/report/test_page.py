@@ -12,8 +12,8 @@ from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report.charts import outdone, strongest, sweep_plots
 from tallystick.report.formats import duration, number, size
-from tallystick.report.result import Attack, Epoch, Estimate, Leak, Learnt, Party, Sweep, Training
-from tallystick.report.words import headline
+from tallystick.report.result import Attack, Audit, Epoch, Estimate, Leak, Learnt, Party, Sweep, Training
+from tallystick.report.words import by_strength, headline, leak_headline
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -199,6 +199,50 @@ def test_attacks_outside_the_scale_stay_on_it(make_audited) -> None:
     audit = msgspec.structs.replace(result.sections.leakage, attacks=[Attack(name="a", view="v", auc=0.4, low=0.3, high=1.2)])
     page = to_html(msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=audit)))
     assert not re.search(r'(?:width|x)="-', page)
+
+
+def test_the_leakage_section_answers_its_own_question_first(make_audited) -> None:
+    """The strongest attack that somebody could run, per kind of view; the probe needs half of all labels, so it is none."""
+    audit = make_audited().sections.leakage
+    gradients, embeddings = leak_headline(audit)
+    assert gradients.startswith(
+        "Through cut gradients, yes: weather, knowing no label, can tell the classes apart with AUC 0.973;"
+    )
+    assert "a guess gives 0.521 (norm: the longer a row's gradient" in gradients
+    assert "(clusters)" in embeddings  # no attack of the table has that name, so there is nothing to explain
+    text = words(to_html(make_audited()))
+    assert gradients in text
+    assert (
+        text.index("norm the longer a row's gradient")
+        < text.index("clusters of three classes")
+        < text.index("probe a linear model")
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "low", "says"),
+    [(0.7, 0.69, "yes: "), (0.58, 0.55, "a little: "), (0.58, 0.51, "no attack here found more than a guess would")],
+)
+def test_a_leak_is_called_what_it_is(value, low, says) -> None:
+    attack = Attack(
+        name="norm",
+        view="w, from cut gradients, knowing no label",
+        auc=value,
+        folded_auc=value,
+        folded_low=low,
+        folded_chance=0.52,
+    )
+    (line,) = leak_headline(Audit(attacks=[attack]))
+    assert line.startswith(f"Through cut gradients, {says}")
+
+
+def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
+    def attack(name: str, folded: float | None, chance: float = 0.5, **more: Any) -> Attack:
+        return Attack(name=name, view="w", auc=folded, folded_auc=folded, folded_chance=chance, **more)
+
+    attacks = [attack("bound", 0.9, upper_bound=True), attack("none", None), attack("high", 0.7, 0.65), attack("strong", 0.6)]
+    assert [each.name for each in by_strength(attacks)] == ["strong", "high", "none", "bound"]
+    assert leak_headline(Audit(attacks=attacks[:2])) == []
 
 
 def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:

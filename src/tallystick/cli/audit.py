@@ -23,6 +23,7 @@ from tallystick.report.charts import strongest
 from tallystick.report.formats import spread
 from tallystick.report.page import render
 from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
+from tallystick.report.words import by_strength, leak_headline
 from tallystick.training.checkpoint import write_bytes
 
 
@@ -138,19 +139,21 @@ def _keep(result: Result, runs: Path, *, as_json: bool) -> None:
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
-    """An audit as plain values for JSON."""
+    """An audit as plain values for JSON, its attacks in the order in which they ran."""
     attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
-    return {"summary": found.summary, "defense": found.defense, "attacks": attacks}
+    return {"headline": leak_headline(found), "summary": found.summary, "defense": found.defense, "attacks": attacks}
 
 
 def show_leakage(console: Console, found: Audit) -> None:
-    """A line per attack."""
+    """Whether labels leak, and a line per attack, the strongest first."""
+    for line in leak_headline(found):
+        console.print(line, markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
     table = Table(box=None)
     for name in ("attack", "in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
         table.add_column(name)
-    for attack in found.attacks:
+    for attack in by_strength(found.attacks):
         table.add_row(*_cells(attack))
     console.print(table)
 

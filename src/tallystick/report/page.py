@@ -18,7 +18,7 @@ from markupsafe import Markup
 from tallystick.errors import StorageError
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.evaluation.metrics import METRICS
-from tallystick.report import charts, formats
+from tallystick.report import charts, formats, words
 from tallystick.report.result import Result, read_result
 from tallystick.report.words import headline, names_of, verdict
 
@@ -68,6 +68,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
             sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
             strongest=charts.strongest,
             outdone=charts.outdone,
+            words=words,
         )
     )
 

@@ -1,11 +1,16 @@
 """What the page says in sentences: the headline, and whether a difference is one."""
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tallystick.attacks.leakage import LEAKAGE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.evaluation.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
-from tallystick.report.result import Result
+from tallystick.report.result import Attack, Audit, Result
+
+MUCH = 0.1  # above a guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,6 +114,51 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
     if low is not None and high is not None and low <= 0 <= high:
         return "unclear"
     return "better" if (value > 0) == metric.higher_is_better else "worse"
+
+
+def by_strength(attacks: Sequence[Attack]) -> list[Attack]:
+    """Order label attacks by how far they come above a guess; those that need labels nobody has come last."""
+    return sorted(attacks, key=lambda attack: (attack.upper_bound, -strength(attack)))
+
+
+def strength(attack: Attack) -> float:
+    """How far above a guess an attack tells the classes apart, whichever way round; of one without a value, minus infinity."""
+    if attack.folded_auc is not None:
+        return attack.folded_auc - attack.folded_chance
+    return -math.inf if attack.auc is None else attack.auc - attack.chance
+
+
+def leak_headline(audit: Audit) -> list[str]:
+    """Say first whether labels leak: the strongest attack on each kind of view that somebody could run, and what it must know."""
+    return [
+        _leak_through(kind, found[0])
+        for kind in ("gradients", "embeddings")
+        if (found := [each for each in by_strength(audit.attacks) if _runnable(each) and f"from cut {kind}" in each.view])
+    ]
+
+
+def plain(name: str) -> str:
+    """What a label attack does, in a line; nothing for one that is not known here."""
+    return LEAKAGE_ATTACKS[name].plain if name in LEAKAGE_ATTACKS else ""
+
+
+def _runnable(attack: Attack) -> bool:
+    return not attack.upper_bound and strength(attack) > -math.inf
+
+
+def _leak_through(kind: str, attack: Attack) -> str:
+    folded = attack.folded_auc is not None
+    value, chance = (attack.folded_auc, attack.folded_chance) if folded else (attack.auc, attack.chance)
+    low = attack.folded_low if folded else attack.low
+    seat, _, knowing = attack.view.partition(", knowing ")
+    who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
+    how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
+    reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
+    if strength(attack) >= MUCH:
+        return f"Through cut {kind}, yes: {who} can tell the classes apart with {reached}."
+    if low is not None and low > chance:
+        return f"Through cut {kind}, a little: {who} can tell the classes apart with {reached}."
+    return f"Through cut {kind}, no attack here found more than a guess would: the strongest, by {who} has {reached}."
 
 
 def names_of(result: Result) -> Names:
