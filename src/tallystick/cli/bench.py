@@ -62,10 +62,11 @@ def lossless(
 def alignment(
     rows: Annotated[int, typer.Option(help="Rows of each party.", min=1)] = 100_000,
     protocol: Annotated[str, typer.Option(help="intersection, union or union-with-helper.")] = "intersection",
+    turns: Annotated[int | None, typer.Option(help="Repetitions; 3 if left out, 1 above 200,000 rows.", min=1)] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Seconds, scalar multiplications and efficiency of a private alignment."""
-    guarded(lambda: finish(alignment_benchmark.run(rows=rows, protocol=protocol), as_json=as_json), as_json=as_json)
+    guarded(lambda: finish(alignment_benchmark.run(rows=rows, protocol=protocol, turns=turns), as_json=as_json), as_json=as_json)
 
 
 @app.command()
