@@ -212,6 +212,7 @@ def test_the_leakage_section_answers_its_own_question_first(make_audited) -> Non
     assert "(clusters)" in embeddings  # no attack of the table has that name, so there is nothing to explain
     text = words(to_html(make_audited()))
     assert gradients in text
+    assert "undefended trial" not in text
     assert (
         text.index("norm the longer a row's gradient")
         < text.index("clusters of three classes")
@@ -251,6 +252,7 @@ def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
     text = words(page)
     assert "What weather could learn of carrier's labels" in text
     assert "Metrics stay with the label party" not in text
+    assert "Do the labels leak without a defence? This is the sweep's undefended trial" in text
     gradients, embeddings = sweep_plots(result.sections.sweep)
     # Left is less leakage, up is a better model; a picture's y grows downward.
     none, one, sixteen = gradients.spots
