@@ -284,25 +284,36 @@ def test_a_trial_that_fails_is_noted_and_the_others_stay(home):
     assert note.startswith("isotropic 1e+36, seed 1: ")
 
 
-def test_an_interrupted_rehearsal_leaves_nothing_behind(home, tmp_path_factory):
+@pytest.mark.parametrize("after", ["trials", "seed 1: test"])
+def test_an_interrupted_rehearsal_writes_what_is_over_or_nothing(home, tmp_path_factory, after):
     temporary = tmp_path_factory.mktemp("temporary")
     arguments = ("audit", "contract.yaml", "--party", "party.yaml", "--progress", "json", "--seeds", "50")
     process = subprocess.Popen(
         [sys.executable, "-m", "tallystick", *arguments],
         cwd=home,
         env={**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     for line in process.stderr:
-        if "seed 1: test" in line:
+        if after in line:
             process.send_signal(signal.SIGTERM)
             break
-    process.stderr.read()
-    assert process.wait(60) == 130
-    process.stderr.close()
-    assert {path.name for path in home.iterdir()} == {"contract.yaml", "party.yaml", "table.parquet"}
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130
     assert list(temporary.iterdir()) == []
+    last = said.splitlines()[-1]
+    if after == "trials":  # the first one has just begun
+        assert last == "interrupted; nothing was written"
+        assert {path.name for path in home.iterdir()} == {"contract.yaml", "party.yaml", "table.parquet"}
+        return
+    (folder,) = (home / "runs").iterdir()
+    assert last == f"interrupted; the trials that were over are in {folder / 'report.html'}"
+    result = read_result((folder / "result.json").read_bytes())
+    assert result.sections.sweep.trials[0].defense == "none"
+    assert result.sections.notes[-1].startswith("Interrupted: ")
+    assert "Interrupted: " in (folder / "report.html").read_text()
 
 
 def test_estimates_are_those_of_a_t_test():

@@ -104,7 +104,7 @@ def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
     assert running[victim].end(15) == 130
     assert time.monotonic() - began < 8
     assert f"error: {victim} stopped: {victim} was interrupted by its operator [phase: training" in running[other].error
-    assert running[victim].said == ["interrupted; the peers were told"]
+    assert running[victim].said == ["interrupted; the peers that had joined were told"]
 
 
 def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):

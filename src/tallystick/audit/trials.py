@@ -207,7 +207,8 @@ def try_contract(
         minutes: no run is begun after that, though the first of every candidate; above 0.
         watcher: shown the progress.
 
-    Raises ConfigError and DataError for unusable input, before the first run where that can be known.
+    Raises ConfigError and DataError for unusable input, before the first run where that can be known, and Interrupted for a
+    KeyboardInterrupt once a trial is over.
     """
     if seeds < 1:
         raise ConfigError(f"--seeds {seeds}: must be at least 1")
@@ -219,7 +220,7 @@ def try_contract(
     tried = candidates(contract, rehearsal, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
     found = _run_all(tried, rehearsal, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
-    if found.seeds < seeds:
+    if found.seeds < seeds and not found.interrupted:
         found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
     assert found.first is not None
     sweep_section = shown.Sweep(
@@ -228,7 +229,7 @@ def try_contract(
         own_only=estimate(found.own_only) if found.own_only else None,
         trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
     )
-    return shown.Result(
+    result = shown.Result(
         run_id=f"audit-{contract.hash[:8]}",
         party=rehearsal.label,
         parties=[shown.Party(name=rehearsal.label, role="label"), shown.Party(name=rehearsal.feature, role="feature")],
@@ -238,6 +239,17 @@ def try_contract(
         sections=shown.Sections(sweep=sweep_section, leakage=found.first.sections.leakage, notes=found.notes),
         versions=versions(),
     )
+    if found.interrupted:
+        raise Interrupted(result)
+    return result
+
+
+class Interrupted(KeyboardInterrupt):
+    """The trials were interrupted; ``result`` holds those that were over by then, as a whole result."""
+
+    def __init__(self, result: shown.Result) -> None:
+        super().__init__("interrupted between trials")
+        self.result = result
 
 
 @dataclass(kw_only=True)
@@ -249,6 +261,7 @@ class _Found:
     notes: list[str] = field(default_factory=list)
     first: shown.Result | None = None
     seeds: int = 0  # that every candidate was tried with
+    interrupted: bool = False
 
 
 def _run_all(
@@ -267,6 +280,12 @@ def _run_all(
         try:
             result = _run(candidate, rehearsal, seed=seed, baseline=which == 0)
             found.tallies[which].add(result, metric)
+        except KeyboardInterrupt:
+            if found.first is None:
+                raise
+            found.interrupted = True
+            found.notes.append(f"Interrupted: {number} of {seeds * len(tried)} trials were over.")
+            return found
         except (ConfigError, DataError) as error:
             if which == 0:
                 raise

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tallystick.audit.columns import Rehearsal
 from tallystick.audit.recorded import audit_recorded
-from tallystick.audit.trials import parse_sweep, try_contract
+from tallystick.audit.trials import Interrupted, parse_sweep, try_contract
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.config.contract import load_contract
@@ -61,20 +61,25 @@ def audit(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
             )
         else:
-            result = _rehearse(
-                target,
-                party,
-                split=split,
-                share=share,
-                sweep=sweep,
-                seeds=seeds,
-                rows=rows,
-                minutes=minutes,
-                watcher=watcher_of(progress),
-            )
-            _keep(result, load_party(party).runs, as_json=as_json)
+            runs = load_party(party).runs
+            try:
+                result = _rehearse(
+                    target,
+                    party,
+                    split=split,
+                    share=share,
+                    sweep=sweep,
+                    seeds=seeds,
+                    rows=rows,
+                    minutes=minutes,
+                    watcher=watcher_of(progress),
+                )
+            except Interrupted as stop:
+                report = _keep(stop.result, runs, as_json=as_json)
+                raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
+            _keep(result, runs, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, interrupted="interrupted; nothing was written")
 
 
 def _recorded(folder: Path, hints: int, progress: Style, *, as_json: bool) -> None:
@@ -122,7 +127,7 @@ def _rehearse(
     )
 
 
-def _keep(result: Result, runs: Path, *, as_json: bool) -> None:
+def _keep(result: Result, runs: Path, *, as_json: bool) -> Path:
     """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
     folder = new_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit")
     write_bytes(folder / "result.json", result.to_json().encode())
@@ -136,6 +141,7 @@ def _keep(result: Result, runs: Path, *, as_json: bool) -> None:
         "notes": result.sections.notes,
     }
     finish(found, as_json=as_json, show=lambda console: _show_trials(console, result, report))
+    return report
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from tallystick.report.result import Result
 
 ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
 PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
+INTERRUPTED = "interrupted; the peers that had joined were told"
 StyleFlag = Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")]
 
 
@@ -63,7 +64,7 @@ def predict(
         found = predict_job(load_contract(contract), load_party(party), table=table, output=output, watcher=watcher_of(progress))
         finish(found, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, interrupted=INTERRUPTED)
 
 
 def _run(
@@ -95,7 +96,7 @@ def _run(
             show=lambda console: _show(console, result, folder),
         )
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, interrupted=INTERRUPTED)
 
 
 def headline(result: Result) -> dict[str, object]:

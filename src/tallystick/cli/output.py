@@ -32,16 +32,20 @@ def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], No
     console.print(table)
 
 
-def guarded(work: Callable[[], None], *, as_json: bool) -> None:
-    """Run a command's work; an error that we know becomes a line and an exit code: 2 for input, 3 for what failed."""
+def guarded(work: Callable[[], None], *, as_json: bool, interrupted: str = "interrupted") -> None:
+    """Run a command's work; an error that we know becomes a line and an exit code: 2 for input, 3 for what failed.
+
+    An interrupt is 130 and the line ``interrupted``: what is true of the command then. Work that knows better raises
+    KeyboardInterrupt with a line of its own.
+    """
     signal.signal(signal.SIGTERM, _interrupt)
     try:
         work()
     except TallystickError as error:
         code = EXIT_USAGE if isinstance(error, ConfigError | DataError) else EXIT_FAILED
         _fail(error, code, as_json=as_json)
-    except KeyboardInterrupt:
-        sys.stderr.write("interrupted; the peers were told\n")
+    except KeyboardInterrupt as stop:
+        sys.stderr.write(f"{stop or interrupted}\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
