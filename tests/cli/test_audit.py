@@ -62,6 +62,9 @@ def test_a_recorded_run_is_attacked_again(folders):
     assert "20 labels" in (folders["bank"] / "report.html").read_text()
     people = call(folders["bank"], "--progress", "none")
     assert "direction-1" in people.stdout
+    said = people.stdout.replace("\n", "")
+    assert f"report: {folders['bank'] / 'report.html'}".replace(" ", "") in said.replace(" ", "")
+    assert "this audit has taken the place of the one before" in " ".join(people.stdout.split())
 
 
 def view(folders):

@@ -47,7 +47,10 @@ def audit(
     progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
-    """Find out what leaks: of a run that recorded its view, or of a contract, on your own data, before it is run."""
+    """Find out what leaks: of a run that recorded its view, or of a contract, on your own data, before it is run.
+
+    An audit of a run takes the place of the one before in the run's report.html and result.json.
+    """
 
     def work() -> None:
         if target.is_dir():
@@ -86,7 +89,13 @@ def _recorded(folder: Path, hints: int, progress: Style, *, as_json: bool) -> No
     found = audit_recorded(folder, watcher=watcher_of(progress), hints=hints)
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None, **leakage_values(found)}
-    finish(values, as_json=as_json, show=lambda console: show_leakage(console, found))
+
+    def show(console: Console) -> None:
+        show_leakage(console, found)
+        if report.exists():
+            console.print(f"report: {report} (this audit has taken the place of the one before in it)", markup=False)
+
+    finish(values, as_json=as_json, show=show)
 
 
 def _rehearse(
