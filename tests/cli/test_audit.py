@@ -204,6 +204,11 @@ def test_a_sweep_sets_utility_beside_leakage(home):
     assert read_result((folder / "result.json").read_bytes()).to_dict()["sections"]["sweep"] == values["sweep"]
 
 
+def test_giving_all_columns_away_is_noted(home):
+    values = found(rehearse(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, "--sweep", "marvell=1", "--json"))
+    assert values["notes"] == ["All columns went to shop: bank alone has none left, and can only guess without joining."]
+
+
 def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
     change(home / "contract.yaml", defense=[{"method": "mixpro"}, {"method": "marvell", "power": 2.0}])
     values = found(rehearse(home, "--share", "0.5", "--seeds", 1, "--rows", 300, "--sweep", "cut-after=2", "--json"))
@@ -241,7 +246,9 @@ def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("--split", "told,colour"), "--split colour: is not a feature column of this party"),
+        (("--split", "told,colour"), "--split colour: is not a feature column of this party; not given yet: x, noise, kind"),
+        (("--split", "told,tolt"), "--split tolt: is not a feature column of this party; not given yet: x, noise, kind"),
+        (("--split", "told,nois"), "--split nois: is not a feature column of this party; did you mean noise?"),
         (("--split", ","), "--split: names no column"),
         (("--split", "told", "--share", "0.5"), "--split, --share: give one of the two"),
         (("--share", "1"), "--share 1: must be above 0 and below 1"),
@@ -275,7 +282,10 @@ def test_regression_and_feature_parties_are_refused(home):
     assert done.exit_code == 2
     assert "only the label party can try a contract by itself" in done.stderr
     assert "--party is missing" in call(home / "contract.yaml").stderr
-    assert call(home / "nothing.yaml", "--party", home / "party.yaml").exit_code == 2
+    for arguments in ((home / "nothing.yaml", "--party", home / "party.yaml"), (home / "runs" / "nosuch",)):
+        done = call(*arguments)
+        assert done.exit_code == 2
+        assert f"{arguments[0]}: there is no such file or folder" in done.stderr
 
 
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home):

@@ -1,5 +1,6 @@
 """A made-up partner: some of the label party's own columns become a feature party's, so that a contract can be tried alone."""
 
+import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,6 @@ import polars as pl
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns, PartyFile
-from tallystick.config.reading import did_you_mean
 from tallystick.data.encoder import feature_columns
 from tallystick.errors import ConfigError, DataError
 
@@ -24,6 +24,7 @@ class Rehearsal:
         tables: party name to its rows: the same rows, each with its own columns.
         columns: party name to what a party file says of columns.
         given: columns that the made-up party got.
+        kept: columns that the label party has left; none if it gave all away.
     """
 
     label: str
@@ -31,6 +32,7 @@ class Rehearsal:
     tables: dict[str, pl.DataFrame]
     columns: dict[str, dict[str, Any]]
     given: tuple[str, ...]
+    kept: tuple[str, ...]
 
     @classmethod
     def of(
@@ -46,8 +48,8 @@ class Rehearsal:
     ) -> "Rehearsal":
         """Split the label party's columns: those named in ``split``, or else a random ``share`` of them, become the other's.
 
-        Raises ConfigError for a party that is not the label party, an unknown column, or a split that leaves a side without
-        any; DataError for a table without rows.
+        Raises ConfigError for a party that is not the label party, an unknown column, or a split that names none;
+        DataError for a table without rows.
         """
         if contract.role_of(party.party) != "label":
             raise ConfigError(f"party = {party.party}: is a feature party; only the label party can try a contract by itself")
@@ -81,6 +83,7 @@ class Rehearsal:
                 feature: {**values, "features": _features(columns, given)},
             },
             given=tuple(given),
+            kept=tuple(kept),
         )
 
 
@@ -93,7 +96,10 @@ def _features(columns: FeatureColumns, chosen: Sequence[str]) -> dict[str, list[
 
 def _named(split: Sequence[str], names: list[str]) -> list[str]:
     if unknown := [name for name in split if name not in names]:
-        raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {did_you_mean(unknown[0], names)}")
+        left = [name for name in names if name not in split]
+        close = difflib.get_close_matches(unknown[0], left, n=1)
+        hint = f"did you mean {close[0]}?" if close else f"not given yet: {', '.join(left) or 'none'}"
+        raise ConfigError(f"--split {unknown[0]}: is not a feature column of this party; {hint}")
     if not split:
         raise ConfigError("--split: names no column; name at least one that a feature party might hold")
     return list(dict.fromkeys(split))

@@ -222,6 +222,10 @@ def try_contract(
     found = _run_all(tried, rehearsal, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
     if found.seeds < seeds and not found.interrupted:
         found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
+    if not rehearsal.kept:
+        found.notes.append(
+            f"All columns went to {rehearsal.feature}: {rehearsal.label} alone has none left, and can only guess without joining."
+        )
     assert found.first is not None
     sweep_section = shown.Sweep(
         summary=_summary(contract, rehearsal, seeds),

@@ -53,6 +53,8 @@ def audit(
     """
 
     def work() -> None:
+        if not target.exists():
+            raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
         if target.is_dir():
             wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep}
             wrong |= {"--seeds": seeds, "--rows": rows, "--minutes": minutes}
