@@ -1,14 +1,16 @@
 """The ledger's page: what it says of spending, cap and time, and that it stands alone."""
 
+import json
 import re
 
+import msgspec
 import pytest
 from test_page import Page
 from typer.testing import CliRunner
 
 from tallystick.cli.main import app
 from tallystick.errors import StorageError
-from tallystick.privacy.events import NotPrivate, PureDP
+from tallystick.privacy.events import ApproximateDP, GaussianDP, NotPrivate, PureDP
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.report.ledger import ledger_html, render_ledger
 
@@ -44,7 +46,8 @@ def test_steps_rise_to_the_cap_at_the_times_of_the_releases(exported):
     for hour, entry in zip((0, 6, 8), dataset["entries"], strict=True):
         entry["time"] = f"2026-01-05T{hour:02}:00:00+00:00"
     html = ledger_html({**exported, "datasets": {"test": dataset}})
-    assert "hours since the first release" in words(html)
+    assert "05 Jan 00:00 05 Jan 02:00 05 Jan 04:00 05 Jan 06:00 05 Jan 08:00" in words(html)
+    assert "4 January 2026 to 5 January 2026 (UTC)" in words(html)  # there is some room on the left
     paths = {
         look: [[float(part) for part in point.split(",")] for point in points.split("L")]
         for look, points in re.findall(r'<path class="(line [^"]*)" d="M([^"]*)"/>\s*<|<path', html)
@@ -59,6 +62,68 @@ def test_steps_rise_to_the_cap_at_the_times_of_the_releases(exported):
     assert (second[0] - first[0]) / (third[0] - first[0]) == pytest.approx(6 / 8, abs=0.01)
     zero = spent[0][1]
     assert (zero - third[1]) / (zero - cap[0][1]) == pytest.approx(3 / 4, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "marks", "days"),
+    [
+        ("2026-01-05T10:10", "2026-01-05T10:10", ["09:40", "10:00", "10:20", "10:40"], "5 January 2026 (UTC)"),
+        ("2026-01-05T10:10", "2026-01-05T14:00", ["10:00", "11:00", "12:00", "13:00", "14:00"], "5 January 2026 (UTC)"),
+        (
+            "2026-01-05T00:00",
+            "2026-01-09T00:00",
+            ["05 Jan", "06 Jan", "07 Jan", "08 Jan", "09 Jan"],
+            "4 January 2026 to 9 January",
+        ),
+    ],
+)
+def test_times_of_releases_are_marked_by_clock_and_date(exported, first, last, marks, days):
+    dataset = exported["datasets"]["test"]
+    for time, entry in zip((first, first, last), dataset["entries"], strict=True):
+        entry["time"] = f"{time}:00+00:00"
+    text = words(ledger_html({**exported, "datasets": {"test": dataset}}))
+    assert f"{' '.join(marks)} {days}" in text
+
+
+def test_a_cost_is_said_in_words(exported):
+    ledger_rows = exported["datasets"]["test"]["entries"]
+    ledger_rows[1]["event"] = msgspec.to_builtins(ApproximateDP(epsilon=2.0, delta=1e-6, unit="record"))
+    ledger_rows[2]["event"] = msgspec.to_builtins(GaussianDP(noise_multiplier=4.25, releases=3))
+    text = words(ledger_html(exported))
+    for cost in (
+        "epsilon 1 1",
+        "epsilon 2, delta 1e-06 (of whole records) 2",
+        "3 x Gaussian noise of 4.25 times the sensitivity 3",
+        "without a guarantee: unbounded unbounded",
+    ):
+        assert cost in text
+
+
+def test_an_empty_ledger_says_so_and_is_not_made_by_looking(lay_out_job, tmp_path):
+    home = lay_out_job(rows=60).home("bank")
+    page = tmp_path / "page.html"
+    done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml"), "--html", str(page)])
+    assert done.exit_code == 0, done.output
+    assert "nothing has been released yet" in done.stdout
+    assert "Nothing has been released yet" in words(page.read_text())
+    assert not (home / "privacy-ledger.sqlite").exists()
+    done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml"), "--json"])
+    assert json.loads(done.stdout) == {"party": "bank", "delta": 1e-6, "datasets": {}}
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_bars_are_whole_on_every_terminal(lay_out_job, monkeypatch, columns):
+    home = lay_out_job(rows=60).home("bank")
+    ledger = Ledger(home / "privacy-ledger.sqlite", party="bank")
+    ledger.set_cap("labels", Cap(epsilon=4.0))
+    for epsilon in (1.0, 1.0, 2.0):
+        ledger.spend("labels", PureDP(epsilon=epsilon), what="labels of a run, by label-dp, in [2026], with a long name")
+    monkeypatch.setenv("COLUMNS", str(columns))
+    done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml")])
+    assert done.exit_code == 0, done.output
+    bars: list[str] = re.findall("[█░]+", done.stdout)
+    assert [bar.count("█") / len(bar) for bar in bars] == [0.25, 0.5, 1.0]
+    assert "[2026]" in re.sub(r"[│\s]+", " ", done.stdout)
 
 
 def test_a_file_that_cannot_be_written_is_named(exported, tmp_path):

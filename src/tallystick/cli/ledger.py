@@ -5,15 +5,15 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.config.party import load_party
-from tallystick.errors import ConfigError
 from tallystick.privacy.ledger import Ledger
-from tallystick.report.ledger import render_ledger
+from tallystick.report.ledger import amount, render_ledger
 
-WIDTH = 40
+NARROWEST, WIDEST = 8, 40  # of a bar
 
 
 def ledger(
@@ -27,28 +27,32 @@ def ledger(
     def work() -> None:
         own = load_party(party)
         path = own.privacy.ledger
-        if not path.exists():
-            raise ConfigError(f"privacy.ledger = {path}: no such file; nothing has been released yet")
-        found = Ledger(path, party=own.party).export(delta=delta)
+        if path.exists():
+            found = Ledger(path, party=own.party).export(delta=delta)
+        else:  # the first release makes the file; looking does not
+            found = {"party": own.party, "delta": delta, "datasets": {}}
         if html is not None:
             found["page"] = str(render_ledger(found, html))
-        finish(found, as_json=as_json, show=lambda console: _show(console, found))
+        finish(found, as_json=as_json, show=lambda console: _show(console, found, path))
 
     guarded(work, as_json=as_json)
 
 
-def _show(console: Console, found: dict[str, Any]) -> None:
+def _show(console: Console, found: dict[str, Any], path: Path) -> None:
+    if not found["datasets"]:
+        console.print(f"nothing has been released yet (ledger: {path})", markup=False)
+    width = max(NARROWEST, min(WIDEST, console.width // 5))
     for name, dataset in found["datasets"].items():
         cap = dataset["cap"]["epsilon"] if dataset["cap"] else None
         scale = cap or max((value for value in dataset["running_label_epsilon"] if value is not None), default=1.0)
-        table = Table(title=f"{name}: label epsilon {dataset['label_epsilon']}, cap {cap if cap is not None else 'none'}")
+        spent = amount(dataset["label_epsilon"])
+        table = Table(title=escape(f"{name}: label epsilon {spent}, cap {'none' if cap is None else amount(cap)}"))
         for column in ("#", "time", "what", "spent so far", ""):
-            table.add_column(column)
+            table.add_column(column, no_wrap=column != "what", overflow="fold")
         for entry, running in zip(dataset["entries"], dataset["running_label_epsilon"], strict=True):
-            filled = WIDTH if running is None else min(WIDTH, round(WIDTH * running / scale))
-            bar = "█" * filled + "░" * (WIDTH - filled)
-            spent = "unbounded" if running is None else f"{running:.4g}"
-            table.add_row(str(entry["number"]), entry["time"][:19], entry["what"], spent, bar)
+            filled = width if running is None else min(width, round(width * running / scale))
+            bar = "█" * filled + "░" * (width - filled)
+            table.add_row(str(entry["number"]), entry["time"][:16].replace("T", " "), escape(entry["what"]), amount(running), bar)
         console.print(table)
     if "page" in found:
         console.print(f"page: {found['page']}", markup=False)

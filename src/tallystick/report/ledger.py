@@ -1,8 +1,9 @@
 """A privacy ledger as one HTML page that needs nothing but itself: spending over time under its cap."""
 
+import math
 import os
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from importlib import resources
 from pathlib import Path
@@ -76,9 +77,9 @@ def _dataset(name: str, found: dict[str, Any]) -> _Dataset:
     total = found["label_epsilon"]
     return _Dataset(
         name=name,
-        total=_epsilon(total),
-        cap="none" if cap is None else _epsilon(cap),
-        left=formats.NOTHING if cap is None or total is None else _epsilon(max(cap - total, 0.0)),
+        total=amount(total),
+        cap="none" if cap is None else amount(cap),
+        left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
         share=None if cap is None else 100.0 if total is None else min(100.0, 100 * total / cap),
         plot=_plot(found, cap),
         rows=[
@@ -86,20 +87,21 @@ def _dataset(name: str, found: dict[str, Any]) -> _Dataset:
                 number=entry["number"],
                 time=formats.moment(entry["time"]),
                 what=entry["what"],
-                event=", ".join(f"{key} {value}" for key, value in entry["event"].items()),
-                spent=_epsilon(running),
+                event=_cost(entry["event"]),
+                spent=amount(running),
             )
             for entry, running in zip(found["entries"], found["running_label_epsilon"], strict=True)
         ],
     )
 
 
-def _epsilon(value: float | None) -> str:
+def amount(value: float | None) -> str:
+    """An epsilon for people; None is one that no bound holds for."""
     return "unbounded" if value is None else f"{value:.4g}"
 
 
 def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
-    """Steps of what was spent so far, in days since the first release; None where nothing bounded was spent.
+    """Steps of what was spent so far, by date and time (UTC); None where nothing bounded was spent.
 
     An unbounded total leaves the picture at its top.
     """
@@ -108,36 +110,79 @@ def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
     if not bounded and cap is None:
         return None
     instants = [datetime.fromisoformat(entry["time"]).timestamp() for entry in found["entries"]]
-    span = max(instants[-1] - instants[0], 1.0)
-    unit, name = next((size, name) for size, name in _UNITS if span >= 2 * size or size == 1.0)
-    times = [(instant - instants[0]) / unit for instant in instants]
-    last = times[-1] + max(times[-1] * 0.05, 0.5)
-    x = charts.Axis(low=0.0, high=last, start=charts.LEFT, end=WIDTH - charts.RIGHT)
+    x = _clock(min(instants), max(instants))
     y = charts.spanning([*bounded, *([] if cap is None else [cap])], floor=0.0, start=HEIGHT - charts.BOTTOM, end=charts.TOP)
-    steps: list[charts.Point] = [(x.at(0.0), y.at(0.0))]
-    for at, value in zip(times, spent, strict=True):
+    steps: list[charts.Point] = [(x.start, y.at(0.0))]
+    for at, value in zip(instants, spent, strict=True):
         steps += [(x.at(at), steps[-1][1]), (x.at(at), y.at(y.high if value is None else value))]
-    steps.append((x.at(last), steps[-1][1]))
+    steps.append((x.end, steps[-1][1]))
     lines = [charts.Series(name="spent", colour="joint", points=steps, dots=steps[2:-1:2])]
     if cap is not None:
-        lines.append(
-            charts.Series(name="cap", colour="own", points=[(x.at(0.0), y.at(cap)), (x.at(last), y.at(cap))], dashed=True)
-        )
+        lines.append(charts.Series(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True))
     return charts.Plot(
         title="Label epsilon over time",
-        summary=f"{len(spent)} releases; spent: {_epsilon(spent[-1])}; cap: {'none' if cap is None else _epsilon(cap)}",
+        summary=f"{len(spent)} releases; spent: {amount(spent[-1])}; cap: {'none' if cap is None else amount(cap)}",
         width=WIDTH,
         height=HEIGHT,
         x=x,
         y=y,
-        x_label=f"{name} since the first release",
+        x_label=_days(x),
         y_label="epsilon",
         series=lines,
-        x_ticks=x.ticks(),
+        x_ticks=_time_ticks(x),
     )
 
 
-_UNITS = ((86_400.0, "days"), (3_600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
+HOUR, DAY = 3_600, 86_400
+TICK_STEPS = (
+    *(HOUR // part for part in (6, 3, 2, 1)),
+    *(hours * HOUR for hours in (2, 3, 6, 12)),
+    *(days * DAY for days in (1, 2, 7, 14, 28, 91, 182, 364)),
+)
+MOST_STEPS = 5
+
+
+def _clock(first: float, last: float) -> charts.Axis:
+    """An axis over instants, in seconds since 1970: an hour at least, with some room at both ends."""
+    room = max(0.05 * (last - first), HOUR / 2 - (last - first) / 2)
+    return charts.Axis(low=first - room, high=last + room, start=charts.LEFT, end=WIDTH - charts.RIGHT)
+
+
+def _time_ticks(x: charts.Axis) -> list[charts.Tick]:
+    """At most six marks at round times (UTC): times of day where these are less than a day apart, dates beyond."""
+    step = next((step for step in TICK_STEPS if x.high - x.low <= MOST_STEPS * step), None)
+    if step is None:
+        step = math.ceil((x.high - x.low) / (MOST_STEPS * 364 * DAY)) * 364 * DAY
+    one_day = _utc(x.low).date() == _utc(x.high).date()
+    form = "%H:%M" if one_day else "%d %b %H:%M" if step < DAY else "%d %b" if step < 91 * DAY else "%Y-%m-%d"
+    marks = range(math.ceil(x.low / step), math.floor(x.high / step) + 1)
+    return [charts.Tick(at=x.at(mark * step), label=_utc(mark * step).strftime(form)) for mark in marks]
+
+
+def _days(x: charts.Axis) -> str:
+    """The day, or the first and the last, that an axis covers."""
+    first, last = (f"{instant.day} {instant:%B %Y}" for instant in (_utc(x.low), _utc(x.high)))
+    return f"{first} (UTC)" if first == last else f"{first} to {last} (UTC)"
+
+
+def _utc(instant: float) -> datetime:
+    return datetime.fromtimestamp(instant, UTC)
+
+
+def _cost(event: dict[str, Any]) -> str:
+    """What a release cost, in words."""
+    whose = " (of whole records)" if event.get("unit") == "record" else ""
+    match event["type"]:
+        case "pure":
+            return f"epsilon {event['epsilon']:g}{whose}"
+        case "approximate":
+            return f"epsilon {event['epsilon']:g}, delta {event['delta']:g}{whose}"
+        case "gaussian":
+            times = f"{event['releases']} x " if event["releases"] > 1 else ""
+            rate = f", of a random {100 * event['sampling_rate']:g} %" if event["sampling_rate"] < 1 else ""
+            return f"{times}Gaussian noise of {event['noise_multiplier']:.4g} times the sensitivity{rate}{whose}"
+        case _:
+            return "without a guarantee: unbounded"
 
 
 @cache
