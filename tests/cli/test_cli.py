@@ -44,6 +44,25 @@ def test_init_writes_files_that_load(tmp_path, role):
     assert again.stderr.count("\n") == 1
 
 
+def test_the_defences_that_the_template_proposes_load(tmp_path):
+    call("init", tmp_path / "new", "--role", "label")
+    text = (tmp_path / "new" / "contract.yaml").read_text()
+    proposed = text.replace("defense: []\n# defense:\n", "defense:\n").replace("#   - {method", "  - {method")
+    (tmp_path / "other.yaml").write_text(proposed)
+    assert [entry.method for entry in load_contract(tmp_path / "other.yaml").defense] == [
+        "label-dp",
+        "distance-correlation",
+        "marvell",
+    ]
+    party = load_party(tmp_path / "new" / "party.yaml")
+    assert party.privacy.model_dump() == {
+        "ledger": tmp_path / "new" / "privacy-ledger.sqlite",
+        "dataset": "labels",
+        "cap": None,
+        "delta": 0.0,
+    }
+
+
 def test_init_of_a_role_that_does_not_exist(tmp_path):
     done = call("init", tmp_path / "new", "--role", "wizard")
     assert done.exit_code == 2
