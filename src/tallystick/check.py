@@ -51,7 +51,13 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         for peer in dialled(contract, party.party):
             if peer in party.peers:
                 trouble = probe(identity, peer, party.peers[peer].address)
-                found["peers"].append(trouble or f"{peer} at {party.peers[peer].address} answers and its certificate is in order")
-                if trouble is not None and "certificate" in trouble:
+                if trouble is None:
+                    found["peers"].append(f"{peer} at {party.peers[peer].address} answers and its certificate is in order")
+                elif "certificate" in trouble:
+                    found["peers"].append(trouble)
                     problems.append(trouble)
+                elif "handshake" in trouble:  # something else listens there
+                    found["peers"].append(trouble)
+                else:
+                    found["peers"].append(f"{trouble} (fine if {peer} is not up yet)")
     return found
