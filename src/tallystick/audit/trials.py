@@ -226,23 +226,7 @@ def try_contract(
         found.notes.append(
             f"All columns went to {rehearsal.feature}: {rehearsal.label} alone has none left, and can only guess without joining."
         )
-    assert found.first is not None
-    sweep_section = shown.Sweep(
-        summary=_summary(contract, rehearsal, seeds),
-        metric=METRICS[contract.target.type][metric].title,
-        own_only=estimate(found.own_only) if found.own_only else None,
-        trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
-    )
-    result = shown.Result(
-        run_id=f"audit-{contract.hash[:8]}",
-        party=rehearsal.label,
-        parties=[shown.Party(name=rehearsal.label, role="label"), shown.Party(name=rehearsal.feature, role="feature")],
-        contract=contract_info(contract),
-        started=started,
-        seconds=time.monotonic() - began,
-        sections=shown.Sections(sweep=sweep_section, leakage=found.first.sections.leakage, notes=found.notes),
-        versions=versions(),
-    )
+    result = _result(contract, rehearsal, tried, found, seeds=seeds, started=started, seconds=time.monotonic() - began)
     if found.interrupted:
         raise Interrupted(result)
     return result
@@ -266,6 +250,35 @@ class _Found:
     first: shown.Result | None = None
     seeds: int = 0  # that every candidate was tried with
     interrupted: bool = False
+
+
+def _result(
+    contract: Contract,
+    rehearsal: Rehearsal,
+    tried: Sequence[Candidate],
+    found: _Found,
+    *,
+    seeds: int,
+    started: str,
+    seconds: float,
+) -> shown.Result:
+    assert found.first is not None
+    sweep = shown.Sweep(
+        summary=_summary(contract, rehearsal, seeds),
+        metric=next(iter(METRICS[contract.target.type].values())).title,
+        own_only=estimate(found.own_only) if found.own_only else None,
+        trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
+    )
+    return shown.Result(
+        run_id=f"audit-{contract.hash[:8]}",
+        party=rehearsal.label,
+        parties=[shown.Party(name=rehearsal.label, role="label"), shown.Party(name=rehearsal.feature, role="feature")],
+        contract=contract_info(contract),
+        started=started,
+        seconds=seconds,
+        sections=shown.Sections(sweep=sweep, leakage=found.first.sections.leakage, notes=found.notes),
+        versions=versions(),
+    )
 
 
 def _run_all(

@@ -199,7 +199,7 @@ def _show_trials(console: Console, result: Result, report: Path) -> None:
         leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
         table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks)
     console.print(table)
-    console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial", markup=False)
+    console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial")
     for note in result.sections.notes:
         console.print(note, markup=False)
     console.print(f"report: {report}", markup=False)
