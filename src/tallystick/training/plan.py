@@ -9,6 +9,9 @@ from torch import Tensor, nn
 
 from tallystick.config.contract import Training
 
+GROUPED_ROWS = 4096
+"""Most rows of a message that holds several batches."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -78,8 +81,8 @@ def ignore_commit(step: int) -> None:
 
 
 def batches_per_message(training: Training) -> int:
-    """Batches that travel together: a message costs more than its bytes, so a long pipeline sends half of it at a time."""
-    return max(1, staleness_of(training) // 2)
+    """Batches that travel together: a small message costs more than its bytes, so a long pipeline sends half of it at a time."""
+    return max(1, min(staleness_of(training) // 2, GROUPED_ROWS // training.batch_size))
 
 
 def commits(group: Sequence[Batch], training: Training, schedule: Schedule) -> bool:
