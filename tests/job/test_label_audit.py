@@ -85,6 +85,24 @@ def test_only_the_label_party_has_the_findings(undefended):
     assert "Do the labels leak?" not in (run_folder(folder, "shop") / "report.html").read_text()
 
 
+@pytest.mark.parametrize(
+    ("epochs", "says"),
+    [(1, "training rows of epoch 1 of 1."), (2, "rows of epochs 1 and 2 of 2."), (9, "rows of epochs 1, 3, 5, 7 and 9 of 9.")],
+)
+def test_the_audit_says_which_epochs_it_saw(tmp_path, epochs, says):
+    result = run(tmp_path, rare(300), training__epochs=epochs)
+    assert result.sections.leakage.summary.endswith(says)
+    view = run_folder(tmp_path) / "view" / "shop"
+    assert len(list(view.iterdir())) == min(epochs, 5)
+
+
+def test_a_run_that_stops_early_is_audited_up_to_its_last_epoch(tmp_path):
+    result = run(tmp_path, rare(400), training__epochs=100, training__patience=1, training__learning_rate=0.1)
+    trained = len(result.training.history)
+    assert 1 < trained < 100
+    assert result.sections.leakage.summary.endswith(f" and {trained} of {trained}.")
+
+
 def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):
     parties = ("bank", "club", "shop")
     result = run(tmp_path, tables(parties, rows=600), parties=parties, defense=[{"method": "mixpro"}])

@@ -1,5 +1,7 @@
 """The recorder: what it keeps is what crossed, step by step; and what it says of a view that is damaged or foreign."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 
@@ -27,7 +29,7 @@ def crossed(schedule, folder, *, epochs=3, per_message=1, skip=0, whose="label",
     """Both parties' messages of a training run, with a recorder at one of them; gives its store."""
     here, there = memory_channels("shop" if whose == "label" else "bank", "peer", timeout_s=5)
     store = ViewStore(folder=folder, contract=contract, run_id=run_id)
-    plan = plan or Plan.of(schedule, epochs=range(epochs), width=WIDTH)
+    plan = plan or Plan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
     recorder = Recorder(channel=here, schedule=schedule, plan=plan, store=store)
     forth, back = (there, recorder) if whose == "label" else (recorder, there)
     for epoch in range(epochs):
@@ -69,17 +71,43 @@ def test_a_resumed_epoch_is_recorded_from_where_it_resumed(schedule, tmp_path):
 
 
 def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
-    plan = Plan(epochs=frozenset({0, 2}), batches=2)
+    plan = Plan(first=1, later=1, batches=2)
     store = crossed(schedule, tmp_path, per_message=3, plan=plan)
     assert [step.epoch for step in store.load("cut_gradient")] == [0, 0, 2, 2]
     assert len(store.files()) == 2
+    store = crossed(schedule, tmp_path / "first", plan=Plan(first=2, later=0, batches=2))
+    assert store.epochs() == [0, 1]
 
     large = Schedule(train_N=torch.arange(10_000_000), validation_N=torch.arange(0), batch_size=512, seed=1)
-    for width, epochs in ((1, 1), (128, 5), (4096, 2)):
-        kept = Plan.of(large, epochs=range(epochs), width=width)
-        assert 0 < kept.batches * 512 * epochs * (8 * width + 8) <= MOST_BYTES
+    for width, first, later, epochs, most in ((1, 1, 4, 1, 1), (128, 1, 4, 100, 6), (128, 2, 4, 5, 5), (4096, 2, 0, 100, 2)):
+        kept = Plan.of(large, first=first, later=later, epochs=epochs, width=width)
+        assert 0 < kept.batches * 512 * most * (8 * width + 8) <= MOST_BYTES
     with pytest.raises(ConfigError, match=r"batch of 512 rows with cut width 1000000 is more than the recorder keeps"):
-        Plan.of(large, epochs=range(2), width=1_000_000)
+        Plan.of(large, first=1, later=4, epochs=2, width=1_000_000)
+
+
+def test_however_long_training_lasts_epochs_up_to_its_last_are_kept(schedule, tmp_path):
+    store = crossed(schedule, tmp_path, epochs=12)
+    assert store.epochs() == [0, 4, 6, 9, 11]
+    assert {step.epoch for step in store.load("cut_gradient")} == {0, 4, 6, 9, 11}
+
+
+@pytest.mark.parametrize(("first", "later"), [(1, 4), (2, 4)])
+def test_the_kept_epochs_are_few_and_spread(first, later):
+    plan, kept = Plan(first=first, later=later, batches=1), []
+    for newest in range(500):
+        kept.append(newest)
+        for stale in plan.stale(kept):
+            kept.remove(stale)
+        assert len(kept) == min(newest + 1, first + later)
+        assert kept[-1] == newest
+        assert set(range(min(first, newest))) <= set(kept)
+        if len(kept) == first + later and newest > first + later:
+            assert max(after - before for before, after in pairwise(kept)) <= newest / 2
+
+
+def test_epochs_that_an_interrupted_run_left_over_are_dropped_by_the_next():
+    assert Plan(first=1, later=2, batches=1).stale([0, 1, 2, 3, 9]) == [1, 2]
 
 
 def test_epochs_that_are_trained_again_are_forgotten(schedule, tmp_path):

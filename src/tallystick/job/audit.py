@@ -31,33 +31,30 @@ MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a
 NOTE = "audit"
 LABELS = "labels.safetensors"
 HINTS = 40  # labels that few-label attacks are told, or one per class where there are more
-LABEL_EPOCHS = 5  # spread over the training: labels leak more the longer it lasts
+LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
 
 
 def record(
     job: Job, rows: Aligned, channels: Sequence[Channel], widths: Sequence[int], *, run_id: str, resume_from: int
 ) -> list[Channel]:
     """Put recorders around the channels if the contract asks for an audit; otherwise give the channels themselves."""
-    epochs = _epochs(job, rows)
-    if not epochs:
+    first, later = _kept(job, rows)
+    if not first:
         return list(channels)
-    schedule = rows.schedule(job.contract)
+    schedule, epochs = rows.schedule(job.contract), job.contract.training.epochs
     recorders: list[Channel] = []
     for channel, width, store in zip(channels, widths, _stores(job, run_id), strict=True):
         store.drop_from(resume_from // schedule.steps_per_epoch)
-        plan = Plan.of(schedule, epochs=epochs, width=width)
+        plan = Plan.of(schedule, first=first, later=later, epochs=epochs, width=width)
         recorders.append(Recorder(channel=channel, schedule=schedule, plan=plan, store=store))
     return recorders
 
 
-def _epochs(job: Job, rows: Aligned) -> list[int]:
-    last = job.contract.training.epochs - 1
-    epochs: set[int] = set()
-    if rows.fills is not None and job.contract.union.audit:
-        epochs |= set(range(min(MEMBERSHIP_EPOCHS, last + 1)))
-    if _audits_labels(job):
-        epochs |= {round(last * part / (LABEL_EPOCHS - 1)) for part in range(LABEL_EPOCHS)}
-    return sorted(epochs)
+def _kept(job: Job, rows: Aligned) -> tuple[int, int]:
+    """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
+    labels = _audits_labels(job)
+    membership = rows.fills is not None and job.contract.union.audit
+    return (MEMBERSHIP_EPOCHS if membership else int(labels)), (LABEL_EPOCHS - 1 if labels else 0)
 
 
 def _audits_labels(job: Job) -> bool:
@@ -79,7 +76,7 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
         return before
-    if not _epochs(job, rows):
+    if _kept(job, rows) == (0, 0):
         return Audited()
     if not any(store.files() for store in _stores(job, run_id)):
         watcher.say("no step was recorded, so there is nothing to audit")
@@ -177,7 +174,8 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
             verdicts = audit_leakage(view, label_N, classes=contract.target.classes, hints=hints, attacks={name: row}, seed=seed)
             found += [_shown(name, row, peer, verdict) for verdict in verdicts.values()]
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
-    return shown.Audit(summary=_summary(contract, rows, epochs), defense="; ".join(defense_lines(contract)), attacks=found)
+    summary = _summary(contract, rows, sorted(epochs), trained=_trained_epochs(folder))
+    return shown.Audit(summary=summary, defense="; ".join(defense_lines(contract)), attacks=found)
 
 
 def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
@@ -203,11 +201,18 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
     return tuple(kept)
 
 
-def _summary(contract: Contract, rows: int, epochs: set[int]) -> str:
+def _trained_epochs(folder: RunFolder) -> int | None:
+    progressed = folder.noted("training").get("progressed") if folder.trained else None
+    return int(progressed["epoch"]) if isinstance(progressed, dict) else None
+
+
+def _summary(contract: Contract, rows: int, epochs: list[int], *, trained: int | None) -> str:
     peers = " or ".join(contract.feature_parties)
-    when = ", ".join(str(epoch + 1) for epoch in sorted(epochs))
+    *before, last = (str(epoch + 1) for epoch in epochs)
+    when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
+    of = f"of {trained}" if trained is not None else "of a run that was not finished"
     only = "; only rows that this side has are judged" if contract.alignment.method != "intersection" else ""
-    return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of epochs {when}{only}."
+    return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of {when} {of}{only}."
 
 
 def _shown(name: str, row: LeakageAttack, peer: str, verdict: LeakVerdict) -> shown.Attack:

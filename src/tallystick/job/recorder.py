@@ -42,11 +42,15 @@ class ViewStore:
         facts = {"version": VIEW_VERSION, "contract": self.contract, "run_id": self.run_id, "epoch": epoch}
         write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)}, private=True)
 
+    def drop(self, epoch: int) -> None:
+        """Forget an epoch."""
+        self._path(epoch).unlink(missing_ok=True)
+
     def drop_from(self, epoch: int) -> None:
         """Forget this epoch and later ones, which are about to be recorded again."""
-        for path in self.files():
-            if int(path.stem.removeprefix("epoch-")) >= epoch:
-                path.unlink()
+        for later in self.epochs():
+            if later >= epoch:
+                self.drop(later)
 
     def load(self, received: Received) -> tuple[StepView, ...]:
         """Read the steps back, in order; ``received`` says whose view it is.
@@ -88,6 +92,10 @@ class ViewStore:
         """The recorded epochs, in order."""
         return sorted(self.folder.glob("epoch-*.safetensors"))
 
+    def epochs(self) -> list[int]:
+        """Their numbers, counted from 0, in order."""
+        return sorted(int(path.stem.removeprefix("epoch-")) for path in self.files())
+
     def _path(self, epoch: int) -> Path:
         return self.folder / f"epoch-{epoch:06}.safetensors"
 
@@ -111,16 +119,30 @@ def _check(path: Path, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """Which steps are recorded: the first ``batches`` batches of each of these epochs."""
+    """Which steps are recorded, and which stay: the first ``batches`` batches of an epoch, and of the epochs a bounded number.
 
-    epochs: frozenset[int]
+    How long training lasts shows at its end only. So every epoch is recorded, and once there is one too many, one goes: the
+    first ``first`` epochs and the newest stay, with others between, spread as evenly as they can be.
+
+    Args:
+        first: epochs from the start on that are recorded and stay.
+        later: epochs after those that stay, the newest among them; 0 records no more than the first.
+        batches: recorded of an epoch.
+    """
+
+    first: int
+    later: int
     batches: int
 
     @classmethod
-    def of(cls, schedule: Schedule, *, epochs: Sequence[int], width: int) -> "Plan":
-        """Bound rows per epoch, and bytes over all epochs; raises ConfigError where not even one batch per epoch fits."""
+    def of(cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> "Plan":
+        """Bound rows per epoch, and bytes over all that are kept of ``epochs`` at most.
+
+        Raises ConfigError where not even one batch per epoch fits.
+        """
         per_row = 2 * 4 * width + 8
-        rows = min(ROWS_PER_EPOCH, MOST_BYTES // (per_row * max(1, len(epochs))))
+        files = min(epochs, first + later + (1 if later else 0))  # the newest is written before another goes
+        rows = min(ROWS_PER_EPOCH, MOST_BYTES // (per_row * max(1, files)))
         batches = rows // schedule.batch_size
         whole = schedule.steps_per_epoch
         if batches == 0 and rows < len(schedule.train_N):
@@ -128,7 +150,21 @@ class Plan:
                 f"audit: a batch of {schedule.batch_size} rows with cut width {width} is more than the recorder keeps per epoch "
                 f"({rows} rows); lower training.batch_size, or leave the audit out"
             )
-        return cls(epochs=frozenset(epochs), batches=whole if rows >= len(schedule.train_N) else batches)
+        return cls(first=first, later=later, batches=whole if rows >= len(schedule.train_N) else batches)
+
+    def records(self, epoch: int) -> bool:
+        """Whether an epoch is recorded at all."""
+        return self.later > 0 or epoch < self.first
+
+    def stale(self, epochs: Sequence[int]) -> list[int]:
+        """Name those of the recorded epochs that go."""
+        kept, gone = sorted(epochs), []
+        while len(kept) > self.first + self.later:
+            between = zip(kept, kept[1:], kept[2:], strict=False)
+            gaps = {epoch: after - before for before, epoch, after in between if epoch >= self.first}
+            gone.append(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
+            kept.remove(gone[-1])
+        return gone
 
 
 @dataclass(kw_only=True)
@@ -182,10 +218,10 @@ class Recorder:
     def _planned(self, step: int) -> bool:
         """Validation batches are numbered from 0 on and look like early steps: without a gradient they are dropped again."""
         epoch, number = divmod(step - 1, self.schedule.steps_per_epoch)
-        return step > 0 and epoch in self.plan.epochs and number < self.plan.batches
+        return step > 0 and self.plan.records(epoch) and number < self.plan.batches
 
     def _end_epoch(self, epoch: int) -> None:
-        """Write what was recorded of the epoch that is over."""
+        """Write what was recorded of the epoch that is over, and only then let another go."""
         taken, self._taken = self._taken, {}
         self._waiting.clear()
         if not taken:
@@ -212,3 +248,5 @@ class Recorder:
                 "gradient_RD": torch.cat(gradients),
             },
         )
+        for stale in self.plan.stale(self.store.epochs()):
+            self.store.drop(stale)
