@@ -8,8 +8,9 @@ from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, dialled, load_party
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.job.audit import defense_lines
+from tallystick.job.defense import budget_outlook, over_budget
 from tallystick.job.process import identity_of
 from tallystick.network.certificates import probe
 
@@ -26,7 +27,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     def tried(work: Callable[[], T]) -> T | None:
         try:
             return work()
-        except (ConfigError, DataError) as error:
+        except (ConfigError, DataError, StorageError) as error:
             problems.append(str(error))
             return None
 
@@ -38,6 +39,11 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     if contract is not None:
         found["contract_hash"] = contract.hash
         found["defenses"] = defense_lines(contract)
+        budget = tried(lambda: budget_outlook(contract, party)) if party.party in contract.parties else None
+        if budget is not None:
+            found["budget"] = budget.describe()
+            if not budget.fits:
+                problems.append(over_budget(budget))
     if party.table is not None:
         frame = tried(lambda: read_party_table(party))
         shown = tried(lambda: profile(frame, party, contract)) if frame is not None else None

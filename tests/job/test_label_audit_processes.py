@@ -22,6 +22,7 @@ CHANGES = {
 
 def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     job = lay_out_job(PARTIES, rows=900, **CHANGES)
+    job.change("bank", privacy={"cap": 2.0})  # one run's worth: who resumes it is not refused
     running = job.start_all()
     running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 30)
     running["bank"].kill()

@@ -73,7 +73,7 @@ def check(
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
-    for name in ("party", "contract_hash", "table", "keys", "certificate"):
+    for name in ("party", "contract_hash", "table", "keys", "certificate", "budget"):
         if found.get(name):
             console.print(f"[bold]{name}[/bold]: {found[name]}")
     for line in found.get("defenses", []):

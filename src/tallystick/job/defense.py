@@ -4,6 +4,7 @@ Shapes: N aligned positions.
 """
 
 import hashlib
+import math
 import secrets
 from dataclasses import dataclass, field, replace
 
@@ -12,12 +13,13 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from tallystick.config.contract import Contract
-from tallystick.config.party import Privacy
+from tallystick.config.party import PartyFile, Privacy
 from tallystick.defenses.build import Defenses, build
 from tallystick.defenses.defense import RandomBytes
 from tallystick.job.folder import RunFolder
-from tallystick.job.release import open_ledger
+from tallystick.job.release import known_budget, open_ledger, release_event
 from tallystick.job.rows import Aligned
+from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import Schedule
 
@@ -78,6 +80,45 @@ class RunDefense:
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events]
         folder.note(NOTE, {**noted, "spent": spent, "what": what}, private=True)
+
+
+def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> Outlook | None:
+    """Say what a run would bring the label party's budget to, without spending or writing anything; None if it costs nothing.
+
+    ``folder`` is that of a run that goes on: what it was charged for before is not charged again.
+    """
+    if contract.role_of(party.party) != "label":
+        return None
+    charged = folder is not None and bool(folder.noted(NOTE).get("spent"))
+    ahead = [] if charged else list(build(contract.defense, target=contract.target).events())
+    if contract.evaluation.privacy is not None:
+        ahead.append(release_event(contract.evaluation.privacy))
+    if not ahead:
+        return None
+    spent, cap = known_budget(party.privacy, party.party)
+    return outlook(party.privacy.dataset, spent, ahead, cap=cap)
+
+
+def over_budget(found: Outlook, *, resumed: bool = False) -> str:
+    """Say by how much a run would pass the cap, and what helps."""
+    assert found.cap is not None
+    if math.isinf(found.after) and not math.isinf(found.spent) and not found.cap.delta:
+        helps = "Gaussian noise counts at a delta above 0 only: give privacy.delta in the party file"
+    else:
+        helps = "raise privacy.cap in the party file, or agree on a smaller epsilon (a new contract)"
+    what = "going on with this run" if resumed else "a new run of this contract"
+    return (
+        f"privacy.cap = {found.cap.epsilon:.6g}: {what} would bring the label-DP epsilon of data set {found.dataset!r} from "
+        f"{found.spent:.6g} to {found.after:.6g} at delta {found.cap.delta:g}, over the cap; {helps}"
+        + (", and pass --resume again" if resumed else "")
+    )
+
+
+def check_budget(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> None:
+    """Refuse a run that would pass the cap before anybody is told of it; raises BudgetExceeded."""
+    found = budget_outlook(contract, party, folder)
+    if found is not None and not found.fits:
+        raise BudgetExceeded(over_budget(found, resumed=folder is not None))
 
 
 def key_stream(secret: bytes, use: bytes) -> RandomBytes:

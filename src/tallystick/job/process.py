@@ -9,6 +9,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError
+from tallystick.job.defense import check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.phases import Logbook, Watcher
@@ -49,13 +50,15 @@ def run_process(
 ) -> Result:
     """Run this party's side over gRPC.
 
-    Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before.
+    Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
+    ConfigError, for a label party whose privacy budget the run would pass.
     """
     check_party(contract, party)
     if "training" in phases:
         load_optimizers()
     frame = read_party_table(party) if party.table is not None else pl.DataFrame()
     folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
+    check_budget(contract, party, folder)
     logbook = Logbook(party=party.party, watcher=watcher)
 
     def run(channels: dict[str, Channel]) -> Result:

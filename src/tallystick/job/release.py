@@ -12,6 +12,7 @@ from tallystick.config.party import Privacy
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import PrivateAuc
+from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.report import result as shown
 
@@ -24,6 +25,20 @@ def open_ledger(budget: Privacy, party: str) -> Ledger:
     if budget.cap is not None and ledger.cap(budget.dataset) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
         ledger.set_cap(budget.dataset, cap)
     return ledger
+
+
+def known_budget(budget: Privacy, party: str) -> tuple[list[Event], Cap | None]:
+    """What the party's ledger holds of its data set, and the cap that will hold; makes no ledger and writes to none."""
+    cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
+    if not budget.ledger.exists():
+        return [], cap
+    ledger = Ledger(budget.ledger, party=party)
+    return [entry.event for entry in ledger.entries(budget.dataset)], cap or ledger.cap(budget.dataset)
+
+
+def release_event(wanted: PrivateRelease) -> Event:
+    """What a release costs, whichever mechanism makes it."""
+    return PureDP(epsilon=wanted.epsilon, unit=wanted.unit)
 
 
 def release_auc(wanted: PrivateRelease, budget: Privacy, party: str, target_N: Tensor, logits_N: Tensor) -> PrivateAuc:

@@ -11,7 +11,7 @@ import math
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,6 +73,39 @@ class Cap:
             check_delta(self.delta)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Outlook:
+    """What a run would bring a data set's budget to: label-DP epsilons, at the cap's delta."""
+
+    dataset: str
+    spent: float
+    after: float
+    cap: Cap | None
+
+    @property
+    def fits(self) -> bool:
+        """Whether the cap allows it."""
+        return self.cap is None or self.after <= self.cap.epsilon * (1 + _ROUNDING)
+
+    def describe(self) -> str:
+        """Give what is spent, what will be after the run, and the cap."""
+        cap = "no cap"
+        if self.cap is not None:
+            cap = f"cap {self.cap.epsilon:.6g}" + (f" at delta {self.cap.delta:g}" if self.cap.delta else "")
+        return f"label-DP epsilon of data set {self.dataset!r}: {self.spent:.6g} spent, {self.after:.6g} after this run, {cap}"
+
+
+def outlook(dataset: str, spent: Sequence[Event], more: Sequence[Event], *, cap: Cap | None) -> Outlook:
+    """Say what ``more`` events would bring a data set's budget to, without spending them."""
+    delta = cap.delta if cap is not None else 0.0
+    return Outlook(
+        dataset=dataset,
+        spent=total_epsilon(spent, delta=delta),
+        after=total_epsilon([*spent, *more], delta=delta),
+        cap=cap,
+    )
+
+
 class Ledger:
     """One party's ledger file; safe for several processes and threads at once.
 
@@ -98,14 +131,12 @@ class Ledger:
             self._check(connection)
             cap = self._cap(connection, dataset)
             if cap is not None:
-                events = [entry.event for entry in self._entries(connection, dataset)]
-                before = total_epsilon(events, delta=cap.delta)
-                after = total_epsilon([*events, event], delta=cap.delta)
-                if after > cap.epsilon * (1 + _ROUNDING):
+                found = outlook(dataset, [entry.event for entry in self._entries(connection, dataset)], [event], cap=cap)
+                if not found.fits:
                     raise BudgetExceeded(
-                        f"{what} on data set {dataset!r} would bring {self.party}'s label-DP epsilon from {before:.6g} "
-                        f"to {after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
-                        f"release with a smaller epsilon, or not at all"
+                        f"{what} on data set {dataset!r} would bring {self.party}'s label-DP epsilon from {found.spent:.6g} "
+                        f"to {found.after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
+                        "raise the cap, release with a smaller epsilon, or not at all"
                     )
             number, chain = connection.execute("SELECT entries + 1, chain FROM head").fetchone()
             entry = Entry(number=number, time=_now(), party=self.party, dataset=dataset, what=what, event=event)
