@@ -1,6 +1,7 @@
 """Jobs that defend labels and are audited: what the report says, what the ledger is charged, and what never changes."""
 
 import json
+import shutil
 import stat
 
 import polars as pl
@@ -8,6 +9,7 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
+from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
 from tallystick.job import audit
@@ -101,6 +103,16 @@ def test_a_run_that_stops_early_is_audited_up_to_its_last_epoch(tmp_path):
     trained = len(result.training.history)
     assert 1 < trained < 100
     assert result.sections.leakage.summary.endswith(f" and {trained} of {trained}.")
+
+
+def test_a_run_that_was_not_finished_is_attacked_and_audits_itself_once_it_is(undefended, tmp_path):
+    shutil.copytree(run_folder(undefended[1]), tmp_path / "run")
+    for name in ("model.safetensors", "training.json", "audit.json", "result.json", "report.html"):
+        (tmp_path / "run" / name).unlink()
+    found = audit_recorded(tmp_path / "run", watcher=Silent())
+    assert found.attacks == undefended[0].sections.leakage.attacks
+    assert found.summary.endswith("of epochs 1 and 2 of a run that was not finished.")
+    assert not (tmp_path / "run" / "audit.json").exists()
 
 
 def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):

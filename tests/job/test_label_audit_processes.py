@@ -5,8 +5,11 @@ import json
 import polars as pl
 from tiny import columns, contract_values
 
+from tallystick.audit.recorded import audit_recorded
 from tallystick.job import defense
+from tallystick.job.phases import Silent
 from tallystick.privacy.ledger import Ledger
+from tallystick.report.result import read_result
 from tallystick.simulate import simulate
 
 PARTIES = ("bank", "shop")
@@ -24,10 +27,12 @@ def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     job = lay_out_job(PARTIES, rows=900, **CHANGES)
     job.change("bank", privacy={"cap": 2.0})  # one run's worth: who resumes it is not refused
     running = job.start_all()
-    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 30)
+    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 40)
     running["bank"].kill()
     assert running["shop"].end() == 3
     (folder,) = job.runs("bank")
+    # An epoch of 36 steps was over: what is recorded of it can be attacked, and the run that goes on audits itself all the same.
+    assert audit_recorded(folder, watcher=Silent()).summary.endswith(" of a run that was not finished.")
     noted = json.loads((folder / "defense.json").read_text())
     again = job.run_all("run", "--resume")
     assert json.loads((folder / "defense.json").read_text()) == noted
@@ -35,6 +40,7 @@ def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     (entry,) = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")
     assert entry.event.epsilon == 2.0
     assert again["bank"].found["spent_epsilon"] == 2.0
+    assert read_result((folder / "result.json").read_bytes()).sections.leakage.summary.endswith(" and 3 of 3.")
     attacks = {attack["name"] for attack in again["bank"].found["leakage"]["attacks"]}
     assert {"norm", "direction-1", "spectral-embedding"} <= attacks
     assert "leakage" not in again["shop"].found

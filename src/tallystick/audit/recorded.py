@@ -7,7 +7,7 @@ import msgspec
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import read_yaml
 from tallystick.errors import ConfigError, StorageError
-from tallystick.job.audit import Audited, audit_labels, audited_before, keep_audited
+from tallystick.job.audit import audit_labels, audited_before, keep_audited
 from tallystick.job.folder import RunFolder
 from tallystick.job.phases import Watcher
 from tallystick.report.page import render
@@ -19,7 +19,8 @@ def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int =
     """Attack the views in the label party's run folder, and put what was found into the run's report, if it has one.
 
     The label party's side only: it alone has labels to judge by. Nothing is sent. What was there before is replaced once the
-    attacks are over.
+    attacks are over. A run that was not finished has no report yet: what was recorded so far is attacked, and once the run goes
+    on and ends it audits itself.
 
     Args:
         path: a run folder whose contract says ``audit: true``.
@@ -32,8 +33,8 @@ def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int =
     folder = RunFolder(path=path)
     contract = contract_of(path)
     found = audit_labels(folder, contract, watcher=watcher, hints=hints, seed=seed)
-    before = audited_before(folder) or Audited()
-    keep_audited(folder, msgspec.structs.replace(before, leakage=found))
+    if (before := audited_before(folder)) is not None:
+        keep_audited(folder, msgspec.structs.replace(before, leakage=found))
     if folder.result.exists():
         result = read_result(folder.result.read_bytes())
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=found))

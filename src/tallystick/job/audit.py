@@ -37,10 +37,17 @@ LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the
 def record(
     job: Job, rows: Aligned, channels: Sequence[Channel], widths: Sequence[int], *, run_id: str, resume_from: int
 ) -> list[Channel]:
-    """Put recorders around the channels if the contract asks for an audit; otherwise give the channels themselves."""
+    """Put recorders around the channels if the contract asks for an audit; otherwise give the channels themselves.
+
+    The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
+    """
     first, later = _kept(job, rows)
     if not first:
         return list(channels)
+    if _audits_labels(job):
+        assert rows.target_N is not None
+        own_N = rows.is_own(torch.arange(len(rows.target_N)))
+        save_labels(job.folder, job.contract, rows.target_N, own_N, run_id=run_id)
     schedule, epochs = rows.schedule(job.contract), job.contract.training.epochs
     recorders: list[Channel] = []
     for channel, width, store in zip(channels, widths, _stores(job, run_id), strict=True):
@@ -85,8 +92,6 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     if rows.fills is not None and contract.union.audit:
         membership = _audit_membership(job, rows.fills.own_U, run_id=run_id)
     if _audits_labels(job):
-        assert rows.target_N is not None
-        save_labels(folder, contract, rows.target_N, rows.is_own(torch.arange(len(rows.target_N))), run_id=run_id)
         leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
     else:
         folder.forget_views()  # only an audit of labels may be asked for again
@@ -134,7 +139,8 @@ def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, 
     if not path.exists():
         raise DataError(
             f"{folder.path} holds no recorded labels: only the label party's folder of a run with `audit: true` in its contract "
-            "can be audited; to try a contract before any run, give the contract and --party"
+            "can be audited, once its training has begun (go on with an interrupted run with --resume); to try a contract before "
+            "any run, give the contract and --party"
         )
     try:
         tensors, metadata = read_tensors(path)

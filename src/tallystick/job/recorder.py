@@ -59,7 +59,10 @@ class ViewStore:
         """
         steps = [step for path in self.files() for step in self._read(path, received)]
         if not steps:
-            raise DataError(f"{self.folder} holds no recorded step; run the contract with `audit: true` to record some")
+            raise DataError(
+                f"{self.folder} holds no recorded step; run the contract with `audit: true` until an epoch is over at least, an "
+                "interrupted run with --resume"
+            )
         return tuple(steps)
 
     def _read(self, path: Path, received: Received) -> list[StepView]:
