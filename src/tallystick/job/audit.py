@@ -78,7 +78,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     """Once trained, attack what was recorded: for membership if on a union, for labels if this party has them.
 
-    Done once per run; a run that goes on after that keeps what was found.
+    A phase of its own, done once per run; a run that goes on after that keeps what was found.
     """
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
@@ -89,11 +89,12 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
         watcher.say("no step was recorded, so there is nothing to audit")
         return Audited()
     membership = leakage = None
-    if rows.fills is not None and contract.union.audit:
-        membership = _audit_membership(job, rows.fills.own_U, run_id=run_id)
-    if _audits_labels(job):
-        leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
-    else:
+    with job.logbook.during("audit", ()):
+        if rows.fills is not None and contract.union.audit:
+            membership = _audit_membership(job, rows.fills.own_U, run_id=run_id)
+        if _audits_labels(job):
+            leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
+    if leakage is None:
         folder.forget_views()  # only an audit of labels may be asked for again
     audited = Audited(membership=membership, leakage=leakage)
     keep_audited(folder, audited)

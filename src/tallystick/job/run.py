@@ -1,6 +1,6 @@
 """One party's run of a contract: read this file to see what happens in which order.
 
-    handshake -> alignment -> training -> evaluation -> report
+    handshake -> alignment -> training -> audit -> evaluation -> report
 
 run_label_party and run_feature_party are the two roles; both do the same phases over the same channels.
 """
@@ -71,7 +71,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
             _finish_training(job, model, findings.progressed, {"widths": widths, "calibration": rows.calibration_facts()})
         else:
             findings.progressed = _load_trained(job, model)
-        findings.audited = audit_run(job, rows, run_id=agreement.run_id)
+    findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             evaluate(job, model, rows, widths, findings)
@@ -119,7 +119,7 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
             _finish_training(job, bottom, findings.progressed, {})
         else:
             findings.progressed = _load_trained(job, bottom)
-        findings.audited = audit_run(job, rows, run_id=agreement.run_id)
+    findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
             send_embeddings(bottom, rows.source, rows.test_batches(job.contract), channel)
