@@ -66,6 +66,21 @@ def test_an_undefended_run_is_told_that_gradients_give_labels_away(undefended):
     assert any(attack.upper_bound for attack in found.values())
 
 
+def test_every_party_says_what_each_learnt_at_the_cut(undefended):
+    result, folder = undefended
+    told = [read_result((run_folder(folder, party) / "result.json").read_bytes()).learnt for party in PARTIES]
+    crossed = [[item for item in items if item.step != "alignment"] for items in told]
+    assert crossed[0] == crossed[1]
+    assert [(item.step, item.party) for item in crossed[0]] == [
+        ("training", "bank"),
+        ("training", "shop"),
+        ("evaluation", "bank"),
+        ("evaluation", "shop"),
+    ]
+    assert "from which labels can be estimated" in crossed[0][1].what
+    assert [item for item in result.learnt if item.step != "alignment"] == crossed[0]  # once each
+
+
 def test_marvell_covers_gradients_and_says_that_it_promises_nothing(undefended, tmp_path):
     result = run(tmp_path, defense=[MARVELL])
     found, before = leaks(result.sections.leakage), leaks(undefended[0].sections.leakage)

@@ -17,6 +17,7 @@ from tallystick.config.party import PartyFile
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
 from tallystick.job.audit import Audited, defense_lines
+from tallystick.job.job import ALL_PHASES
 from tallystick.job.phases import Logbook
 from tallystick.job.release import privacy_section
 from tallystick.job.rows import Aligned
@@ -141,27 +142,36 @@ def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown
     if found.progressed is None:
         return items
     rows = len(found.rows.train_N) if found.rows is not None else 0
-    epochs = found.progressed.epoch
-    if contract.role_of(party.party) == "label":
-        peers = ", ".join(contract.feature_parties)
-        what = f"A cut embedding per row and epoch from {peers}: {rows} training rows, {epochs} epochs."
-        items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee="no formal guarantee"))
-        what = "The cut embeddings of the test rows."
-        items.append(shown.Learnt(step="evaluation", party=party.party, what=what, guarantee="no formal guarantee"))
-    else:
-        what = (
-            f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
-            "and per epoch whether validation got better."
-        )
-        guarantee = "; ".join(defense_lines(contract)) if contract.defense else "no formal guarantee"
-        items.append(shown.Learnt(step="training", party=party.party, what=what, guarantee=guarantee))
-        what = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}."
-        released = found.finished.epsilon
-        if released is not None:
-            what = f"The number of test rows, and a noisy AUC that {contract.label_party} released."
-        guarantee = "not sent" if released is None else f"{released:g}-DP for {found.finished.protects}"
-        items.append(shown.Learnt(step="evaluation", party=party.party, what=what, guarantee=guarantee))
-    return items
+    items += _learnt_by_label_party(contract, rows=rows, epochs=found.progressed.epoch)
+    for peer in contract.feature_parties:
+        items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.progressed.epoch, finished=found.finished)
+    return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
+
+
+def _learnt_by_label_party(contract: Contract, *, rows: int, epochs: int) -> list[shown.Learnt]:
+    """What crosses the cut follows from the contract, so every party says the same of every party."""
+    peers = ", ".join(contract.feature_parties)
+    training = f"A cut embedding per row and epoch from {peers}: {rows} training rows, {epochs} epochs."
+    return [
+        shown.Learnt(step=step, party=contract.label_party, what=what, guarantee="no formal guarantee")
+        for step, what in (("training", training), ("evaluation", "The cut embeddings of the test rows."))
+    ]
+
+
+def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs: int, finished: Finished) -> list[shown.Learnt]:
+    training = (
+        f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
+        "and per epoch whether validation got better."
+    )
+    protected = "; ".join(defense_lines(contract)) if contract.defense else "no formal guarantee"
+    evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"
+    if finished.epsilon is not None:
+        evaluation = f"The number of test rows, and a noisy AUC that {contract.label_party} released."
+        released = f"{finished.epsilon:g}-DP for {finished.protects}"
+    return [
+        shown.Learnt(step="training", party=name, what=training, guarantee=protected),
+        shown.Learnt(step="evaluation", party=name, what=evaluation, guarantee=released),
+    ]
 
 
 def _data(party: PartyFile, rows: Aligned | None) -> shown.DataSummary | None:
