@@ -28,7 +28,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         try:
             return work()
         except (ConfigError, DataError, StorageError) as error:
-            problems.append(str(error))
+            problems.extend(str(error).splitlines())  # config has a line for each
             return None
 
     party = load_party(party_path)

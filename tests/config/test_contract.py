@@ -86,6 +86,10 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"alignment__method": "union", "parties__third": {"role": "host"}}, "takes exactly one feature party, found 2"),
         ({"alignment__keys": [{"name": "a"}, {"name": "a"}]}, 'alignment.keys = ["a", "a"]: each key name must be given once'),
         (
+            {"alignment__keys": {"name": "a"}},
+            "contract.yaml: alignment.keys: must be a list, with a `- ` before each entry",
+        ),
+        (
             {"alignment__keys": [{"name": "a", "normalise": ["strip"]}]},
             'alignment.keys.0.normalise.0 = "strip": must be trim, lower',
         ),

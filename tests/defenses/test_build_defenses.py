@@ -125,7 +125,8 @@ def test_no_defense_changes_nothing() -> None:
     ("entries", "line"),
     [
         ([{}], "contract.yaml: defense.0: method is missing"),
-        ([{"method": "marvel"}], "contract.yaml: defense.0: method must be one of marvell, isotropic, mixpro, "),
+        ([{"method": "marvel"}], 'contract.yaml: defense.0.method = "marvel": is not known; did you mean marvell?'),
+        ([{"method": "dp"}], 'contract.yaml: defense.0.method = "dp": is not known; known here: distance-correlation, gauss'),
         ([{"method": "marvell", "powr": 1}], "contract.yaml: defense.0.powr: is not a known key; did you mean power?"),
         ([{"method": "marvell"}], "contract.yaml: defense.0.power, max_sum_kl: give exactly one of the two"),
         ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be above 0"),
@@ -139,6 +140,11 @@ def test_no_defense_changes_nothing() -> None:
 )
 def test_errors_name_key_and_value_and_what_is_allowed(entries: list[Any], line: str) -> None:
     assert line in problem(*entries)
+
+
+@pytest.mark.parametrize("given", [{"method": "marvell", "power": 4}, "marvell"])
+def test_what_is_no_list_is_shown_an_entry(given: Any) -> None:
+    assert "must be a list, with a `- ` before each entry, such as `- {method: marvell, power: 4}`" in problem(defense=given)
 
 
 def test_what_does_not_go_together_is_refused() -> None:

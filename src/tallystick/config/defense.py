@@ -86,13 +86,15 @@ class DistanceCorrelation(Model):
 
     method: Literal["distance-correlation"] = Field(description=METHOD)
     weight: Positive = Field(description="weight of the penalty beside the mean loss")
-    form: Literal["log", "plain"] = Field(default="plain", description="the distance correlation itself, or its logarithm as in the paper")
+    form: Literal["log", "plain"] = Field(
+        default="plain", description="the distance correlation itself, or its logarithm as in the paper"
+    )
     warm_up: float = Field(default=0.0, strict=True, ge=0, description="epochs over which the weight rises from 0")
 
 
 DefenseEntry: TypeAlias = Annotated[
     Marvell | Isotropic | MixPro | LabelDP | LabelDPPrior | GaussianLabels | Gaussian | DistanceCorrelation,
-    Field(discriminator="method"),
+    Field(discriminator="method", examples=[{"method": "marvell", "power": 4}]),
 ]
 
 LABEL_KINDS = (LabelDP, LabelDPPrior, GaussianLabels)

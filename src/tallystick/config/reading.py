@@ -9,6 +9,7 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic.fields import FieldInfo
 
 from tallystick.errors import ConfigError
 
@@ -155,13 +156,21 @@ def _lines(model: type[Model], error: ValidationError) -> list[str]:
             owner = _model_at(model, problem["loc"][:-1])
             known = owner.model_fields if owner else ()
             lines.append(f"{key}: is not a known key; {did_you_mean(str(problem['loc'][-1]), known)}")
+        elif kind == "union_tag_invalid":
+            # Pydantic quotes what it expects: 'marvell', 'isotropic', ...
+            tag, tags = problem["ctx"]["tag"], re.findall(r"'([^']*)'", problem["ctx"]["expected_tags"])
+            named = problem["ctx"]["discriminator"].strip("'")
+            lines.append(f"{key}.{named} = {shown(tag)}: is not known; {did_you_mean(tag, tags)}")
         elif kind == "missing":
             owner = _model_at(model, problem["loc"][:-1])
             about = owner.model_fields[str(problem["loc"][-1])].description if owner else None
             lines.append(f"{key}: is missing{f'; it says: {about}' if about else ''}")
         else:
             value = shown(problem["input"])
-            lines.append(f"{key}{f' = {value}' if value else ''}: {_allowed(kind, problem.get('ctx', {}), problem['msg'])}")
+            allowed = _allowed(kind, problem.get("ctx", {}), problem["msg"])
+            if kind == "tuple_type" and ((example := _example(model, problem["loc"])) or isinstance(problem["input"], Mapping)):
+                allowed = f"must be a list, with a `- ` before each entry{example}"
+            lines.append(f"{key}{f' = {value}' if value else ''}: {allowed}")
     return lines
 
 
@@ -206,8 +215,6 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
         return _PATTERNS.get(context["pattern"], f"must match {context['pattern']}")
     if kind == "value_error":
         return str(context["error"])
-    if kind == "union_tag_invalid":
-        return f"{context['discriminator']} must be one of {context['expected_tags']}".replace("'", "")
     if kind == "union_tag_not_found":
         return f"{context['discriminator']} is missing".replace("'", "")
     return message[:1].lower() + message[1:]
@@ -226,6 +233,18 @@ def _model_at(model: type[Model], path: tuple[int | str, ...]) -> type[Model] | 
             arguments = get_args(current)
             current = _required(arguments[-1] if get_origin(current) is dict else arguments[0]) if arguments else None
     return current if isinstance(current, type) and issubclass(current, Model) else None
+
+
+def _example(model: type[Model], path: tuple[int | str, ...]) -> str:
+    """Show how an entry of the list at ``path`` looks, where its type says so."""
+    owner = _model_at(model, path[:-1])
+    arguments = get_args(owner.model_fields[str(path[-1])].annotation) if owner else ()
+    notes = get_args(arguments[0])[1:] if arguments and get_origin(arguments[0]) is Annotated else ()
+    examples = next((note.examples for note in notes if isinstance(note, FieldInfo) and note.examples), None)
+    if not examples:
+        return ""
+    values = ", ".join(f"{key}: {value}" for key, value in examples[0].items())
+    return f", such as `- {{{values}}}`"
 
 
 def _tagged(union: Any, tag: int | str) -> type[Model] | None:
