@@ -79,6 +79,16 @@ def test_a_run_that_was_charged_is_not_charged_again(party_of, tmp_path):
     check_budget(contract, party, folder)
 
 
+def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job):
+    job = lay_out_job(PARTIES, rows=300, evaluation__privacy={"epsilon": 20.0})
+    job.change("bank", privacy={"cap": 20.0})
+    first = job.run_all()
+    again = job.run_all("run", "--resume")
+    for party in PARTIES:
+        assert again[party].found["private_releases"] == first[party].found["private_releases"]
+    assert len(Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")) == 1
+
+
 def test_a_run_over_the_cap_ends_before_a_peer_is_waited_for(lay_out_job):
     job = lay_out_job(PARTIES, rows=60, defense=[LABEL_DP])
     job.change("bank", privacy={"cap": 2.5})

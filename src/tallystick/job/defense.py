@@ -17,7 +17,7 @@ from tallystick.config.party import PartyFile, Privacy
 from tallystick.defenses.build import Defenses, build
 from tallystick.defenses.defense import RandomBytes
 from tallystick.job.folder import RunFolder
-from tallystick.job.release import known_budget, open_ledger, release_event
+from tallystick.job.release import RELEASE_NOTE, known_budget, open_ledger, release_event
 from tallystick.job.rows import Aligned
 from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 from tallystick.training.defended import CutDefense
@@ -89,9 +89,10 @@ def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | Non
     """
     if contract.role_of(party.party) != "label":
         return None
-    charged = folder is not None and bool(folder.noted(NOTE).get("spent"))
-    ahead = [] if charged else list(build(contract.defense, target=contract.target).events())
-    if contract.evaluation.privacy is not None:
+    taught = folder is not None and bool(folder.noted(NOTE).get("spent"))
+    released = folder is not None and bool(folder.noted(RELEASE_NOTE))
+    ahead = [] if taught else list(build(contract.defense, target=contract.target).events())
+    if contract.evaluation.privacy is not None and not released:
         ahead.append(release_event(contract.evaluation.privacy))
     if not ahead:
         return None

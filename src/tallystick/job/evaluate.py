@@ -3,17 +3,19 @@
 from io import BytesIO
 from typing import Any
 
+import msgspec
 import numpy as np
 import polars as pl
 import torch
 from torch import Tensor
 
+from tallystick.config.contract import PrivateRelease
 from tallystick.cut.forward import receive_logits
 from tallystick.data.target import LabelCoder
 from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
 from tallystick.job.job import Job
-from tallystick.job.release import finished, release_auc
+from tallystick.job.release import RELEASE_NOTE, finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
@@ -54,9 +56,18 @@ def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], find
     if job.contract.target.type == "binary":
         _keep_scores(job, target_T, joint_T)
     if evaluation.privacy is not None:
-        released = release_auc(evaluation.privacy, job.party.privacy, job.name, target_T, joint_T)
-        job.logbook.watcher.say(f"released: {released.statement()}")
-        findings.finished = finished(len(logits), released)
+        findings.finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
+
+
+def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
+    """Release the AUC, once per run: one that goes on sends the same number again, which tells nothing new and costs nothing."""
+    if noted := job.folder.noted(RELEASE_NOTE):
+        return msgspec.convert(noted, Finished)
+    released = release_auc(wanted, job.party.privacy, job.name, target_T, logits_T)
+    job.logbook.watcher.say(f"released: {released.statement()}")
+    message = finished(rows, released)
+    job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, a resumed run is charged again
+    return message
 
 
 def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:

@@ -128,7 +128,7 @@ class RunFolder:
         """Drop what hung on an alignment that is about to be made again."""
         stale = [self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")]
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
-        stale += [self.path / "defense.json", self.path / "audit.json"]
+        stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json"]
         for path in stale:
             path.unlink(missing_ok=True)
         self.forget_views()

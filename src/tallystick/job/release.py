@@ -17,6 +17,7 @@ from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.report import result as shown
 
 USUAL_DELTA = 1e-6
+RELEASE_NOTE = "release"
 
 
 def open_ledger(budget: Privacy, party: str) -> Ledger:
