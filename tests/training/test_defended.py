@@ -107,3 +107,19 @@ def test_a_resumed_run_sends_the_same_noise(tmp_path, mode):
     other = CutDefense(defenses=chosen, secret=bytes(32), steps_per_epoch=TWO.schedule.steps_per_epoch)
     different, _ = TWO.train(how, tmp_path / "other", defense=other)
     assert any(not torch.equal(weights_of(whole)[name], tensor) for name, tensor in weights_of(different).items())
+
+
+def test_no_two_gradients_share_noise():
+    """A peer that changed its columns between a kill and a resume would take the noise off by subtracting."""
+    defense = cut_defense(defenses({"method": "isotropic", "power": 4.0}))
+    generator = torch.Generator().manual_seed(5)
+    cut_BD, grad_BD = torch.randn(40, 3, generator=generator), torch.randn(40, 3, generator=generator)
+    labels_B = (torch.rand(40, generator=generator) < 0.5).float()
+
+    def sent(grad_BD):
+        return defense([cut_BD], [grad_BD], labels_B, step=7)[0]
+
+    assert torch.equal(sent(grad_BD), sent(grad_BD.clone()))
+    changed_BD = grad_BD.clone()
+    changed_BD[0, 0] += 1e-6
+    assert (sent(changed_BD) - sent(grad_BD)).abs().max() > 0.1

@@ -18,23 +18,26 @@ MIN_SECRET_BYTES = 16
 
 
 class NoiseStream:
-    """Pseudorandom numbers from AES-256 in counter mode: one stream per secret and step.
+    """Pseudorandom numbers from AES-256 in counter mode: one stream per secret, step and what is to be hidden.
 
     Guarantee: without the secret nobody who cannot break AES or BLAKE2 can tell a stream from fresh random bits. The same
-    secret and step give the same bits, so a resumed run sends what it sent before and keeps no state. Not protected: two
-    different gradients sent under the same noise; a fresh run takes a fresh secret.
+    secret, step and ``hides`` give the same bits, so a resumed run sends what it sent before and keeps no state; where something
+    else is to be hidden at that step, because a peer's columns have changed meanwhile, say, the noise is another one, and the
+    difference of the two tells nothing. A fresh run takes a fresh secret.
 
     Args:
         secret: at least 16 bytes from the operating system's generator; they must never leave this party.
         step: the training step; one stream for each.
+        hides: the bytes that the noise will hide, or a hash of them.
 
     Raises ConfigError for a shorter secret.
     """
 
-    def __init__(self, secret: bytes, *, step: int = 0) -> None:
+    def __init__(self, secret: bytes, *, step: int = 0, hides: bytes = b"") -> None:
         if len(secret) < MIN_SECRET_BYTES:
             raise ConfigError(f"the noise secret has {len(secret)} bytes; it must have at least {MIN_SECRET_BYTES}")
-        key = hashlib.blake2b(step.to_bytes(8, "big"), key=secret[:64], digest_size=32, person=b"tallystick noise").digest()
+        about = step.to_bytes(8, "big") + hides
+        key = hashlib.blake2b(about, key=secret[:64], digest_size=32, person=b"tallystick noise").digest()
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, count: int) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from hashlib import blake2b
 
 import torch
 from torch import Tensor
@@ -14,8 +15,8 @@ from tallystick.defenses.noise import NoiseStream
 class CutDefense:
     """The penalties and gradient defences of a run, over the cuts of all feature parties together.
 
-    Feature parties that pool what they receive gain nothing by it. The noise of a step comes from the secret and the step's
-    number alone: a resumed run sends the same bits, and no state has to be kept.
+    Feature parties that pool what they receive gain nothing by it. The noise of a step comes from the secret, the step's
+    number and what it hides: a resumed run sends the same bits, no state has to be kept, and no two gradients share noise.
 
     Threat model: honest-but-curious feature parties, which may collude. Guarantee: that of ``defenses``, if any. Not
     protected: the cut embeddings, other than by a penalty.
@@ -33,7 +34,9 @@ class CutDefense:
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
         """Give the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
         grad_BD = _joined(grads_BD) + self._penalty_gradient(_joined(cuts_BD), targets_B, step)
-        grad_BD = self.defenses.defend_gradients(grad_BD, targets_B, generator=NoiseStream(self.secret, step=step))
+        if self.defenses.gradients:
+            noise = NoiseStream(self.secret, step=step, hides=_digest(grad_BD, targets_B))
+            grad_BD = self.defenses.defend_gradients(grad_BD, targets_B, generator=noise)
         return list(torch.split(grad_BD, [part_BD.shape[1] for part_BD in grads_BD], dim=1))
 
     def _penalty_gradient(self, cut_BD: Tensor, targets_B: Tensor, step: int) -> Tensor | float:
@@ -42,6 +45,13 @@ class CutDefense:
         if penalty is None or not penalty.requires_grad:
             return 0.0
         return torch.autograd.grad(penalty, leaf_BD)[0]
+
+
+def _digest(*tensors: Tensor) -> bytes:
+    digest = blake2b()
+    for tensor in tensors:
+        digest.update(tensor.detach().cpu().numpy().tobytes())
+    return digest.digest()
 
 
 def _joined(parts_BD: Sequence[Tensor]) -> Tensor:
