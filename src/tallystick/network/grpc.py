@@ -5,7 +5,6 @@ holds a session together while links come and go is in session.py. One thread ma
 """
 
 import asyncio
-import contextlib
 import os
 import secrets
 import time
@@ -176,7 +175,7 @@ class Network:
                 await session.run_link(stream, hello)
         except TimeoutError:
             session.trouble = f"{address} took the call but said nothing"
-        except ProtocolError as error:
+        except PeerError as error:
             session.fail(error)
         except LinkBroken as error:
             session.trouble = str(error)
@@ -218,36 +217,44 @@ class Network:
         await self._server.start()
 
     async def _accept(self, _requests: Any, context: Any) -> None:
+        try:
+            await self._welcome(context)
+        except (LinkBroken, asyncio.CancelledError):
+            pass  # a caller that hangs up in the middle dials again
+        except grpc.aio.AbortError:
+            raise  # how context.abort() ends a call
+        except Exception as error:
+            self._loop.fail(error)  # gRPC would keep it to itself
+            raise
+
+    async def _welcome(self, context: Any) -> None:
         names = [name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])]
-        # A caller that hangs up in the middle is its own trouble: it dials again.
-        with contextlib.suppress(LinkBroken, asyncio.CancelledError):
-            stream = _Stream(context)
-            try:
-                hello = open_hello(await asyncio.wait_for(stream.read(), self.limits.deadline_s), ", ".join(names) or "a caller")
-            except TimeoutError:
-                await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within the deadline")
-            except ProtocolError as error:
-                self._turned_away = str(error)
-                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            if hello.party not in names:
-                held = ", ".join(names)
-                self._turned_away = f"a caller who says to be {hello.party!r} holds a certificate for {held or 'nobody'}"
-                denied = f"your certificate is for {held}, not for {hello.party!r}"
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, denied)
-            session = self._sessions.get(hello.party)
-            if session is None or hello.party in self._dialled:
-                early = f"{self.identity.name} does not expect {hello.party!r} (yet)"
-                await context.abort(grpc.StatusCode.UNAVAILABLE, early)
-                return
-            reason = session.refuse(hello)
-            if reason is not None:
-                code = grpc.StatusCode.ABORTED if hello.peer_process else grpc.StatusCode.UNAVAILABLE
-                if hello.wire_version != WIRE_VERSION:
-                    code = grpc.StatusCode.INVALID_ARGUMENT
-                await context.abort(code, reason)
-            session.drop(session.link, "replaced by a new stream")  # before we say how far it came
-            await stream.write(session.hello_frame())
-            await session.run_link(stream, hello)
+        held = ", ".join(names)
+        stream = _Stream(context)
+        try:
+            hello = open_hello(await asyncio.wait_for(stream.read(), self.limits.deadline_s), held or "a caller")
+        except TimeoutError:
+            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within the deadline")
+        except PeerError as error:
+            self._turned_away = str(error)
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        if hello.party not in names:
+            self._turned_away = f"a caller who says to be {hello.party!r} holds a certificate for {held or 'nobody'}"
+            denied = f"your certificate is for {held}, not for {hello.party!r}"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, denied)
+        session = self._sessions.get(hello.party)
+        if session is None or hello.party in self._dialled:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.identity.name} does not expect {hello.party!r} (yet)")
+            return
+        reason = session.refuse(hello)
+        if reason is not None:
+            code = grpc.StatusCode.ABORTED if hello.peer_process else grpc.StatusCode.UNAVAILABLE
+            if hello.wire_version != WIRE_VERSION:
+                code = grpc.StatusCode.INVALID_ARGUMENT
+            await context.abort(code, reason)
+        session.drop(session.link, "replaced by a new stream")  # before we say how far it came
+        await stream.write(session.hello_frame())
+        await session.run_link(stream, hello)
 
     async def _stop_serving(self) -> None:
         for session in self._sessions.values():

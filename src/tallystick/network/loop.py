@@ -125,11 +125,15 @@ class Loop:
                 reader.set_result(None)
         self._parked.clear()
 
+    def fail(self, error: BaseException) -> None:
+        """End the job with an error that no session can put into words."""
+        self._fault = self._fault or error
+        self.wake()
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._fault = self._fault or error
-            self.wake()
+            self.fail(error)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if threading.get_ident() not in self._drivers or self._closed:

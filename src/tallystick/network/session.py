@@ -243,7 +243,8 @@ class Session:
         self._peer_consumed = max(self._peer_consumed, consumed)
         if kind in (DATA, BYE):
             if sequence <= self._received:
-                return  # said again on a new link although the old one had brought it
+                self._loop.wake()  # said again on a new link although the old one had brought it; its header may be news
+                return
             if sequence != self._received + 1:
                 self.fail(ProtocolError(self._peer, f"{self._peer} sent frame {sequence} where {self._received + 1} is due"))
                 return
