@@ -14,14 +14,6 @@ def rescaled(matrix_BD: Tensor) -> Tensor:
     return centred_BD / centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
 
 
-def standardised(matrix_BD: Tensor) -> Tensor:
-    """Centre, and divide each column by its own deviation; float64. Columns that hardly vary beside the others become 0."""
-    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
-    deviation_D = centred_BD.square().mean(dim=0).sqrt()
-    varies_D = deviation_D > 1e-6 * deviation_D.max()
-    return torch.where(varies_D, centred_BD / torch.where(varies_D, deviation_D, 1.0), 0.0)
-
-
 def top_direction(matrix_BD: Tensor) -> Tensor:
     """Top right-singular vector; by the smaller Gram matrix, in float64."""
     matrix_BD = matrix_BD.double()

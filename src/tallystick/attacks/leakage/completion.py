@@ -8,9 +8,9 @@ from typing import Literal
 
 import torch
 
-from tallystick.attacks.leakage.linear import fit_linear
+from tallystick.attacks.leakage.linear import fit_linear, standardised
 from tallystick.attacks.leakage.seen import known_rows, sightings, whole_run
-from tallystick.attacks.matrix import rescaled, standardised
+from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
