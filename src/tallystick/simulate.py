@@ -96,9 +96,9 @@ def _simulate(
                 channel.abort(f"{name} failed: {error}")
 
     threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in contract.parties]
-    for thread in threads:
-        thread.start()
     try:
+        for thread in threads:
+            thread.start()
         for thread in threads:
             thread.join()
     except BaseException:  # an interrupt: end the parties before their folders go
@@ -106,7 +106,8 @@ def _simulate(
             for channel in ends.values():
                 channel.abort(f"{name} was interrupted")
         for thread in threads:
-            thread.join()
+            if thread.is_alive():  # an interrupt between two starts leaves one that never began
+                thread.join()
         raise
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
