@@ -233,7 +233,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(duration=formats.duration, moment=formats.moment, cell=cell, within=within)
     # charts.html.j2 names these in macros that this page does not call.
-    environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent)
+    environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent, spread=formats.spread)
     environment.tests["figure"] = lambda value: not isinstance(value, str | bool)
     return environment
 
