@@ -315,7 +315,7 @@ def test_an_interrupted_rehearsal_writes_what_is_over_or_nothing(home, tmp_path_
             break
     _, said = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert list(temporary.iterdir()) == []
+    assert [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")] == []  # PyTorch's own
     last = said.splitlines()[-1]
     if after == "trials":  # the first one has just begun
         assert last == "interrupted; nothing was written"

@@ -284,25 +284,41 @@ def _result(
 def _run_all(
     tried: Sequence[Candidate], rehearsal: Rehearsal, metric: str, *, seeds: int, until: float, watcher: Watcher
 ) -> _Found:
-    """Seed after seed through all candidates, so that whatever time allows is a whole picture."""
+    """Whatever time, or an interrupt once a trial is over, allows."""
     found = _Found(tallies=[_Tally() for _ in tried])
+    try:
+        _run_into(found, tried, rehearsal, metric, seeds=seeds, until=until, watcher=watcher)
+    except KeyboardInterrupt:
+        if found.first is None:
+            raise
+        found.interrupted = True
+        over = sum(len(tally.utility) for tally in found.tallies)
+        found.notes.append(f"Interrupted: {over} of {seeds * len(tried)} trials were over.")
+    return found
+
+
+def _run_into(
+    found: _Found,
+    tried: Sequence[Candidate],
+    rehearsal: Rehearsal,
+    metric: str,
+    *,
+    seeds: int,
+    until: float,
+    watcher: Watcher,
+) -> None:
+    """Seed after seed through all candidates, so that the result is a whole picture at any time."""
     for number in range(seeds * len(tried)):
         done, which = divmod(number, len(tried))
         found.seeds = done
         watcher.progress("trials", number, seeds * len(tried))
         if done and time.monotonic() > until:
-            return found
+            return
         candidate = tried[which]
         seed = candidate.contract.seed + done
         try:
             result = _run(candidate, rehearsal, seed=seed, baseline=which == 0)
             found.tallies[which].add(result, metric)
-        except KeyboardInterrupt:
-            if found.first is None:
-                raise
-            found.interrupted = True
-            found.notes.append(f"Interrupted: {number} of {seeds * len(tried)} trials were over.")
-            return found
         except (ConfigError, DataError) as error:
             if which == 0:
                 raise
@@ -314,7 +330,6 @@ def _run_all(
         watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")
     watcher.progress("trials", seeds * len(tried), seeds * len(tried))
     found.seeds = seeds
-    return found
 
 
 def _run(candidate: Candidate, rehearsal: Rehearsal, *, seed: int, baseline: bool) -> shown.Result:

@@ -20,7 +20,6 @@ from tallystick.errors import ConfigError
 from tallystick.job.folder import new_folder
 from tallystick.job.phases import Watcher
 from tallystick.report.charts import strongest
-from tallystick.report.formats import spread
 from tallystick.report.page import render
 from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
 from tallystick.report.words import by_strength, leak_headline
@@ -200,6 +199,10 @@ def _show_trials(console: Console, result: Result, report: Path) -> None:
         table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks)
     console.print(table)
     console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial")
+    two = {trial.seeds for trial in sweep.trials} == {2}
+    console.print(
+        "in brackets: " + ("both seeds' values" if two else "95 % intervals, or both values where there were two seeds")
+    )
     for note in result.sections.notes:
         console.print(note, markup=False)
     console.print(f"report: {report}", markup=False)
@@ -210,4 +213,4 @@ def _leak(leak: Leak | None) -> str:
 
 
 def _within(value: Estimate) -> str:
-    return f"{value.mean:.3f} ({spread(value)})"
+    return f"{value.mean:.3f} ({value.low:.3f} to {value.high:.3f})"

@@ -45,7 +45,7 @@ def guarded(work: Callable[[], None], *, as_json: bool, interrupted: str = "inte
         code = EXIT_USAGE if isinstance(error, ConfigError | DataError) else EXIT_FAILED
         _fail(error, code, as_json=as_json)
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{stop or interrupted}\n")
+        sys.stderr.write(f"{str(stop) or interrupted}\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
