@@ -1,5 +1,6 @@
 """Gaussian noise on binary labels. Shapes: N rows."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +14,8 @@ from tallystick.errors import ConfigError
 from tallystick.privacy.events import GaussianDP, check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 
+SAMPLING_ERROR = 2e-11
+"""Total variation between the noise that is drawn and an exact Gaussian, at most."""
 GRID = 2.0**-12
 """Noisy labels are rounded to this share of sigma, so that the last bits of a float tell nothing."""
 
@@ -33,11 +36,12 @@ class GaussianLabels:
     Threat model: any adversary who sees anything of the run, whatever else it knows, but who does not see the labels.
     Guarantee: (epsilon, delta)-label-DP for the labels given, training and validation alike. Noise is drawn by inversion from
     52 random bits and rounded to a grid of sigma / 4096: within 2e-11 of exact in total variation, which adds at most
-    (1 + e^epsilon) 2e-11 to delta. Not protected: features; test labels; what a good model tells of anyone's label.
+    (1 + e^epsilon) 2e-11 to delta; a delta of less than ten times that is refused. Not protected: features; test labels; what
+    a good model tells of anyone's label.
 
     Args:
         epsilon: budget, 1e-6 to 100.
-        delta: chance that it does not hold, in (0, 1).
+        delta: chance that it does not hold, in (0, 1) and at least ten times the sampling's share.
 
     Raises ConfigError for a budget out of range, DataError for labels other than 0 and 1.
     """
@@ -48,6 +52,12 @@ class GaussianLabels:
     def __post_init__(self) -> None:
         check_budget("gaussian-labels", self.epsilon)
         check_delta(self.delta)
+        least = 10 * (1 + math.exp(self.epsilon)) * SAMPLING_ERROR
+        if self.delta < least:
+            raise ConfigError(
+                f"gaussian-labels: delta is {self.delta!r}; at epsilon {self.epsilon:g} it must be at least {least:.2g}, "
+                "ten times what the sampling of noise may add; take a larger delta, a smaller epsilon, or label-dp"
+            )
 
     @property
     def sigma(self) -> float:
