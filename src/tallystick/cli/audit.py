@@ -209,8 +209,8 @@ def _show_trials(console: Console, result: Result, report: Path) -> None:
 
 
 def _leak(leak: Leak | None) -> str:
-    return "" if leak is None else f"{_within(leak.auc)} {leak.attack}"
+    return "" if leak is None else f"{_within(leak.auc)}\n{leak.attack}"
 
 
 def _within(value: Estimate) -> str:
-    return f"{value.mean:.3f} ({value.low:.3f} to {value.high:.3f})"
+    return f"{value.mean:.3f} ({value.low:.3f}\N{EN DASH}{value.high:.3f})"
