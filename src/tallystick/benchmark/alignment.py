@@ -61,9 +61,9 @@ def run(
 
     Gives, among others: ``seconds``; ``scalar_multiplications`` of both sides; ``efficiency``, the time that these
     take in a bare loop on all cores over ``seconds`` (None with a helper, which needs none); per party ``peak_mib``,
-    ``peak_over_baseline_mib`` and bytes. The bare loop runs before and after every turn, for a machine that others use too or that
-    slows down under load, is not equally fast all the time: a turn's efficiency takes the mean of the two, and the
-    medians over the turns are given. By default three turns, one above 200,000 rows.
+    ``peak_over_baseline_mib`` and bytes. The bare loop runs before and after every turn, for a machine that others use too,
+    or that slows down under load, is not equally fast all the time: a turn's efficiency takes the mean of the two, and
+    the medians over the turns are given. By default three turns, one above 200,000 rows.
 
     Raises ConfigError for an unknown protocol or sizes that cannot be aligned.
     """
