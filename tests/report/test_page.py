@@ -237,6 +237,20 @@ def test_a_leak_is_called_what_it_is(value, low, says) -> None:
     assert line.startswith(f"Through cut gradients, {says}")
 
 
+def test_what_needs_no_label_is_said_beside_a_stronger_attack_that_does() -> None:
+    views = {"completion": "w, from cut embeddings, knowing 40 labels", "clusters": "w, from cut embeddings, knowing no label"}
+
+    def told(unaided: float) -> str:
+        values = {"completion": 0.9, "clusters": unaided}
+        attacks = [Attack(name=name, view=view, auc=values[name], folded_auc=values[name]) for name, view in views.items()]
+        (line,) = leak_headline(Audit(attacks=attacks))
+        return line
+
+    assert told(0.8).endswith(" Without knowing any label: AUC 0.800 (clusters).")
+    assert "Without knowing" not in told(0.55)
+    assert "Without knowing" not in told(0.95)  # the strongest, and named as such
+
+
 def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
     def attack(name: str, folded: float | None, chance: float = 0.5, **more: Any) -> Attack:
         return Attack(name=name, view="w", auc=folded, folded_auc=folded, folded_chance=chance, **more)

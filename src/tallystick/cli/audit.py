@@ -167,7 +167,7 @@ def show_leakage(console: Console, found: Audit) -> None:
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
     table = Table(box=None)
-    for name in ("attack", "in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
+    for name in ("attack, and in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
         table.add_column(name)
     for attack in by_strength(found.attacks):
         table.add_row(*_cells(attack))
@@ -178,7 +178,7 @@ def _cells(attack: Attack) -> tuple[str, ...]:
     within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
     name = f"{attack.name} (upper bound)" if attack.upper_bound else attack.name
     figures = (attack.folded_auc, attack.folded_chance, attack.tpr_at_fpr_001)
-    return name, attack.view, _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
+    return f"{name}\n{escape(attack.view)}", _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
 
 
 def _number(value: float | None) -> str:

@@ -130,11 +130,13 @@ def strength(attack: Attack) -> float:
 
 def leak_headline(audit: Audit) -> list[str]:
     """Say first whether labels leak: the strongest attack on each kind of view that somebody could run, and what it must know."""
-    return [
-        _leak_through(kind, found[0])
-        for kind in ("gradients", "embeddings")
-        if (found := [each for each in by_strength(audit.attacks) if _runnable(each) and f"from cut {kind}" in each.view])
-    ]
+    lines = []
+    for kind in ("gradients", "embeddings"):
+        found = [each for each in by_strength(audit.attacks) if _runnable(each) and f"from cut {kind}" in each.view]
+        if found:
+            unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
+            lines.append(_leak_through(kind, found[0]) + ("" if unaided is found[0] else _even_without(unaided)))
+    return lines
 
 
 def plain(name: str) -> str:
@@ -144,6 +146,13 @@ def plain(name: str) -> str:
 
 def _runnable(attack: Attack) -> bool:
     return not attack.upper_bound and strength(attack) > -math.inf
+
+
+def _even_without(attack: Attack) -> str:
+    if strength(attack) < MUCH:
+        return ""
+    value = attack.auc if attack.folded_auc is None else attack.folded_auc
+    return f" Without knowing any label: AUC {number(value, digits=3)} ({attack.name})."
 
 
 def _leak_through(kind: str, attack: Attack) -> str:
