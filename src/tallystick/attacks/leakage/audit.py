@@ -96,7 +96,7 @@ LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
         ),
         "completion": LeakageAttack(
             attack=ModelCompletion(),
-            plain="a small model on the embeddings, taught by a few labelled rows, labels all the others",
+            plain="a small model on the embeddings, taught by a few known rows, labels all the others",
             reads="cut_embedding",
             knows=FewLabels(),
         ),
@@ -108,7 +108,7 @@ LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
         ),
         "completion-gradient": LeakageAttack(
             attack=ModelCompletion(target="cut_gradient"),
-            plain="as completion, on gradients",
+            plain="a small model on the gradients, taught by a few known rows, labels all the others",
             reads="cut_gradient",
             knows=FewLabels(),
         ),
@@ -121,14 +121,14 @@ LEAKAGE_ATTACKS: Mapping[str, LeakageAttack] = MappingProxyType(
         ),
         "probe-network": LeakageAttack(
             attack=Probe(hidden=64),
-            plain="as probe, with a small network",
+            plain="a small network on the embeddings, taught by half of all labels",
             reads="cut_embedding",
             knows=ShareOfLabels(),
             upper_bound=True,
         ),
         "probe-gradient": LeakageAttack(
             attack=Probe(target="cut_gradient"),
-            plain="as probe, on gradients",
+            plain="a linear model on the gradients, taught by half of all labels",
             reads="cut_gradient",
             knows=ShareOfLabels(),
             upper_bound=True,
