@@ -75,7 +75,7 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
         "auc_label_only": evaluation["own_only"]["auc"]["value"],
         "ace_joint": evaluation["joint"]["ace"]["value"],
         "seconds": merged.seconds,
-        "private_release": facts[CARRIER].get("private_release"),
+        "private_releases": facts[CARRIER].get("private_releases", []),
         "run_id": merged.run_id,
         "processes": {party: process.pid for party, process in processes.items()},
     }
