@@ -7,16 +7,13 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
-from importlib import resources
 from pathlib import Path
 
 import msgspec
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
 
-from tallystick.errors import DataError, StorageError
+from tallystick.errors import DataError
 from tallystick.report import charts, formats
+from tallystick.report.pages import render_template, script_json, write_page
 
 COLOURS = ("joint", "own", "other0", "other1", "other2", "muted")
 WIDTH, HEIGHT = 560, 340
@@ -95,26 +92,18 @@ def render_benchmark(found: Benchmark, path: str | os.PathLike[str]) -> Path:
 
     Raises StorageError if the file cannot be written.
     """
-    page, path = benchmark_html(found), Path(path)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageError(f"the page {path} cannot be written: {error}; make room or choose another folder") from error
-    return path
+    return write_page(benchmark_html(found), path)
 
 
 def benchmark_html(found: Benchmark) -> str:
     """Give the page of ``found``."""
-    template = _environment().get_template("bench.html.j2")
-    json = msgspec.json.encode(msgspec.to_builtins(found)).decode()
-    escaped = json.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-    return template.render(
+    return render_template(
+        "bench.html.j2",
         b=found,
-        css=Markup(_file("page.css")),  # noqa: S704 (our own file)
-        json=Markup(escaped),  # noqa: S704 (cannot end the script element that it stands in)
+        json=script_json(msgspec.json.encode(msgspec.to_builtins(found)).decode()),
+        text=cell,
+        within=within,
+        is_figure=lambda value: not isinstance(value, str | bool),
         plots=[plot for curve in found.curves if (plot := _plot(curve)) is not None],
         slug=lambda index: f"table-{index}",
     )
@@ -224,19 +213,3 @@ def within(value: Cell) -> str:
     if not isinstance(value, Spread) or value.low is None or value.high is None:
         return ""
     return f"{figure(value.low)} to {figure(value.high)}"
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(duration=formats.duration, moment=formats.moment, cell=cell, within=within)
-    # charts.html.j2 names these in macros that this page does not call.
-    environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent, spread=formats.spread)
-    environment.tests["figure"] = lambda value: not isinstance(value, str | bool)
-    return environment
-
-
-def _file(name: str) -> str:
-    return (resources.files("tallystick.report") / name).read_text(encoding="utf-8")

@@ -4,16 +4,11 @@ import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
-
-from tallystick.errors import StorageError
 from tallystick.report import charts, formats
+from tallystick.report.pages import render_template, write_page
 
 WIDTH, HEIGHT = 560, 340
 
@@ -47,28 +42,16 @@ def render_ledger(exported: dict[str, Any], path: str | os.PathLike[str]) -> Pat
 
     Raises StorageError if the file cannot be written.
     """
-    page, path = ledger_html(exported), Path(path)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageError(f"the page {path} cannot be written: {error}; make room or choose another folder") from error
-    return path
+    return write_page(ledger_html(exported), path)
 
 
 def ledger_html(exported: dict[str, Any]) -> str:
     """Give the page of what ``Ledger.export`` gave."""
-    return (
-        _environment()
-        .get_template("ledger.html.j2")
-        .render(
-            party=exported["party"],
-            delta=exported["delta"],
-            css=Markup(_file("page.css")),  # noqa: S704 (our own file)
-            datasets=[_dataset(name, dataset) for name, dataset in exported["datasets"].items()],
-        )
+    return render_template(
+        "ledger.html.j2",
+        party=exported["party"],
+        delta=exported["delta"],
+        datasets=[_dataset(name, dataset) for name, dataset in exported["datasets"].items()],
     )
 
 
@@ -183,17 +166,3 @@ def _cost(event: dict[str, Any]) -> str:
             return f"{times}Gaussian noise of {event['noise_multiplier']:.4g} times the sensitivity{rate}{whose}"
         case _:
             return "without a guarantee: unbounded"
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    # charts.html.j2 names these in macros that this page does not call.
-    environment.filters.update(number=formats.number, interval=formats.interval, percent=formats.percent, spread=formats.spread)
-    return environment
-
-
-def _file(name: str) -> str:
-    return (resources.files("tallystick.report") / name).read_text(encoding="utf-8")

@@ -7,18 +7,13 @@ from the result is escaped. It shows what the result holds and computes nothing 
 import json
 import os
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FunctionLoader, StrictUndefined
-from markupsafe import Markup
-
-from tallystick.errors import StorageError
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.evaluation.metrics import METRICS
-from tallystick.report import charts, formats, words
+from tallystick.report import charts, words
+from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import Result, read_result
 from tallystick.report.words import headline, names_of, verdict
 
@@ -28,48 +23,36 @@ def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Pat
 
     Raises DataError if a dictionary is not a result, StorageError if the file cannot be written.
     """
-    page, path = to_html(result), Path(path)
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageError(f"the report {path} cannot be written: {error}; make room or choose another folder") from error
-    return path
+    return write_page(to_html(result), path)
 
 
 def to_html(result: Result | dict[str, Any]) -> str:
     """Give the report of ``result`` as one page of HTML."""
     shown = result if isinstance(result, Result) else read_result(result)
     bars, clock = charts.timeline(shown.phases)
-    return (
-        _environment()
-        .get_template("page.html.j2")
-        .render(
-            r=shown,
-            css=Markup(_file("page.css")),  # noqa: S704 (our own file)
-            json=_script_json(shown.to_dict()),
-            headline=headline(shown),
-            names=names_of(shown),
-            colours=_party_colours(shown),
-            stick=charts.stick(shown.contract.hash),
-            lift=_lift(shown),
-            metrics=_metric_rows(shown.evaluation),
-            roc=_roc(shown),
-            reliability=_reliability(shown),
-            loss=charts.loss_plot(shown.training, shown.own_only_training) if shown.training else None,
-            bars=bars,
-            clock=clock,
-            sent=sum(phase.bytes_sent for phase in shown.phases),
-            received=sum(phase.bytes_received for phase in shown.phases),
-            attack_track=charts.attack_track,
-            folded_track=charts.folded_track,
-            sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
-            strongest=charts.strongest,
-            outdone=charts.outdone,
-            words=words,
-        )
+    return render_template(
+        "page.html.j2",
+        r=shown,
+        json=script_json(json.dumps(shown.to_dict(), allow_nan=False, separators=(",", ":"))),
+        headline=headline(shown),
+        names=names_of(shown),
+        colours=_party_colours(shown),
+        stick=charts.stick(shown.contract.hash),
+        lift=_lift(shown),
+        metrics=_metric_rows(shown.evaluation),
+        roc=_roc(shown),
+        reliability=_reliability(shown),
+        loss=charts.loss_plot(shown.training, shown.own_only_training) if shown.training else None,
+        bars=bars,
+        clock=clock,
+        sent=sum(phase.bytes_sent for phase in shown.phases),
+        received=sum(phase.bytes_received for phase in shown.phases),
+        attack_track=charts.attack_track,
+        folded_track=charts.folded_track,
+        sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
+        strongest=charts.strongest,
+        outdone=charts.outdone,
+        words=words,
     )
 
 
@@ -188,31 +171,3 @@ def _curves(result: Result) -> list[tuple[str, str, Any]]:
         for model, title, colour in (("own_only", "own columns only", "own"), ("joint", "joint", "joint"))
         if model in curves
     ]
-
-
-def _script_json(value: dict[str, Any]) -> Markup:
-    """JSON that cannot end the script element it stands in: <, > and & are written as escapes."""
-    text = json.dumps(value, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
-    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
-
-
-@cache
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FunctionLoader(_file), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters.update(
-        number=formats.number,
-        duration=formats.duration,
-        size=formats.size,
-        moment=formats.moment,
-        interval=formats.interval,
-        percent=formats.percent,
-        in_runs=formats.in_runs,
-        spread=formats.spread,
-    )
-    return environment
-
-
-def _file(name: str) -> str:
-    return (resources.files("tallystick.report") / name).read_text(encoding="utf-8")

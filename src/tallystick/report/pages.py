@@ -1,0 +1,59 @@
+"""What the pages share: templates, formats, and a file that is replaced only by a whole one."""
+
+import os
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from tallystick.errors import StorageError
+from tallystick.report import formats
+
+
+def render_template(name: str, **values: Any) -> str:
+    """Fill a template; every value is escaped, and the style sheet is at hand as ``css``."""
+    css = Markup(_asset("page.css"))  # noqa: S704 (our own file)
+    return _environment().get_template(name).render(css=css, **values)
+
+
+def script_json(text: str) -> Markup:
+    """JSON that cannot end the script element it stands in: <, > and & are written as escapes."""
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704
+
+
+def write_page(page: str, path: str | os.PathLike[str]) -> Path:
+    """Write a page, replacing what was there only once the new one is complete; raises StorageError."""
+    path = Path(path)
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_text(page, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise StorageError(f"the report {path} cannot be written: {error}; make room or choose another folder") from error
+    return path
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_asset), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters.update(
+        number=formats.number,
+        duration=formats.duration,
+        size=formats.size,
+        moment=formats.moment,
+        interval=formats.interval,
+        percent=formats.percent,
+        in_runs=formats.in_runs,
+        spread=formats.spread,
+    )
+    return environment
+
+
+def _asset(name: str) -> str:
+    return (resources.files("tallystick.report") / name).read_text(encoding="utf-8")
