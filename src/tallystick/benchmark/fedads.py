@@ -20,6 +20,7 @@ from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.fedads_data import AdTable, encode_ads, read_ads
 from tallystick.benchmark.florist import spread
 from tallystick.benchmark.leakage_loop import Schedule, SplitData, SplitNetwork
+from tallystick.benchmark.threads import one_thread
 from tallystick.config.contract import Target
 from tallystick.config.defense import DefenseEntry, Gaussian, Marvell, MixPro
 from tallystick.data.features import FeatureShape
@@ -93,9 +94,7 @@ def run(
     table = read_ads(data, limit=limit, swapped=swapped)
     schedule = Schedule(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     runs: list[dict[str, Any]] = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the layers are too small for more
-    try:
+    with one_thread():
         for seed in seeds:
             encoded, theirs, own = encode_ads(table, seed=seed, min_count=min_count)
             for fusion in FUSIONS:
@@ -103,8 +102,6 @@ def run(
                     network = _network(encoded, theirs, own, FUSIONS[fusion], schedule, seed)
                     runs.append({"fusion": fusion, "method": method.name, "seed": seed, **_run(network, method, seed)})
                     progress(f"seed {seed}: {fusion}, {method.name}", len(runs), len(seeds) * len(FUSIONS) * len(methods()))
-    finally:
-        torch.set_num_threads(threads)
     return {
         "benchmark": "fedads",
         "data": _about(table, encoded, schedule),

@@ -19,6 +19,7 @@ from tallystick.benchmark import florist_paper as paper
 from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
 from tallystick.benchmark.florist_runs import Job, Membership, Setting, Side, Trained
 from tallystick.benchmark.sweep_log import SweepLog
+from tallystick.benchmark.threads import one_thread
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import LogitShift, When
@@ -119,9 +120,7 @@ def run(
     kept = None if log is None else SweepLog(log, setting=about, resume=resume)
     known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [Run(**each)]}
     runs: list[Run] = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the layers are too small for more
-    try:
+    with one_thread():
         for index, seed in enumerate(seeds):
             clicks = prepare(table, seed=seed, min_count=min_count)
             for done, found in enumerate(_runs(clicks, setting, seed, ratios, sides, strategies, known)):
@@ -131,8 +130,6 @@ def run(
                 progress(
                     f"seed {seed} ({index + 1} of {len(seeds)}): {found.side} {found.strategy} at {found.ratio:g}", done + 1, 0
                 )
-    finally:
-        torch.set_num_threads(threads)
     about |= {
         "training_rows": len(clicks.training),
         "test_rows": len(clicks.test),

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from tallystick.benchmark import leakage_paper as paper
 from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_clicks
@@ -19,6 +18,7 @@ from tallystick.benchmark.leakage_loop import Schedule
 from tallystick.benchmark.leakage_runs import Scenario, balanced, run_scenario
 from tallystick.benchmark.leakage_scenarios import LARGE_BATCH, NORMALISED, PLAIN, depth, frontier_curves, parts, point, scenarios
 from tallystick.benchmark.sweep_log import SweepLog
+from tallystick.benchmark.threads import one_thread
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 
@@ -99,9 +99,7 @@ def run(
     every = scenarios(large_schedule(rows))
     names = list(dict.fromkeys(name for part in chosen for name in parts()[part]))
     runs: list[Run] = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # the layers are too small for more
-    try:
+    with one_thread():
         for seed in seeds:
             missing = [every[name] for name in names if (name, seed) not in known]
             runs += [known[name, seed] for name in names if (name, seed) in known]
@@ -110,8 +108,6 @@ def run(
                 if kept is not None:
                     kept.add(found)
                 progress(f"seed {seed}: {found['name']}", done, len(missing))
-    finally:
-        torch.set_num_threads(threads)
     return report_of(runs, parts_run=chosen, data=about)
 
 

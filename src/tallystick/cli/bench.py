@@ -128,9 +128,7 @@ def florist(
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
 
     def work() -> None:
-        if resume and out is None:
-            raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
-        folder = _prepare(out)
+        folder = _prepare(out, resume=resume)
         found = florist_benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
@@ -139,7 +137,7 @@ def florist(
             strategies=strategies.split(",") if strategies else None,
             setting=Setting(epochs=epochs),
             limit=limit,
-            log=folder / "runs.jsonl" if folder is not None else None,
+            log=folder and folder / "runs.jsonl",
             resume=resume,
             progress=watcher_of(Style.auto).progress,
         )
@@ -169,9 +167,7 @@ def label_leakage(
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
 
     def work() -> None:
-        if resume and out is None:
-            raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
-        folder = _prepare(out)
+        folder = _prepare(out, resume=resume)
         found = leakage_benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
@@ -180,7 +176,7 @@ def label_leakage(
             batch_size=batch_size,
             learning_rate=learning_rate,
             limit=limit,
-            log=folder / "runs.jsonl" if folder is not None else None,
+            log=folder and folder / "runs.jsonl",
             resume=resume,
             progress=watcher_of(Style.auto).progress,
         )
@@ -234,8 +230,10 @@ def _side(name: str) -> Side:
 # --- what a benchmark with a page leaves
 
 
-def _prepare(out: Path | None) -> Path | None:
+def _prepare(out: Path | None, *, resume: bool = False) -> Path | None:
     """Make the folder before the measurement, so that one that cannot be made costs no time."""
+    if resume and out is None:
+        raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
     return None if out is None else make_folder(out)
 
 
