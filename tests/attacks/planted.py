@@ -2,6 +2,7 @@
 
 import torch
 
+from tallystick.attacks.leakage import LeakVerdict, audit_leakage
 from tallystick.attacks.view import StepView, View
 
 ROWS, BATCH, EPOCHS, WIDTH = 3000, 300, 2, 6
@@ -48,3 +49,16 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
                 )
             )
     return View(received="cut_gradient", steps=tuple(steps), classes=classes)
+
+
+def audit_by_epoch(view: View, label_N: torch.Tensor, *, clean=None, attacks=None) -> dict[int, dict[str, LeakVerdict]]:
+    """Audit each epoch's steps by themselves."""
+    return {
+        epoch: audit_leakage(
+            view.epoch(epoch),
+            label_N,
+            clean=clean and [clean_BD for clean_BD, step in zip(clean, view.steps, strict=True) if step.epoch == epoch],
+            attacks=attacks,
+        )
+        for epoch in view.epochs
+    }

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from planted import BATCH, ROWS, generator, labels, planted_view
+from planted import BATCH, ROWS, audit_by_epoch, generator, labels, planted_view
 from scipy.stats import norm
 from torch.nn.functional import cosine_similarity
 
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakJudge, LeakVerdict, audit_by_epoch, audit_leakage
+from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakJudge, LeakVerdict, audit_leakage
 from tallystick.attacks.leakage.averaged import OverEpochs
 from tallystick.attacks.leakage.clusters import ClusterAttack
 from tallystick.attacks.leakage.completion import ModelCompletion

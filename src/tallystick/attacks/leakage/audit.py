@@ -185,33 +185,6 @@ def audit_leakage(
     return found
 
 
-def audit_by_epoch(
-    view: View,
-    labels_N: Tensor,
-    *,
-    classes: int = 2,
-    hints: int = 40,
-    clean: Sequence[Tensor] | None = None,
-    attacks: Mapping[str, LeakageAttack] | None = None,
-    judge: LeakJudge | None = None,
-    seed: int = 0,
-) -> dict[int, dict[str, LeakVerdict]]:
-    """Audit each epoch's steps by themselves: from when on does it leak? Arguments as for ``audit_leakage``."""
-    return {
-        epoch: audit_leakage(
-            view.epoch(epoch),
-            labels_N,
-            classes=classes,
-            hints=hints,
-            clean=clean and [clean_BD for clean_BD, step in zip(clean, view.steps, strict=True) if step.epoch == epoch],
-            attacks=attacks,
-            judge=judge,
-            seed=seed,
-        )
-        for epoch in view.epochs
-    }
-
-
 def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:
     if clean is None or view.known_labels is None:
         return view
