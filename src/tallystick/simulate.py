@@ -101,7 +101,7 @@ def _simulate(
             thread.start()
         for thread in threads:
             thread.join()
-    except BaseException:  # an interrupt: end the parties before their folders go
+    except KeyboardInterrupt:  # end the parties before their folders go
         for name, ends in channels.items():
             for channel in ends.values():
                 channel.abort(f"{name} was interrupted")

@@ -83,14 +83,13 @@ class Parties:
         self._threads: list[threading.Thread] = []
         write_test_certificates(folder / "certificates", list(peers))
         homes = {name: _move_in(folder, name) for name in peers}
-        try:
+        with contextlib.ExitStack() as unfinished:
+            unfinished.callback(self._end)
             for name, home in homes.items():
                 self._start(module, name)
                 settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits), "home": str(home)}
                 self._tell(name, {**settings, "arguments": arguments})
-        except BaseException:
-            self._end()
-            raise
+            unfinished.pop_all()
 
     @property
     def pids(self) -> dict[str, int]:
@@ -276,7 +275,7 @@ def main(module: str, name: str) -> int:
         _say({"error": f"failed unexpectedly\n{traceback.format_exc()[-SAID_CHARACTERS:]}"})
         network.close(f"{name} failed unexpectedly ({type(error).__name__})")
         return 1
-    except BaseException:
+    except KeyboardInterrupt:
         network.close(f"{name} was interrupted")
         raise
     _say({"result": result})
