@@ -57,6 +57,11 @@ def test_merge_covers_all_parties(make) -> None:
     assert merge([merge([carrier])]).parties == carrier.parties
 
 
+def test_merge_keeps_what_was_learnt_in_one_step_together(make) -> None:
+    steps = [learnt.step for learnt in merge([make(party="weather"), make(party="carrier")]).learnt]
+    assert [step for i, step in enumerate(steps) if i == 0 or step != steps[i - 1]] == list(dict.fromkeys(steps))
+
+
 def test_merge_refuses_different_runs(make) -> None:
     with pytest.raises(DataError, match="more than one run"):
         merge([make(), msgspec.structs.replace(make(), run_id="other")])

@@ -292,7 +292,7 @@ def merge(results: Sequence[Result]) -> Result:
         seconds=max(result.seconds for result in ordered),
         phases=[phase for result in ordered for phase in _shifted(result.phases, _instant(result) - began)],
         alignment=_first([result.alignment for result in ordered]),
-        learnt=_unique([learnt for result in ordered for learnt in result.learnt]),
+        learnt=_by_step(_unique([learnt for result in ordered for learnt in result.learnt])),
         data=_merged_data([result.data for result in ordered if result.data is not None]),
         model=_unique([part for result in ordered for part in result.model]),
         training=_first([result.training for result in ordered]),
@@ -350,6 +350,12 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
         defense=audits[0].defense,
         attacks=[attack for audit in audits for attack in audit.attacks],
     )
+
+
+def _by_step(found: list[Learnt]) -> list[Learnt]:
+    """Group by step, in the order in which the steps first come; within a step the order stays."""
+    steps = [learnt.step for learnt in found]
+    return sorted(found, key=lambda learnt: steps.index(learnt.step))
 
 
 def _first(values: list[T | None]) -> T | None:
