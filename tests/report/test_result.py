@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.report import merge, read_result
-from tallystick.report.result import Epoch, Training
+from tallystick.report.result import Epoch, Learnt, Training
 
 
 def test_results_survive_json(make_audited) -> None:
@@ -58,8 +58,15 @@ def test_merge_covers_all_parties(make) -> None:
 
 
 def test_merge_keeps_what_was_learnt_in_one_step_together(make) -> None:
-    steps = [learnt.step for learnt in merge([make(party="weather"), make(party="carrier")]).learnt]
-    assert [step for i, step in enumerate(steps) if i == 0 or step != steps[i - 1]] == list(dict.fromkeys(steps))
+    one, other = (
+        msgspec.structs.replace(
+            make(party=party),
+            learnt=[Learnt(step=step, party=party, what="sizes", guarantee="none") for step in ("alignment", "training")],
+        )
+        for party in ("carrier", "weather")
+    )
+    found = [(learnt.step, learnt.party) for learnt in merge([one, other]).learnt]
+    assert found == [(step, party) for step in ("alignment", "training") for party in ("carrier", "weather")]
 
 
 def test_merge_refuses_different_runs(make) -> None:
