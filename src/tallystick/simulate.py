@@ -70,8 +70,11 @@ def _simulate(
     channels = _connect(contract)
     results: dict[str, Result] = {}
     errors: list[Exception] = []
+    interrupted = threading.Event()
 
     def run(name: str) -> None:
+        if interrupted.is_set():
+            return
         try:
             # The table's path is never read: the frame is at hand.
             table = {"table": {"path": f"{name}.parquet"}} if name in tables else {}
@@ -102,11 +105,12 @@ def _simulate(
         for thread in threads:
             thread.join()
     except KeyboardInterrupt:  # end the parties before their folders go
+        interrupted.set()
         for name, ends in channels.items():
             for channel in ends.values():
                 channel.abort(f"{name} was interrupted")
         for thread in threads:
-            if thread.is_alive():  # an interrupt between two starts leaves one that never began
+            if thread.is_alive():  # one that does not live yet, because start() was interrupted, will find nothing to do
                 thread.join()
         raise
     if errors:

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 
 import polars as pl
 import pytest
@@ -311,6 +312,8 @@ def test_an_interrupted_rehearsal_writes_what_is_over_or_nothing(home, tmp_path_
     )
     for line in process.stderr:
         if after in line:
+            while not list(temporary.glob("tallystick-*/*")):  # where the parties of the next trial work
+                time.sleep(0.001)
             process.send_signal(signal.SIGTERM)
             break
     _, said = process.communicate(timeout=60)

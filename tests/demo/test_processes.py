@@ -36,7 +36,7 @@ def pair(folder, *, timeout_s=60, **what):
 
 def test_an_error_of_one_ends_all_and_stands_first(tmp_path):
     with pytest.raises(TallystickError, match=r"^feature: the secret column is wrong; label: feature stopped") as caught:
-        pair(tmp_path, feature="wrong")
+        pair(tmp_path, label="ready", feature="ready wrong")
     assert str(caught.value).count("secret") == 1  # the peer was told that it stopped, not why
 
 

@@ -102,3 +102,20 @@ def test_a_failing_party_ends_all_with_its_own_error():
 def test_a_missing_table_is_named():
     with pytest.raises(ConfigError, match="no table or no columns for shop"):
         simulate(contract_values(PARTIES), {"bank": tables(PARTIES, rows=10)["bank"]}, columns(PARTIES))
+
+
+def test_a_party_that_starts_after_an_interrupt_writes_nothing(tmp_path, monkeypatch):
+    started, late = threading.Thread.start, []
+
+    def interrupted(thread):
+        late.append(thread)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            run(folder=tmp_path)
+    (thread,) = late
+    started(thread)  # as the operating system may do while start() is interrupted
+    thread.join()
+    assert list(tmp_path.iterdir()) == []
