@@ -6,6 +6,7 @@ The same job code runs as over the network, through the same message codec; only
 import tempfile
 import threading
 from collections.abc import Mapping
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +71,10 @@ def _simulate(
     channels = _connect(contract)
     results: dict[str, Result] = {}
     errors: list[Exception] = []
-    interrupted = threading.Event()
+    ends: dict[str, Future[None]] = {name: Future() for name in contract.parties}
 
     def run(name: str) -> None:
-        if interrupted.is_set():
+        if not ends[name].set_running_or_notify_cancel():
             return
         try:
             # The table's path is never read: the frame is at hand.
@@ -97,22 +98,23 @@ def _simulate(
             errors.append(error)
             for channel in channels[name].values():
                 channel.abort(f"{name} failed: {error}")
+        finally:
+            ends[name].set_result(None)
 
     threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in contract.parties]
     try:
         for thread in threads:
             thread.start()
-        for thread in threads:
-            thread.join()
+        wait(ends.values())  # no join(): an interrupted one takes the thread for ended
     except KeyboardInterrupt:  # end the parties before their folders go
-        interrupted.set()
-        for name, ends in channels.items():
-            for channel in ends.values():
+        begun = [end for end in ends.values() if not end.cancel()]
+        for name, channels_of in channels.items():
+            for channel in channels_of.values():
                 channel.abort(f"{name} was interrupted")
-        for thread in threads:
-            if thread.is_alive():  # one that does not live yet, because start() was interrupted, will find nothing to do
-                thread.join()
+        wait(begun)
         raise
+    for thread in threads:
+        thread.join()
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
     return merge(list(results.values()))
