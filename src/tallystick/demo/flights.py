@@ -166,7 +166,7 @@ def _watch(processes: "dict[str, subprocess.Popen[str]]", on_event: OnEvent) -> 
     except KeyboardInterrupt:
         for process in processes.values():
             process.terminate()
-        for thread in threads:
-            thread.join()
+        for process in processes.values():
+            process.wait()
         raise
     return outputs
