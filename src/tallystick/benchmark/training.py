@@ -7,6 +7,7 @@ The feature party's process also trains the joined model, in turns with the fede
 machine; ratios are medians over the turns.
 """
 
+import os
 import statistics
 import tempfile
 import time
@@ -51,6 +52,15 @@ class Scenario:
     steps: int
     warm_up: int
     quality_epochs: int
+
+    @property
+    def cores(self) -> int:
+        """What one process trains on."""
+        return self.threads or len(os.sched_getaffinity(0))
+
+    def threads_in(self, mode: str) -> int:
+        """A party's threads: synchronous parties compute in turns, pipelined ones at once."""
+        return self.cores if self.threads or mode == "synchronous" else max(1, self.cores // 2)
 
 
 SCENARIOS = {
@@ -101,7 +111,7 @@ def run(*, scenario: str = "small", turns: int = 5, timeout_s: float = 900) -> d
         "centralized_steps_per_s": rates["centralized"],
         "staleness": STALENESS,
         "turns": per_turn,
-        "cores": torch.get_num_threads() if not SCENARIOS[scenario].threads else SCENARIOS[scenario].threads,
+        "cores": SCENARIOS[scenario].cores,
     }
     for mode, name in (("synchronous", "ratio"), ("pipelined", "pipelined_ratio")):
         report[name] = statistics.median(a / b for a, b in zip(per_turn[mode], per_turn["centralized"], strict=True))
@@ -112,8 +122,7 @@ def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
     (channel,) = stage.channels.values()
     scenario = SCENARIOS[arguments["scenario"]]
-    if scenario.threads:
-        torch.set_num_threads(scenario.threads)
+    torch.set_num_threads(scenario.cores)
     data = _Data(scenario)
     if stage.name == LABEL:
         return {"auc": _label_party(scenario, data, channel, arguments["turns"])}
@@ -123,6 +132,7 @@ def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
 def _label_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, float]:
     for _ in range(2 * turns):
         mode = channel.receive(Turn).mode
+        torch.set_num_threads(scenario.threads_in(mode))
         _train_label(scenario, data, channel, mode, data.long_schedule(scenario.steps))
     scores = {}
     for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
@@ -136,6 +146,7 @@ def _label_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int
 def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"centralized": [], "synchronous": [], "pipelined": []}
     for _ in range(turns):
+        torch.set_num_threads(scenario.cores)
         clock = _Clock(scenario.warm_up, scenario.steps)
         bottom, label = _modules(scenario)
         train_joined(
@@ -151,6 +162,7 @@ def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: i
         rates["centralized"].append(clock.rate())
         for mode in ("synchronous", "pipelined"):
             channel.send(Turn(mode=mode))
+            torch.set_num_threads(scenario.threads_in(mode))
             clock = _Clock(scenario.warm_up, scenario.steps)
             _train_feature(scenario, data, channel, mode, data.long_schedule(scenario.steps), clock)
             rates[mode].append(clock.rate())

