@@ -131,8 +131,8 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
         florist.run(**how, log=log, progress=cut)
     done = len(log.read_text().splitlines()) - 1
     assert done == 3
-    made: list[str] = []
-    resumed = florist.run(**how, log=log, resume=True, progress=lambda what, *_: made.append(what))
+    made: list[tuple[str, int, int]] = []
+    resumed = florist.run(**how, log=log, resume=True, progress=lambda *told: made.append(told))
     whole = florist.run(**how)
     for found in (resumed, whole):
         for each in found["runs"]:
@@ -140,6 +140,7 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
         found.pop("seconds")
     assert resumed == whole
     assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole["runs"])
+    assert [told[1:] for told in made] == [(done, len(made)) for done in range(1, len(made) + 1)]
     with pytest.raises(ConfigError, match="epochs differ"):
         florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, log=log, resume=True)
 

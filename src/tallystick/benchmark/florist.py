@@ -120,16 +120,15 @@ def run(
     kept = None if log is None else SweepLog(log, setting=about, resume=resume)
     known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [Run(**each)]}
     runs: list[Run] = []
+    total = len(seeds) * len(ratios) * sum(len(BASELINES) + len(_chosen(side, strategies)) for side in sides)
     with one_thread():
-        for index, seed in enumerate(seeds):
+        for seed in seeds:
             clicks = prepare(table, seed=seed, min_count=min_count)
-            for done, found in enumerate(_runs(clicks, setting, seed, ratios, sides, strategies, known)):
+            for found in _runs(clicks, setting, seed, ratios, sides, strategies, known):
                 runs.append(found)
                 if kept is not None and found.key not in known:
                     kept.add(found.__dict__)
-                progress(
-                    f"seed {seed} ({index + 1} of {len(seeds)}): {found.side} {found.strategy} at {found.ratio:g}", done + 1, 0
-                )
+                progress(f"seed {seed}: {found.side} {found.strategy} at {found.ratio:g}", len(runs), total)
     about |= {
         "training_rows": len(clicks.training),
         "test_rows": len(clicks.test),
@@ -149,6 +148,12 @@ def _check(ratios: Sequence[float], strategies: Sequence[str] | None) -> None:
     unknown = sorted(set(strategies or ()) - known)
     if unknown:
         raise ConfigError(f"bench florist: unknown strategies {', '.join(unknown)}; expected some of {', '.join(sorted(known))}")
+
+
+def _chosen(side: Side, strategies: Sequence[str] | None) -> list[str]:
+    if strategies is None:
+        return [name for name in STRATEGIES[side] if name not in BASELINES]
+    return [name for name in (*STRATEGIES[side], *EXTRAS[side]) if name not in BASELINES and name in strategies]
 
 
 def _runs(
@@ -171,11 +176,9 @@ def _runs(
             shared = torch.nonzero(members.has_labels_U & members.has_features_U).squeeze(1)
             partial = _Baseline("baseline-partial", Job(membership=members, rows=shared), clicks, setting, seed)
             yield from (baseline.run(side, ratio, known) for baseline in (full, partial))
-            asked = (*STRATEGIES[side], *EXTRAS[side]) if strategies is not None else STRATEGIES[side]
-            chosen = [name for name in asked if name not in BASELINES and (strategies is None or name in strategies)]
             attacked = ratio == ATTACKED_RATIO
             cached: dict[str, tuple[Trained, dict[str, dict[str, Any]]]] = {}
-            for name in sorted(chosen):  # variants that differ at prediction only come next to each other
+            for name in sorted(_chosen(side, strategies)):  # variants that differ at prediction only come next to each other
                 if (found := known.get((side, name, ratio, seed))) is not None:
                     yield found
                     continue

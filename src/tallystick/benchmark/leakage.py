@@ -103,11 +103,11 @@ def run(
         for seed in seeds:
             missing = [every[name] for name in names if (name, seed) not in known]
             runs += [known[name, seed] for name in names if (name, seed) in known]
-            for done, found in enumerate(_train(table, missing, schedule, min_count, seed), start=1):
+            for found in _train(table, missing, schedule, min_count, seed):
                 runs.append(found)
                 if kept is not None:
                     kept.add(found)
-                progress(f"seed {seed}: {found['name']}", done, len(missing))
+                progress(f"seed {seed}: {found['name']}", len(runs), len(seeds) * len(names))
     return report_of(runs, parts_run=chosen, data=about)
 
 
