@@ -4,7 +4,8 @@ Two scenarios. ``small``: 20,000 rows, the feature party's 20 columns through 20
 beside the cut, top 84-64-1, batch 256, Adam, one thread each. ``criteo``: 26 categoricals of 100,000 values at
 width 4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores.
 The feature party's process also trains the joined model, in turns with the federated runs, so that both see the same
-machine; ratios are medians over the turns.
+machine; ratios are medians over the turns. Models with categoricals are also trained with PyTorch's own embedding lookup,
+whose gradient is slower on a CPU than ours (models/tabular.py): what one would have without tallystick.
 """
 
 import os
@@ -114,8 +115,16 @@ def run(*, scenario: str = "small", turns: int = 5, timeout_s: float = 900) -> d
         "cores": SCENARIOS[scenario].cores,
     }
     for mode, name in (("synchronous", "ratio"), ("pipelined", "pipelined_ratio")):
-        report[name] = statistics.median(a / b for a, b in zip(per_turn[mode], per_turn["centralized"], strict=True))
+        report[name] = _ratio(per_turn[mode], per_turn["centralized"])
+    if "plain" in rates:
+        report["plain_pytorch_steps_per_s"] = rates["plain"]
+        for mode, name in (("synchronous", "ratio"), ("pipelined", "pipelined_ratio")):
+            report[f"{name}_to_plain_pytorch"] = _ratio(per_turn[mode], per_turn["plain"])
     return report | {f"test_auc_{mode}": value for mode, value in results[LABEL]["auc"].items()}
+
+
+def _ratio(rates: list[float], others: list[float]) -> float:
+    return statistics.median(a / b for a, b in zip(rates, others, strict=True))
 
 
 def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
@@ -145,21 +154,13 @@ def _label_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int
 
 def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"centralized": [], "synchronous": [], "pipelined": []}
+    if scenario.feature.cardinalities:
+        rates["plain"] = []
     for _ in range(turns):
         torch.set_num_threads(scenario.cores)
-        clock = _Clock(scenario.warm_up, scenario.steps)
-        bottom, label = _modules(scenario)
-        train_joined(
-            JoinedModel([bottom], label),
-            [data.feature_source],
-            data.own_source,
-            data.objective,
-            training=_training("synchronous", 1),
-            schedule=data.long_schedule(scenario.steps),
-            steps=scenario.steps,
-            progress=clock.at,
-        )
-        rates["centralized"].append(clock.rate())
+        for mode in ("centralized", "plain"):
+            if mode in rates:
+                rates[mode].append(_train_joined(scenario, data, mode))
         for mode in ("synchronous", "pipelined"):
             channel.send(Turn(mode=mode))
             torch.set_num_threads(scenario.threads_in(mode))
@@ -171,6 +172,32 @@ def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: i
         bottom = _train_feature(scenario, data, channel, mode, data.schedule(), None)
         send_embeddings(bottom, data.feature_source, data.test_batches(), channel)
     return rates
+
+
+def _train_joined(scenario: Scenario, data: "_Data", mode: str) -> float:
+    clock = _Clock(scenario.warm_up, scenario.steps)
+    bottom, label = _modules(scenario)
+    if mode == "plain":
+        bottom.columns = _PlainColumns(scenario.feature, embedding_width=4)
+    train_joined(
+        JoinedModel([bottom], label),
+        [data.feature_source],
+        data.own_source,
+        data.objective,
+        training=_training("synchronous", 1),
+        schedule=data.long_schedule(scenario.steps),
+        steps=scenario.steps,
+        progress=clock.at,
+    )
+    return clock.rate()
+
+
+class _PlainColumns(Columns):
+    """Columns as they are usually written: each table is called on its codes."""
+
+    def forward(self, features: Features) -> Tensor:
+        embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.embeddings)]
+        return torch.cat([features.numeric_NF, *embedded], dim=1)
 
 
 def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
@@ -214,7 +241,7 @@ def _training(mode: str, epochs: int) -> Training:
     )
 
 
-def _modules(scenario: Scenario) -> tuple[nn.Module, LabelModel]:
+def _modules(scenario: Scenario) -> tuple[TabularBottom, LabelModel]:
     with seeded(1, "feature"):
         bottom = TabularBottom(scenario.feature, embedding_width=4, hidden=scenario.bottom)
     with seeded(1, "label"):
