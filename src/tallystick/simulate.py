@@ -79,7 +79,7 @@ def _simulate(
         try:
             # The table's path is never read: the frame is at hand.
             table = {"table": {"path": f"{name}.parquet"}} if name in tables else {}
-            values = {"party": name, **table, "runs": str(folder / name), **columns.get(name, {})}
+            values = {"party": name, **table, "runs": name, **columns.get(name, {})}
             party: PartyFile = parse_party(values, folder=folder, source=name)
             check_party(contract, party, network=False, source=name)
             results[name] = run_party(

@@ -1,6 +1,7 @@
 """simulate: all kinds of jobs in one process, through the job's own code."""
 
 import threading
+from pathlib import Path
 
 import polars as pl
 import pytest
@@ -89,6 +90,15 @@ def test_two_simulations_give_the_same_bits(tmp_path):
     )
     assert len(one) == 2
     assert one == two
+
+
+def test_a_relative_folder_holds_a_folder_per_party(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run(folder=Path("kept"), rows=300, training__epochs=1)
+    assert {path.name for path in tmp_path.iterdir()} == {"kept"}
+    for name in PARTIES:
+        (folder,) = (tmp_path / "kept" / name).iterdir()
+        assert (folder / "model.safetensors").exists()
 
 
 def test_a_failing_party_ends_all_with_its_own_error():

@@ -265,7 +265,8 @@ class Network:
 
 def _reason(error: BaseException) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
-        return (error.details() or error.code().name).splitlines()[0][:300]
+        said = (error.details() or error.code().name).splitlines()[0]
+        return said.rpartition("last error: ")[2].removeprefix("UNAVAILABLE: ")[:300]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
