@@ -3,7 +3,7 @@
 from typing import Any
 
 from tallystick.benchmark.fedads import BESIDE
-from tallystick.report.bench import Benchmark, Cell, Spread, Table
+from tallystick.report.bench import Benchmark, Cell, Table, spread_of
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
@@ -35,11 +35,11 @@ def _table(found: dict[str, Any], fusion: str) -> Table:
             row["method"],
             row["paper_change_percent"],
             row["change_percent"],
-            _spread(row["leak_auc"]),
-            _spread(row["leak_folded"]),
+            spread_of(row["leak_auc"]),
+            spread_of(row["leak_folded"]),
             row["paper_auc"],
-            _spread(row["test_auc"]),
-            *(_spread(row["attacks"][name]) for name in BESIDE),
+            spread_of(row["test_auc"]),
+            *(spread_of(row["attacks"][name]) for name in BESIDE),
         ]
         for row in found["table"]
         if row["fusion"] == fusion
@@ -48,7 +48,3 @@ def _table(found: dict[str, Any], fusion: str) -> Table:
     between = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}[fusion]
     note = f"Between both parties' embeddings and the output: {between}."
     return Table(name=f"Table 4, {fusion} on top", columns=columns, rows=rows, note=note)
-
-
-def _spread(found: dict[str, float]) -> Spread:
-    return Spread(value=found["mean"], low=found.get("low"), high=found.get("high"))

@@ -1,17 +1,16 @@
 """The FLORIST benchmark's page: the paper's tables 1, 2, 3, 5, 6, 7, 8 and figures 2 and 3, ours beside its numbers."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from tallystick.benchmark.florist import ATTACKED_RATIO, BOTH
-from tallystick.report.bench import Benchmark, Cell, Curve, Series, Spread, Table
+from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table, counted, spread_of
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``florist.run`` found."""
     data = found["data"]
     return Benchmark(
-        title=f"FLORIST on {data['name']}: {data['rows']:,} rows, {_count(len(found['seeds']), 'seed')}",
+        title=f"FLORIST on {data['name']}: {data['rows']:,} rows, {counted(len(found['seeds']), 'seed')}",
         command=command,
         tables=[
             *(_paper_table(number, table) for number, table in found["tables"].items() if table["rows"]),
@@ -26,20 +25,12 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         facts={
             "rows": f"{data['training_rows']:,} for training, {data['test_rows']:,} for tests",
             "model": f"layers {'-'.join(map(str, data['hidden']))}, cut after {data['cut_after']}",
-            "optimiser": f"Adam {data['learning_rate']:g}, batch {data['batch_size']:,}, {_count(data['epochs'], 'epoch')}",
+            "optimiser": f"Adam {data['learning_rate']:g}, batch {data['batch_size']:,}, {counted(data['epochs'], 'epoch')}",
             "calibration": f"ACE over {data['ace_bins']} bins of equal mass",
             "seeds": ", ".join(map(str, found["seeds"])),
             "ratios": ", ".join(f"{ratio:g}" for ratio in found["ratios"]),
         },
     )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _spread(found: Mapping[str, float] | None) -> Cell:
-    return None if found is None else Spread(value=found["mean"], low=found.get("low"), high=found.get("high"))
 
 
 def _paper_table(number: str, table: dict[str, Any]) -> Table:
@@ -51,7 +42,7 @@ def _paper_table(number: str, table: dict[str, Any]) -> Table:
             note=table["title"],
             columns=["draws", "paper, attack AUC", "attack AUC", "paper, test AUC", "test AUC"],
             rows=[
-                [str(row["k"]), row["paper_attack_auc"], _spread(row["attack_auc"]), row["paper_auc"], _spread(row["auc"])]
+                [str(row["k"]), row["paper_attack_auc"], spread_of(row["attack_auc"]), row["paper_auc"], spread_of(row["auc"])]
                 for row in rows
             ],
         )
@@ -60,13 +51,13 @@ def _paper_table(number: str, table: dict[str, Any]) -> Table:
             name=title,
             note=table["title"],
             columns=["ratio", "paper", *BOTH],
-            rows=[[f"{row['ratio']:g}", row["paper"], *(_spread(row[name]) for name in BOTH)] for row in rows],
+            rows=[[f"{row['ratio']:g}", row["paper"], *(spread_of(row[name]) for name in BOTH)] for row in rows],
         )
     return Table(
         name=title,
         note=f"{table['title']}. Folded per batch as max(a, 1 - a): the last column is what guessing scores.",
         columns=["strategy", "paper", "here", "a guess here"],
-        rows=[[row["strategy"], row["paper"], _spread(row["measured"]), _spread(row["chance"])] for row in rows],
+        rows=[[row["strategy"], row["paper"], spread_of(row["measured"]), spread_of(row["chance"])] for row in rows],
     )
 
 
@@ -85,9 +76,9 @@ def _utility_tables(found: dict[str, Any]) -> list[Table]:
                         [
                             each["strategy"],
                             each["auc"]["n"],
-                            _spread(each["auc"]),
-                            _spread(each["auc_change_percent"]),
-                            _spread(each["ace"]),
+                            spread_of(each["auc"]),
+                            spread_of(each["auc_change_percent"]),
+                            spread_of(each["ace"]),
                         ]
                         for each in chosen
                     ],
@@ -115,7 +106,7 @@ def _attack_tables(found: dict[str, Any]) -> list[Table]:
                         note=f"Ratio {ATTACKED_RATIO:g}; below each AUC its interval over seeds.",
                         columns=["strategy", *names],
                         rows=[
-                            [strategy, *(_spread(attacks[name]["auc"]) if name in attacks else None for name in names)]
+                            [strategy, *(spread_of(attacks[name]["auc"]) if name in attacks else None for name in names)]
                             for strategy, attacks in chosen
                         ],
                     )

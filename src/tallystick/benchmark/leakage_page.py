@@ -1,10 +1,10 @@
 """The label-leakage benchmark's page: the paper's tables and figures beside ours, the frontiers, the claims."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tallystick.benchmark.leakage_paper import LEAK
-from tallystick.report.bench import Benchmark, Cell, Curve, Series, Spread, Table
+from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table, counted, spread_of
 
 METRICS = {
     "test_auc": "test AUC",
@@ -19,7 +19,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``leakage.run`` found."""
     data = found["data"]
     return Benchmark(
-        title=f"Label leakage on {data['name']}: {data['rows']:,} rows, {_count(len(found['seeds']), 'seed')}",
+        title=f"Label leakage on {data['name']}: {data['rows']:,} rows, {counted(len(found['seeds']), 'seed')}",
         command=command,
         tables=[
             *_claims(found["claims"]),
@@ -38,22 +38,14 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         seconds=found["seconds"],
         facts={
             "model": "5 layers of 128 below the cut, 2 and the output above, if not said otherwise",
-            "optimiser": f"Adam {data['learning_rate']:g}, batch {data['batch_size']:,}, {_count(data['epochs'], 'epoch')}",
+            "optimiser": f"Adam {data['learning_rate']:g}, batch {data['batch_size']:,}, {counted(data['epochs'], 'epoch')}",
             "seeds": ", ".join(map(str, found["seeds"])),
         },
     )
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
-
-
-def _spread(found: Mapping[str, float] | None) -> Cell:
-    return None if found is None else Spread(value=found["mean"], low=found.get("low"), high=found.get("high"))
-
-
 def _claims(claims: Sequence[dict[str, Any]]) -> list[Table]:
-    rows = [[each["what"], _spread(each["measured"]), each["wanted"], each["passed"]] for each in claims]
+    rows = [[each["what"], spread_of(each["measured"]), each["wanted"], each["passed"]] for each in claims]
     return [Table(name="The paper's claims", columns=["what", "leak AUC", "wanted", "holds"], rows=rows)] if rows else []
 
 
@@ -65,7 +57,7 @@ def _paper_table(number: str, table: dict[str, Any]) -> Table:
         cells = [
             cell
             for metric in metrics
-            for cell in (row["paper"][metric], _spread(row["measured"][metric]), _spread(row["normalised"][metric]))
+            for cell in (row["paper"][metric], spread_of(row["measured"][metric]), spread_of(row["normalised"][metric]))
         ]
         rows.append([row["row"], *cells])
     return Table(name=f"Table {number}", note=f"{table['title']}.", columns=["weight", *columns], rows=rows)
@@ -73,7 +65,7 @@ def _paper_table(number: str, table: dict[str, Any]) -> Table:
 
 def _stated(figures: dict[str, dict[str, Any]]) -> list[Table]:
     rows: list[list[Cell]] = [
-        [f"{number}{letter}", name, METRICS[each["metric"]], each["paper"], _spread(each[name])]
+        [f"{number}{letter}", name, METRICS[each["metric"]], each["paper"], spread_of(each[name])]
         for number, panels in figures.items()
         for letter, panel in panels.items()
         for each in panel["stated"]
@@ -90,8 +82,8 @@ def _frontier(frontier: dict[str, Any]) -> list[Table]:
     points: list[list[Cell]] = [
         [
             f"{curve['form']} {each['weight']:g}",
-            _spread(each["test_auc"]),
-            *(_spread(each["leaks"].get(name)) for name in attacks),
+            spread_of(each["test_auc"]),
+            *(spread_of(each["leaks"].get(name)) for name in attacks),
         ]
         for curve in frontier["curves"]
         for each in curve["points"]
@@ -99,9 +91,9 @@ def _frontier(frontier: dict[str, Any]) -> list[Table]:
     prices: list[list[Cell]] = [
         [
             f"{each['form']} {each['weight']:g}",
-            _spread(each["test_auc_change"]),
-            _spread(each["test_auc"]),
-            *(_spread(each["leaks"].get(name)) for name in attacks),
+            spread_of(each["test_auc_change"]),
+            spread_of(each["test_auc"]),
+            *(spread_of(each["leaks"].get(name)) for name in attacks),
         ]
         for each in frontier["prices"]
     ]
@@ -125,14 +117,14 @@ def _depth(depths: Sequence[dict[str, Any]]) -> list[Table]:
         return []
     attacks = list(depths[0]["leaks"])
     rows: list[list[Cell]] = [
-        [each["below"], _spread(each["test_auc"]), *(_spread(each["leaks"][name]) for name in attacks)] for each in depths
+        [each["below"], spread_of(each["test_auc"]), *(spread_of(each["leaks"][name]) for name in attacks)] for each in depths
     ]
     note = "Layers below the cut, of seven and the output; no defence."
     return [Table(name="Depth of the cut", note=note, columns=["layers below", "test AUC", *attacks], rows=rows)]
 
 
 def _components(scenarios: Sequence[dict[str, Any]]) -> list[Table]:
-    rows: list[list[Cell]] = [[each["name"], *map(_spread, each["components"])] for each in scenarios if each["components"]]
+    rows: list[list[Cell]] = [[each["name"], *map(spread_of, each["components"])] for each in scenarios if each["components"]]
     if not rows:
         return []
     note = "AUC of the cut embeddings' principal components, each by itself: the spectral attack reads the first."
@@ -145,8 +137,8 @@ def _scenarios(scenarios: Sequence[dict[str, Any]]) -> list[Table]:
     rows: list[list[Cell]] = [
         [
             each["name"],
-            _spread(each["test_auc"]),
-            *(_spread(each["attacks"][name]["folded"]) if name in each["attacks"] else None for name in attacks),
+            spread_of(each["test_auc"]),
+            *(spread_of(each["attacks"][name]["folded"]) if name in each["attacks"] else None for name in attacks),
         ]
         for each in scenarios
     ]

@@ -29,6 +29,16 @@ class Spread:
     high: float | None = None
 
 
+def spread_of(found: Mapping[str, float] | None) -> Spread | None:
+    """Give figures with a ``mean`` and, where there are several runs, ``low`` and ``high`` as a cell."""
+    return None if found is None else Spread(value=found["mean"], low=found.get("low"), high=found.get("high"))
+
+
+def counted(number: int, what: str) -> str:
+    """Give a number of things in words: 1 seed, 5 seeds."""
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 Cell = str | bool | int | float | Spread | None
 
 

@@ -127,43 +127,33 @@ class Line:
 
 def roc_plot(lines: Sequence[Line], summary: str) -> Plot:
     """ROC curves in a square, above the diagonal of guessing."""
-    x, y = _axes(400, 396, (0, 1), (0, 1))
-    return Plot(
-        title="ROC curve",
-        summary=summary,
-        width=400,
-        height=396,
-        x=x,
-        y=y,
-        x_label="false positive rate",
-        y_label="true positive rate",
-        series=[
-            Series(name=line.name, colour=line.colour, points=_points(x, y, line.xs, line.ys), dashed=line.colour == "own")
-            for line in lines
-        ],
-        x_ticks=x.ticks(),
-        diagonal=True,
-    )
+    return _square("ROC curve", summary, ("false positive rate", "true positive rate"), lines, top=1.0, dotted=False)
 
 
 def reliability_plot(lines: Sequence[Line], summary: str) -> Plot:
     """Observed against predicted rate per bin, beside the diagonal of perfect calibration."""
     top = spanning([value for line in lines for value in (*line.xs, *line.ys)], floor=0.0).high
-    x, y = _axes(400, 396, (0, min(top, 1.0)), (0, min(top, 1.0)))
-    series = [
-        Series(name=line.name, colour=line.colour, points=places, dots=places, dashed=line.colour == "own")
-        for line, places in ((line, _points(x, y, line.xs, line.ys)) for line in lines)
-    ]
+    labels = ("predicted probability", "observed rate")
+    return _square("Reliability", summary, labels, lines, top=min(top, 1.0), dotted=True)
+
+
+def _square(title: str, summary: str, labels: tuple[str, str], lines: Sequence[Line], *, top: float, dotted: bool) -> Plot:
+    """Both axes from 0 to ``top``, with their diagonal."""
+    x, y = _axes(400, 396, (0, top), (0, top))
+    placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
     return Plot(
-        title="Reliability",
+        title=title,
         summary=summary,
         width=400,
         height=396,
         x=x,
         y=y,
-        x_label="predicted probability",
-        y_label="observed rate",
-        series=series,
+        x_label=labels[0],
+        y_label=labels[1],
+        series=[
+            Series(name=line.name, colour=line.colour, points=at, dots=at if dotted else [], dashed=line.colour == "own")
+            for line, at in placed
+        ],
         x_ticks=x.ticks(),
         diagonal=True,
     )
