@@ -38,7 +38,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     found: dict[str, Any] = {"party": party.party, "problems": problems, "warnings": [], "peers": []}
     if contract is not None:
         found["contract_hash"] = contract.hash
-        found["defenses"] = defense_lines(contract)
+        found["defenses"] = tried(lambda: defense_lines(contract)) or []
         budget = tried(lambda: budget_outlook(contract, party)) if party.party in contract.parties else None
         if budget is not None:
             found["budget"] = budget.describe()

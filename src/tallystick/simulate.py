@@ -53,6 +53,11 @@ def simulate(
     with_rows = [name for name, party in agreed.parties.items() if party.role != "helper"]
     if missing := [name for name in with_rows if name not in tables or name not in parties]:
         raise ConfigError(f"simulate: no table or no columns for {', '.join(missing)}; give both for every party of the contract")
+    if top is None and agreed.label_party in (bottoms or {}):
+        raise ConfigError(
+            f"simulate: bottoms has {agreed.label_party}, the label party, and there is no top to join it; give a top as well, "
+            f"or name the module in the contract's model.bottoms.{agreed.label_party}"
+        )
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
             return _simulate(agreed, tables, parties, bottoms or {}, top, Path(temporary), watcher or Silent())

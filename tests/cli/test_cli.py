@@ -44,6 +44,20 @@ def test_init_writes_files_that_load(tmp_path, role):
     assert again.stderr.count("\n") == 1
 
 
+def test_init_for_a_helper_fits_a_contract_that_names_it(tmp_path):
+    assert call("init", tmp_path / "new", "--role", "helper").exit_code == 0
+    path = tmp_path / "new" / "contract.yaml"
+    text = (
+        path.read_text()
+        .replace("# helper: {role: helper}  ", "helper: {role: helper}")
+        .replace("method: intersection ", "method: union-with-helper ")
+    )
+    path.write_text(text)
+    contract, party = load_contract(path), load_party(tmp_path / "new" / "party.yaml")
+    check_party(contract, party)
+    assert contract.helper == party.party
+
+
 def test_the_defences_that_the_template_proposes_load(tmp_path):
     call("init", tmp_path / "new", "--role", "label")
     text = (tmp_path / "new" / "contract.yaml").read_text()
@@ -66,7 +80,7 @@ def test_the_defences_that_the_template_proposes_load(tmp_path):
 def test_init_of_a_role_that_does_not_exist(tmp_path):
     done = call("init", tmp_path / "new", "--role", "wizard")
     assert done.exit_code == 2
-    assert "--role wizard: must be label or feature" in done.stderr
+    assert "--role wizard: must be label, feature or helper" in done.stderr
 
 
 def test_cert_writes_what_a_party_needs(tmp_path):

@@ -93,6 +93,10 @@ def write(tmp_path: Path, text: str) -> Path:
             {"alignment__keys": [{"name": "a", "normalise": ["strip"]}]},
             'alignment.keys.0.normalise.0 = "strip": must be trim, lower',
         ),
+        (
+            {"union": {"labels": "majority-tr", "features": "sampling-te"}},
+            "union.labels = majority-tr, union.features = sampling-te: one calibrates in training, the other at prediction",
+        ),
         ({"seed": -1}, "contract.yaml: seed = -1: must be at least 0"),
         ({"version": 2}, "contract.yaml: version = 2: must be 1"),
     ],

@@ -165,6 +165,19 @@ def test_misfits_are_named(base: dict[str, Any], changes: dict[str, Any], line: 
     assert line in check_error(contract(), party(base, **changes))
 
 
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"weight": "w"}, "weight: rows that stand in on a union have none; leave it out"),
+        ({"device": "cuda"}, 'device = "cuda": a union is trained on the CPU; leave it out'),
+    ],
+)
+def test_what_a_union_does_not_use_is_refused(changes: dict[str, Any], line: str) -> None:
+    union = contract(method="union")
+    assert line in check_error(union, party(LABEL, **changes))
+    check_party(contract(), party(LABEL, **changes))
+
+
 def test_time_split_needs_the_label_partys_time() -> None:
     agreed = contract(split={"method": "time"})
     assert "time: is missing" in check_error(agreed, party(LABEL))

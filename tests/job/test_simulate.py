@@ -58,6 +58,7 @@ def test_split_by_time():
     result = run(split__method="time", party_changes={"bank": {"time": "day"}})
     assert result.data.rows["test"] > 0
     assert value(result, "auc") > 0.6
+    assert [each.party for each in result.learnt if "order in time" in each.what] == ["shop"]
 
 
 def test_pipelined():
@@ -107,6 +108,11 @@ def test_a_failing_party_ends_all_with_its_own_error():
     with pytest.raises(DataError, match="y"):
         run(frames=frames)
     assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("simulate-")]
+
+
+def test_a_module_that_would_not_be_used_is_refused():
+    with pytest.raises(ConfigError, match="bottoms has bank, the label party, and there is no top"):
+        run(rows=100, bottoms={"bank": torch.nn.Identity()})
 
 
 def test_a_missing_table_is_named():

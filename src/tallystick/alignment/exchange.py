@@ -74,7 +74,7 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
     """
     for channel in channels:
         send_size(channel, "ids", ids)
-    remedy = "; raise the party file's limits.max_rows on this side, or send fewer"
+    remedy = "; raise alignment.max_rows in the contract, or send fewer"
     sizes = [receive_size(channel, "ids", at_most=max_rows, remedy=remedy) for channel in channels]
     if ids == 0:
         raise DataError("alignment needs ids on every side: this side has 0; check the table and its key column")
@@ -87,7 +87,9 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
 def check_ids(ids: Sequence[bytes], *, max_rows: int) -> None:
     """Raise DataError for ids that repeat, are over the limit, are no bytes or begin with the reserved prefix."""
     if len(ids) > max_rows:
-        raise DataError(f"this side has {len(ids)} ids, over limits.max_rows = {max_rows}; raise the limit or align fewer rows")
+        raise DataError(
+            f"this side has {len(ids)} ids, over alignment.max_rows = {max_rows} in the contract; raise it or align fewer rows"
+        )
     wrong = sum(not isinstance(identifier, bytes) for identifier in ids)
     if wrong:
         raise DataError(f"{wrong} of this side's {len(ids)} ids are not bytes; encode them")

@@ -53,7 +53,7 @@ def check_union(union: int, own: int, others: int, peer: str) -> int:
         within = "both sides hold the same ids" if own == others else "every id of one side is held by the other"
         raise DataError(
             f"{within} ({sizes}): the sizes alone tell who is in the intersection, so the union protects nobody; "
-            "use alignment: intersection, or set dummies to blur the sizes"
+            "use alignment.method: intersection, or blur the sizes (union.label_dummies, union.feature_dummies)"
         )
     return intersection
 

@@ -54,7 +54,9 @@ def predict(
     contract: ContractPath,
     party: PartyPath,
     table: Annotated[Path | None, typer.Option(help="New rows; the party file's table if left out.")] = None,
-    output: Annotated[Path | None, typer.Option(help="Where the label party's scores go: .csv or .parquet.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="Where scores go, .csv or .parquet: the label party's, on a union both sides'.")
+    ] = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:

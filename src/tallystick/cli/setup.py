@@ -2,7 +2,7 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, get_args
 
 import typer
 from rich.console import Console
@@ -11,28 +11,30 @@ from rich.table import Table
 
 from tallystick.check import check_party_file
 from tallystick.cli.output import EXIT_USAGE, JsonFlag, finish, guarded
-from tallystick.config.templates import template
+from tallystick.config.contract import Role
+from tallystick.config.templates import Kind, template
 from tallystick.errors import ConfigError
 from tallystick.network.certificates import write_test_certificates
 
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Where party.yaml and contract.yaml go.")],
-    role: Annotated[str, typer.Option(help="label or feature.")],
+    role: Annotated[str, typer.Option(help="label, feature or helper.")],
     as_json: JsonFlag = False,
 ) -> None:
     """Write a commented party file and contract to start from."""
 
     def work() -> None:
-        if role not in ("label", "feature"):
-            raise ConfigError(f"--role {role}: must be label or feature")
-        files: dict[str, Literal["party", "contract"]] = {"party.yaml": "party", "contract.yaml": "contract"}
+        known: tuple[Role, ...] = get_args(Role)
+        if (chosen := next((name for name in known if name == role), None)) is None:
+            raise ConfigError(f"--role {role}: must be {', '.join(known[:-1])} or {known[-1]}")
+        files: dict[str, Kind] = {"party.yaml": "party", "contract.yaml": "contract"}
         for name in files:
             if (folder / name).exists():
                 raise ConfigError(f"{folder / name} exists already; choose another folder")
         folder.mkdir(parents=True, exist_ok=True)
         for name, kind in files.items():
-            (folder / name).write_text(template(kind, "label" if role == "label" else "feature"))
+            (folder / name).write_text(template(kind, chosen))
         finish({"party": str(folder / "party.yaml"), "contract": str(folder / "contract.yaml")}, as_json=as_json)
 
     guarded(work, as_json=as_json)

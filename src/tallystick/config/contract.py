@@ -296,6 +296,12 @@ def _value_problems(contract: Contract) -> list[str]:
     ):
         if value not in allowed:
             problems.append(f"union.{key} = {shown(value)}: allowed: {', '.join(allowed)}")
+    labels, features = contract.union.labels, contract.union.features
+    if {labels[-3:], features[-3:]} == {"-tr", "-te"}:
+        problems.append(
+            f"union.labels = {labels}, union.features = {features}: one calibrates in training, the other at prediction; "
+            "choose -tr or -te for both"
+        )
     if contract.alignment.method != "intersection":
         if target.type != "binary":
             problems.append(f"target.type = {target.type}: labels can be filled for binary targets only; align by intersection")

@@ -225,6 +225,13 @@ def _table_problems(contract: Contract, party: PartyFile) -> list[str]:
     problems += [
         f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
     ]
+    if contract.alignment.method != "intersection":
+        if party.weight is not None:
+            problems.append("weight: rows that stand in on a union have none; leave it out, or align by intersection")
+        if party.device != "cpu":
+            problems.append(
+                f"device = {shown(party.device)}: a union is trained on the CPU; leave it out, or align by intersection"
+            )
     if role == "label":
         if party.label is None:
             problems.append("label: is missing; the label party says which column it is")

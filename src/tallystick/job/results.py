@@ -168,7 +168,10 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     if finished.epsilon is not None:
         evaluation = f"The number of test rows, and a noisy AUC that {contract.label_party} released."
         released = f"{finished.epsilon:g}-DP for {finished.protects}"
+    by_time = "Each row's part of the split, hence the order in time of three groups of rows."
+    split = [by_time] if contract.split.method == "time" else []
     return [
+        *(shown.Learnt(step="training", party=name, what=what, guarantee="no formal guarantee") for what in split),
         shown.Learnt(step="training", party=name, what=training, guarantee=protected),
         shown.Learnt(step="evaluation", party=name, what=evaluation, guarantee=released),
     ]

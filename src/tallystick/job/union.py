@@ -16,7 +16,6 @@ from tallystick.attacks.audit import audit_membership
 from tallystick.attacks.view import Received, StepView
 from tallystick.config.contract import Contract, Union
 from tallystick.data.features import Features
-from tallystick.errors import ConfigError
 from tallystick.job.folder import RunFolder
 from tallystick.report import result as shown
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
@@ -62,13 +61,9 @@ class Fills:
         label_fill, label_when = label_strategy(self._union.labels)
         _, feature_when = feature_strategy(self._union.features)
         asked = {label_when, feature_when} - {"never"}
-        if len(asked) > 1:
-            raise ConfigError(
-                f"union.labels = {self._union.labels}, union.features = {self._union.features}: one calibrates in training, the "
-                "other at prediction; choose -tr or -te for both"
-            )
         if not asked:
             return NO_CALIBRATION
+        (when,) = asked  # the contract allows one
         sizes, rate = self.alignment.sizes, float(labels_N.mean())
         label_only = sizes["union"] - sizes[self.contract.feature_parties[0]]
         filled = label_fill.filled_rate(rate)
@@ -77,7 +72,7 @@ class Fills:
         shift = LogitShift.of_union(
             shared=sizes["intersection"], label_only=label_only, union=union, positive_rate=rate, filled_rate=filled or 0.0
         )
-        return Calibration(shift=shift, when=next(iter(asked)))
+        return Calibration(shift=shift, when=when)
 
     def uids(self) -> list[bytes]:
         """The universal ids as bytes, which both sides have for every position; a helper's positions are ids themselves."""

@@ -169,13 +169,11 @@ def _opendp_noise(kind: str, scale: float, shape: Shape) -> Ints:
 
 @lru_cache(maxsize=64)
 def _opendp_measurement(kind: str, scale: float) -> Any:
-    try:
-        import opendp.domains as domains
-        import opendp.measurements as measurements
-        import opendp.metrics as metrics
-        from opendp.mod import enable_features
-    except ImportError as error:
-        raise ConfigError("private evaluation draws its noise with OpenDP: install tallystick[privacy]") from error
+    import opendp.domains as domains  # few commands draw noise
+    import opendp.measurements as measurements
+    import opendp.metrics as metrics
+    from opendp.mod import enable_features
+
     enable_features("contrib")
     vectors = domains.vector_domain(domains.atom_domain(T="i64"))
     if kind == "laplace":

@@ -3,11 +3,12 @@
 from importlib.resources import files
 from typing import Literal
 
+from tallystick.config.contract import Role
+
 Kind = Literal["contract", "party"]
-TemplateRole = Literal["label", "feature", "helper"]
 
 
-def template(kind: Kind, role: TemplateRole) -> str:
+def template(kind: Kind, role: Role) -> str:
     """Give a commented YAML file to start from; the contract is the same for every role."""
     name = "contract.yaml" if kind == "contract" else f"{role}.yaml"
     return files(__name__).joinpath(name).read_text(encoding="utf-8")

@@ -83,10 +83,10 @@ def client(
     else:
         channel.send(RowCount(rows=len(scores)))
         bins = mechanism.bins(Bins(edges=score_grid()))
-    answer_L = mechanism.answer(*bins.count_classes(labels, scores), bins, noise=noise)
-    noise_L = mechanism.noise(bins, source=noise, shares=terms.clients)
     if ledger is not None:
         ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
+    answer_L = mechanism.answer(*bins.count_classes(labels, scores), bins, noise=noise)
+    noise_L = mechanism.noise(bins, source=noise, shares=terms.clients)
     terms.send(answer_L + noise_L)
     return channel.receive(PublicResult)
 
