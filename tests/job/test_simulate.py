@@ -115,6 +115,15 @@ def test_a_module_that_would_not_be_used_is_refused():
         run(rows=100, bottoms={"bank": torch.nn.Identity()})
 
 
+def test_rows_that_take_no_part_are_in_the_report():
+    frames = tables(PARTIES, rows=300)
+    frames["shop"] = pl.concat([frames["shop"], frames["shop"][:2], frames["shop"][:1].with_columns(id=None)])
+    notes = run(frames=frames, training__epochs=1).data.notes
+    assert f"shop: 1 of {frames['shop'].height} rows have no key" in notes
+    assert "shop: 2 keys stand in more than one row; 2 rows are left out" in notes
+    assert not [note for note in notes if note.startswith("bank:")]
+
+
 def test_a_missing_table_is_named():
     with pytest.raises(ConfigError, match="no table or no columns for shop"):
         simulate(contract_values(PARTIES), {"bank": tables(PARTIES, rows=10)["bank"]}, columns(PARTIES))

@@ -138,7 +138,7 @@ class PartyFile(Model):
     table: Table | None = Field(default=None, description="the rows (label and feature parties)")
     keys: dict[Text, Text] = Field(default_factory=dict, description="contract's key name to own column")
     label: Text | None = Field(default=None, description="label column (label party only)")
-    weight: Text | None = Field(default=None, description="sample-weight column (label party only)")
+    weight: Text | None = Field(default=None, description="sample-weight column (label party only, not on a union)")
     time: Text | None = Field(default=None, description="time column (label party only, for split.method = time)")
     features: Annotated[FeatureColumns | None, BeforeValidator(_auto_is_none)] = Field(
         default=None, description="auto (every other column by its type), or lists of numeric and categorical columns"

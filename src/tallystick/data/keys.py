@@ -31,6 +31,15 @@ class KeyReport:
         """Give plain values for JSON."""
         return asdict(self)
 
+    def notes(self) -> list[str]:
+        """Say in words which rows do not take part."""
+        lines = []
+        if self.null_rows:
+            lines.append(f"{self.null_rows} of {self.rows} rows have no key")
+        if self.duplicated_keys:
+            lines.append(f"{self.duplicated_keys} keys stand in more than one row; {self.duplicate_rows} rows are left out")
+        return lines
+
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:

@@ -99,11 +99,7 @@ def _balance(label: pl.Series) -> dict[str, float] | None:
 
 
 def _warnings(frame: pl.DataFrame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:
-    lines = []
-    if keys.null_rows:
-        lines.append(f"{keys.null_rows} of {keys.rows} rows have no key")
-    if keys.duplicated_keys:
-        lines.append(f"{keys.duplicated_keys} keys stand in more than one row; {keys.duplicate_rows} rows are left out")
+    lines = keys.notes()
     for column in columns:
         if column.use not in ("numeric", "categorical"):
             continue

@@ -14,6 +14,7 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.data.keys import KeyReport
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
 from tallystick.job.audit import Audited, defense_lines
@@ -36,6 +37,7 @@ class Findings:
     """What a job has found so far."""
 
     run_id: str = ""
+    keys: KeyReport | None = None
     resumed_from: int = 0
     alignment: Alignment | None = None
     helper: HelperOutcome | None = None
@@ -60,7 +62,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         phases=logbook.phases,
         alignment=_alignment(party, found.alignment),
         learnt=_learnt(contract, party, found),
-        data=_data(party, found.rows),
+        data=_data(party, found.rows, found.keys),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.progressed),
         own_only_training=_training(contract, None, found, found.own_only),
@@ -177,9 +179,10 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     ]
 
 
-def _data(party: PartyFile, rows: Aligned | None) -> shown.DataSummary | None:
+def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None) -> shown.DataSummary | None:
     if rows is None:
         return None
+    of_keys = [f"{party.party}: {note}" for note in (keys.notes() if keys is not None else [])]
     shape = rows.encoder.feature_shape if rows.encoder is not None else None
     columns = shown.Columns(
         party=party.party, numeric=shape.numeric if shape else 0, categorical=len(shape.cardinalities) if shape else 0
@@ -187,7 +190,7 @@ def _data(party: PartyFile, rows: Aligned | None) -> shown.DataSummary | None:
     return shown.DataSummary(
         rows={"train": len(rows.train_N), "validation": len(rows.validation_N), "test": len(rows.test_N)},
         columns=[columns],
-        notes=list(rows.encoder.notes) if rows.encoder is not None else [],
+        notes=[*of_keys, *(rows.encoder.notes if rows.encoder is not None else [])],
     )
 
 

@@ -49,6 +49,7 @@ def run_party(job: Job) -> Result:
 def _run_label_party(job: Job, findings: Findings) -> None:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
     keys = read_ids(contract, job.party, job.frame)
+    findings.keys = keys.report
     with logbook.during("handshake", channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
         helper = job.channels[contract.helper] if contract.helper is not None else None
@@ -83,6 +84,7 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
     contract, logbook = job.contract, job.logbook
     channel = job.channels[contract.label_party]
     keys = read_ids(contract, job.party, job.frame)
+    findings.keys = keys.report
     with logbook.during("handshake", [channel]):
         agreement = shake_hands(contract, _standing(job, keys), channel)
         _take_up(job, findings, agreement)
