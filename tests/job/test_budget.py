@@ -1,14 +1,17 @@
 """The budget before a run: what it would spend beside what is spent, and a refusal before anybody is told of the run."""
 
 import math
+from types import SimpleNamespace
 
 import pytest
+import torch
 from tiny import columns, contract_values
 
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.job.defense import budget_outlook, check_budget
+from tallystick.errors import DataError
+from tallystick.job.defense import RunDefense, budget_outlook, check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
@@ -77,6 +80,23 @@ def test_a_run_that_was_charged_is_not_charged_again(party_of, tmp_path):
         check_budget(contract, party, folder)
     folder.note("defense", {"secret": "00", "spent": [{"type": "pure", "epsilon": 1.0}]})
     check_budget(contract, party, folder)
+
+
+@pytest.mark.parametrize("entry", [LABEL_DP, GAUSSIAN])
+def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_path, entry):
+    party, contract = party_of(), contract_of(entry)
+    folder = RunFolder.new(tmp_path / "runs", contract)
+    labels_N = torch.tensor([0, 1, 1, 0])
+
+    def charge(target_N):
+        defense = RunDefense.of(contract, folder)
+        defense.spend(party.privacy, "bank", folder, SimpleNamespace(target_N=target_N), what="training")
+
+    charge(labels_N)
+    charge(labels_N.clone())
+    with pytest.raises(DataError, match="the labels are not those that this run was charged for"):
+        charge(1 - labels_N)
+    assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
 
 
 def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job):

@@ -81,8 +81,10 @@ def test_export_is_json_with_running_totals_and_no_infinities(path):
 def test_entries_cannot_be_changed_or_removed(path):
     ledger = Ledger(path, party="bank")
     ledger.spend("test", TENTH, what="AUC")
+    ledger.set_cap("test", Cap(epsilon=1.0))
     connection = sqlite3.connect(path)
-    for statement in ("DELETE FROM entries", "UPDATE entries SET event = '{}'"):
+    changes = ("DELETE FROM entries", "UPDATE entries SET event = '{}'", "DELETE FROM caps", "UPDATE caps SET epsilon = 9")
+    for statement in changes:
         with pytest.raises(sqlite3.IntegrityError, match="append-only"):
             connection.execute(statement)
     connection.rollback()

@@ -16,6 +16,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, Privacy
 from tallystick.defenses.build import Defenses, build
 from tallystick.defenses.defense import RandomBytes
+from tallystick.errors import DataError
 from tallystick.job.folder import RunFolder
 from tallystick.job.release import RELEASE_NOTE, known_budget, open_ledger, release_event
 from tallystick.job.rows import Aligned
@@ -30,7 +31,8 @@ NOTE = "defense"
 class RunDefense:
     """A run's defences with the secret that all their randomness comes from, kept in the run folder.
 
-    A resumed run draws the same label flips and the same noise: for somebody who saw both, nothing new.
+    A resumed run draws the same label flips and the same noise: for somebody who saw both, nothing new. It must have the same
+    labels, too: one that had changed would differ under the same flips, and so stand out.
 
     Args:
         defenses: what the contract asks for.
@@ -68,18 +70,30 @@ class RunDefense:
             return None
         return CutDefense(defenses=self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
 
-    def spend(self, budget: Privacy, party: str, folder: RunFolder, *, what: str) -> None:
-        """Charge the ledger once per run, before anything is sent; over the cap it raises BudgetExceeded, and none may be."""
+    def spend(self, budget: Privacy, party: str, folder: RunFolder, rows: Aligned, *, what: str) -> None:
+        """Charge the ledger once per run, before anything is sent.
+
+        Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
+        """
         noted = folder.noted(NOTE)
         events = self.defenses.events()
-        if not events or noted.get("spent"):
+        if not events:
+            return
+        assert rows.target_N is not None
+        labels = hashlib.blake2b(rows.target_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
+        if noted.get("spent"):
+            if noted.get("labels") != labels:
+                raise DataError(
+                    f"{folder.path}: the labels are not those that this run was charged for, and flipping others alike would "
+                    "show which changed; put the old ones back, or start a new run without --resume"
+                )
             return
         ledger = open_ledger(budget, party)
         for event in events:
             ledger.spend(budget.dataset, event, what=what)
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events]
-        folder.note(NOTE, {**noted, "spent": spent, "what": what}, private=True)
+        folder.note(NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
 
 
 def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> Outlook | None:

@@ -37,6 +37,8 @@ CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), entries INTEGER NOT 
 INSERT INTO head VALUES (1, 0, '');
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER caps_stay BEFORE UPDATE ON caps BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
+CREATE TRIGGER caps_remain BEFORE DELETE ON caps BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 PRAGMA user_version = 1;
 COMMIT;
 """
@@ -110,9 +112,10 @@ class Ledger:
     """One party's ledger file; safe for several processes and threads at once.
 
     Guarantee: the total covers every release whose ``spend`` returned, after any crash. Not protected: a file that is deleted
-    or replaced by an older copy as a whole looks like an earlier state; keep it where only the party's own jobs can write.
-    Raises StorageError for a file that is cut short, altered or not a ledger. Recovery: restore a copy taken after the last
-    release, or treat the budget of all its data sets as used up and start a new file for new data sets.
+    or replaced by an older copy as a whole looks like an earlier state, and caps are outside the chain of hashes; keep it where
+    only the party's own jobs can write.
+    Raises StorageError for a file that is cut short, whose entries were altered, or that is not a ledger. Recovery: restore a
+    copy taken after the last release, or treat the budget of all its data sets as used up and start a new file for new ones.
     """
 
     def __init__(self, path: Path | str, *, party: str, wait_s: float = 30.0) -> None:
