@@ -37,15 +37,19 @@ FINE_BINS = 256  # where one noise serves for all, more bins cost less than the 
 
 
 def candidates(epsilon: float, assumed: Population, *, unit: Unit = "label") -> list[CountingMechanism]:
-    """List the mechanisms that share no scores, for one label party or (securely summed) for several clients."""
+    """List the mechanisms that share no scores, for one label party or (securely summed) for several clients.
+
+    Without ThresholdCounts: under much noise its clipped, sorted estimate hardly moves, because it no longer depends on the
+    data. By its standard deviation alone it would be picked just there, and its count of positives refused.
+    """
     tuned = TwoStatistics.tuned(epsilon, assumed)
     histogram = LabelHistogram(epsilon=epsilon, count=FINE_BINS)
     if assumed.clients <= 1:
-        label: list[CountingMechanism] = [tuned, histogram, ThresholdCounts(epsilon=epsilon)]
+        label: list[CountingMechanism] = [tuned, histogram]
         record: list[CountingMechanism] = [RecordHistogram(epsilon=epsilon)]
     else:
         # Summed plainly, the first two would show the server each client's score histogram.
-        label = [SecureSum(inner=tuned), SecureSum(inner=histogram), ThresholdCounts(epsilon=epsilon)]
+        label = [SecureSum(inner=tuned), SecureSum(inner=histogram)]
         record = [SecureSum(inner=RecordHistogram(epsilon=epsilon))]
     return label + record if unit == "label" else record
 
