@@ -10,6 +10,7 @@ from tallystick.benchmark import dpauc
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Bins, Population
 from tallystick.evaluation.private.histogram import LabelHistogram
+from tallystick.evaluation.private.release import release
 from tallystick.simulate import simulate
 
 
@@ -75,6 +76,26 @@ def test_coverage_counts_releases(small_file):
     counted = dpauc.coverage(labels, scores, runs=10)
     assert counted["covered"] >= 5  # below that with probability under 1e-5 at 95 % coverage
     assert counted["runs"] == 10
+
+
+def test_coverage_draws_no_noise_that_the_interval_draws_as_well(small_file, monkeypatch):
+    """The interval's own simulation has the fixed seed 0; taking the released noise off again would find the exact AUC."""
+    drawn = []
+
+    def noted(*arguments, rng, **named):
+        drawn.append(rng._rng.bit_generator.state)
+        return release(*arguments, rng=rng, **named)
+
+    monkeypatch.setattr(dpauc, "release", noted)
+    dpauc.coverage(*dpauc.read_scores(small_file / "scores.csv"), runs=3, seed=0)
+    assert len(drawn) == 3
+    assert np.random.default_rng(0).bit_generator.state not in drawn
+
+
+def test_a_file_that_noise_cannot_mix_up_has_no_ratio_and_is_json():
+    rows = [{"epsilon": 1.0, "sd": 0.0, "predicted_sd": 1e-9}, {"epsilon": 2.0, "sd": 0.1, "predicted_sd": 0.1}]
+    dpauc._pool_predictions(rows)
+    assert [row["predicted_ratio"] for row in rows] == [None, 1.0]
 
 
 def test_a_trained_runs_folder_gives_its_test_scores_to_nobody_else(tmp_path):
