@@ -293,6 +293,13 @@ def test_rounding_of_rank_terms_is_unbiased():
     assert answers[:, 0].mean() == pytest.approx(exact, abs=6 * math.sqrt(4 / 4 / 20_000))
 
 
+def test_ranks_stay_within_one_half_even_where_totals_overflow():
+    bins = Bins(edges=np.array([0.3, 0.6]), totals_B=np.array([1, 1, 1]))
+    object.__setattr__(bins, "totals_B", np.array([2**62] * 3))  # past the first wall, which refuses these
+    object.__setattr__(bins, "rows", int(bins.totals_B.sum()))
+    assert np.abs(bins.centred_ranks()).max() <= 0.5
+
+
 def test_the_tuned_split_is_the_best_one():
     population = Population(rows=10_000, positive_rate=0.1, auc=0.8)
     tuned = TwoStatistics.tuned(1.0, population)

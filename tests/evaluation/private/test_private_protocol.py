@@ -195,13 +195,29 @@ def test_an_answer_of_the_wrong_length_is_the_clients_fault():
 
 @pytest.mark.parametrize(
     ("edges", "totals"),
-    [([0.5, 0.4], [1, 1, 1]), ([0.5], [1, -1]), ([0.5], [1, 1, 1]), ([float("nan")], [1, 1])],
+    [
+        ([0.5, 0.4], [1, 1, 1]),
+        ([0.5], [1, -1]),
+        ([0.5], [1, 1, 1]),
+        ([float("nan")], [1, 1]),
+        ([0.3, 0.6], [2**62] * 3),  # their sum overflows, and with it the ranks leave [-1/2, 1/2]
+        ([0.3, 0.6], [2**62, 2**62, 0]),
+    ],
 )
 def test_bins_that_would_break_the_sensitivity_are_refused(edges, totals):
     at_server, at_client = memory_channels("server", "client", timeout_s=1)
     at_server.send(PublicBins(edges=Array.of(np.array(edges)), totals=Array.of(np.array(totals))))
     with pytest.raises(ProtocolError, match="bin"):
         client(*scored_rows(rows=10), at_client, mechanism=TwoStatistics(epsilon=1), noise=SecureNoise())
+
+
+@pytest.mark.parametrize("totals", [-1, 2**61])
+def test_histograms_that_cannot_add_up_end_the_round(totals):
+    pairs_of = [memory_channels("server", f"client{k}", timeout_s=1) for k in range(2)]
+    for _, at_client in pairs_of:
+        at_client.send(Term(values=Array.of(np.full(RANK_GRID_BINS, totals, dtype=np.int64))))
+    with pytest.raises(ProtocolError, match="one of them is not honest"):
+        server([at_server for at_server, _ in pairs_of], mechanism=TwoStatistics(epsilon=1), assumed=ASSUMED)
 
 
 def test_no_positives_over_all_clients_ends_in_a_clear_error_for_everyone():

@@ -17,6 +17,7 @@ Floats = NDArray[np.float64]
 
 GRID_BINS = 4096
 RANK_GRID_BINS = 1 << 16  # for ranks, whose noise does not grow with the number of bins
+MOST_ROWS = 1 << 53  # up to here a float64 holds every count, and no sum of counts overflows
 
 
 def score_grid(count: int = GRID_BINS) -> Floats:
@@ -52,6 +53,8 @@ class Bins:
             raise ConfigError("bin edges must be finite and must not decrease")
         if self.totals_B is not None and (self.totals_B.shape != (len(self),) or np.any(self.totals_B < 0)):
             raise ConfigError(f"bin totals must be {len(self)} counts, none negative")
+        if self.totals_B is not None and (rows := float(self.totals_B.sum(dtype=np.float64))) > MOST_ROWS:
+            raise ConfigError(f"bin totals add up to {rows:.3g} rows; at most 2^53 can be counted exactly")
         object.__setattr__(self, "rows", -1 if self.totals_B is None else int(self.totals_B.sum()))
 
     def __len__(self) -> int:
@@ -73,9 +76,11 @@ class Bins:
         return positives_B, self.count(scores_N) - positives_B
 
     def centred_ranks(self) -> Floats:
-        """Give each bin's mid-rank minus one half, as a share of all rows: in [-1/2, 1/2]."""
+        """Give each bin's mid-rank minus one half, as a share of all rows: in [-1/2, 1/2], whatever the totals are, for the
+        sensitivity of a rank sum rests on it."""
         totals_B = self.totals()
-        return (np.cumsum(totals_B) - totals_B / 2) / max(self.rows, 1) - 0.5
+        ranks_B: Floats = (np.cumsum(totals_B) - totals_B / 2) / max(self.rows, 1) - 0.5
+        return ranks_B.clip(-0.5, 0.5)
 
     def merged(self, count: int) -> "Bins":
         """Merge neighbours into at most ``count`` bins of nearly equal totals."""

@@ -105,11 +105,13 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
         if mechanism.needs_totals:
             edges = _grid(mechanism)
             totals_G = receive_sum(channels, len(edges) + 1)
-            if np.any(totals_G < 0):
+            try:
+                grid = Bins(edges=edges, totals_B=totals_G)
+            except ConfigError as error:
                 raise ProtocolError(
-                    channels[0].peer, "the clients' score histograms add up to a negative count; one of them is not honest"
-                )
-            bins = mechanism.bins(Bins(edges=edges, totals_B=totals_G))
+                    channels[0].peer, f"the clients' score histograms do not add up ({error}); one of them is not honest"
+                ) from None
+            bins = mechanism.bins(grid)
             rows = bins.rows
             for channel in channels:
                 channel.send(PublicBins(edges=Array.of(bins.edges), totals=Array.of(bins.totals())))
