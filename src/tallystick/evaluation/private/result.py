@@ -111,6 +111,10 @@ def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, cli
     source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
     shares = clients if isinstance(mechanism, SecureSum) else None
     noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=shares)
+    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
+    if isinstance(inner, TwoStatistics):  # S is rounded with a coin per positive, at most as uncertain as a fair one
+        coins = max(int(total_L[1]), 0)
+        noise[:, 0] += source.binomial(np.full(_DRAWS, coins), 0.5) - coins // 2
     before: Floats = mechanism.estimate(total_L - noise, bins)[0]
     unknown = np.flatnonzero(~np.isfinite(before))
     before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class: anything is possible there
