@@ -24,6 +24,8 @@ Shape = tuple[int, ...]
 UNIFORM_BITS = 160
 """Bits of the uniform behind one share; a table's distribution is within about 2^-140 of the exact one in total variation."""
 MAX_TABLE = 2_000_000
+WIDEST_SHARE = MAX_TABLE / (UNIFORM_BITS * math.log(2))
+"""Largest scale of noise that is drawn in shares: about 18,000."""
 
 
 class NoiseSource(Protocol):
@@ -139,12 +141,10 @@ class SimulatedNoise:
 def polya_table(scale: float, shares: int) -> tuple[int, ...]:
     """Give the cumulative probabilities of Polya(1/shares, exp(-1/scale)) as UNIFORM_BITS-bit integers, in 60-digit arithmetic.
 
-    Raises ConfigError if the scale needs more than MAX_TABLE entries.
+    Raises ConfigError if the scale is over WIDEST_SHARE.
     """
-    if scale * UNIFORM_BITS * math.log(2) > MAX_TABLE:
-        raise ConfigError(
-            f"noise of scale {scale:.0f} is too wide for shares: at most {MAX_TABLE / UNIFORM_BITS / math.log(2):.0f}"
-        )
+    if scale > WIDEST_SHARE:
+        raise ConfigError(f"noise of scale {scale:.0f} is too wide for shares: at most {WIDEST_SHARE:.0f}; take a larger epsilon")
     with localcontext() as context:
         context.prec = 60
         ratio = (-1 / Decimal(scale)).exp()

@@ -20,7 +20,7 @@ from tallystick.evaluation.private.release import MECHANISMS, describe
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsilon
-from tallystick.privacy.noise import SecureNoise, SimulatedNoise
+from tallystick.privacy.noise import WIDEST_SHARE, SecureNoise, SimulatedNoise
 
 RUNS = 200_000
 CONFIDENCE = 1 - 1e-7  # of each lower bound on epsilon; the chance that a right mechanism fails its test is below 1e-7
@@ -291,6 +291,19 @@ def test_rounding_of_rank_terms_is_unbiased():
     answers = TwoStatistics(epsilon=1.0).answer(wide, wide, bins, noise=SimulatedNoise(np.random.default_rng(0)))
     exact = RANK_UNITS * float((bins.centred_ranks() * np.array([3, 1])).sum())
     assert answers[:, 0].mean() == pytest.approx(exact, abs=6 * math.sqrt(4 / 4 / 20_000))
+
+
+@pytest.mark.parametrize("epsilon", [3e-3, 0.02, 0.1, 0.2, 1.0, 8.0])
+def test_the_noise_on_ranks_fits_their_units_and_can_be_drawn_in_shares(epsilon):
+    mechanism = TwoStatistics(epsilon=epsilon)
+    rank_scale, count_scale = mechanism.scales
+    assert rank_scale <= WIDEST_SHARE
+    assert mechanism.sensitivity * mechanism.units / rank_scale + 1 / count_scale == pytest.approx(epsilon, rel=1e-12)
+    assert (mechanism.units == RANK_UNITS) is (epsilon > 0.17)
+    population = replace(SIZE, rows=1_000_000)  # at fewer units no more than a percent is lost to rounding
+    finer = (2 * rank_scale**2 / mechanism.units**2) ** 0.5
+    lost = (2 * rank_scale**2 + population.positives / 6) ** 0.5 / mechanism.units
+    assert mechanism.units == RANK_UNITS or lost < 1.01 * finer
 
 
 def test_ranks_stay_within_one_half_even_where_totals_overflow():

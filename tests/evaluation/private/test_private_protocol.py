@@ -90,6 +90,25 @@ def test_every_party_learns_an_auc_close_to_the_exact_one_and_the_ledgers_hold_t
     assert [[entry.event for entry in ledger.entries("test")] for ledger in ledgers] == [[mechanism.event]] * CLIENTS
 
 
+def test_a_small_epsilon_works_securely_summed_and_is_spent_once(tmp_path):
+    labels, scores = scored_rows(rows=40_000)
+    ledgers = [Ledger(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(2)]
+    mechanism = SecureSum(inner=TwoStatistics(epsilon=0.1))
+    result, _ = run(mechanism, split(labels, scores, 2), ledgers=ledgers)
+    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=20 * result.predicted_sd)
+    assert result.predicted_sd < 0.003
+    assert [ledger.total("test") for ledger in ledgers] == [0.1, 0.1]
+
+
+@pytest.mark.parametrize(
+    "inner",
+    [TwoStatistics(epsilon=1e-4), ThresholdCounts(epsilon=0.01), LabelHistogram(epsilon=5e-5), RecordHistogram(epsilon=1e-4)],
+)
+def test_an_epsilon_too_small_for_shares_is_refused_before_there_is_anything_to_send(inner):
+    with pytest.raises(ConfigError, match=r"epsilon is .* take a larger epsilon, at least"):
+        SecureSum(inner=inner)
+
+
 def test_client_without_rows_and_clients_of_one_class_take_part():
     labels, scores = scored_rows()
     parts = [(labels[labels], scores[labels]), (labels[~labels], scores[~labels]), (labels[:0], scores[:0])]

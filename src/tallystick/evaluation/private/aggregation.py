@@ -9,7 +9,7 @@ from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistog
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import Event
-from tallystick.privacy.noise import NoiseSource
+from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,6 +34,13 @@ class SecureSum:
             raise ConfigError(f"honest is {self.honest}; at least 2 clients must be taken as honest, or leave it out for all")
         if isinstance(self.inner, ThresholdCounts) and self.inner.kind == "gaussian":
             raise ConfigError("Gaussian noise is not drawn in shares; use Laplace noise with secure aggregation")
+        widest = max(self.inner.scales) if isinstance(self.inner, TwoStatistics) else self.inner.scale
+        if widest > WIDEST_SHARE:
+            least = 1.01 * self.epsilon * widest / WIDEST_SHARE
+            raise ConfigError(
+                f"epsilon is {self.epsilon:g}: {self.inner.name} needs noise of scale {widest:.0f}, and in shares it goes up "
+                f"to {WIDEST_SHARE:.0f}; take a larger epsilon, at least {least:.3g}"
+            )
 
     @property
     def protects(self) -> str:

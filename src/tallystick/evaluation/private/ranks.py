@@ -16,10 +16,10 @@ from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, paper_thresholds
 from tallystick.evaluation.private.histogram import laplace_or_share
 from tallystick.privacy.events import Event, PureDP, check_epsilon
-from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
+from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource, discrete_laplace_variance
 
 RANK_UNITS = 4096
-"""Units per rank of 1: S is released in integers of this size, each row's term rounded at random without bias."""
+"""Units per rank of 1, at most: S is released in integers of this size, each row's term rounded at random without bias."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +62,18 @@ class TwoStatistics:
         return 0.5
 
     @property
+    def units(self) -> int:
+        """Units per rank of 1: a power of two, smaller where epsilon is, so that the noise on S can be drawn in shares; what
+        is lost to rounding is little beside noise that wide."""
+        units = RANK_UNITS
+        while units > 2 and units * self.sensitivity / (self.split * self.epsilon) > WIDEST_SHARE:
+            units //= 2
+        return units
+
+    @property
     def scales(self) -> tuple[float, float]:
-        """Scales of the noise on S (in RANK_UNITS) and on P."""
-        return RANK_UNITS / 2 / (self.split * self.epsilon), 1 / ((1 - self.split) * self.epsilon)
+        """Scales of the noise on S (in units) and on P."""
+        return self.units * self.sensitivity / (self.split * self.epsilon), 1 / ((1 - self.split) * self.epsilon)
 
     @property
     def event(self) -> Event:
@@ -76,8 +85,8 @@ class TwoStatistics:
         return grid
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
-        """Give S in RANK_UNITS and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
-        units_B = bins.centred_ranks() * RANK_UNITS
+        """Give S in units and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
+        units_B = bins.centred_ranks() * self.units
         floor_B = np.floor(units_B)
         rounded_up = noise.binomial(positives_B, units_B - floor_B)
         ranks = (positives_B * floor_B.astype(np.int64) + rounded_up).sum(-1)
@@ -90,12 +99,12 @@ class TwoStatistics:
     def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
         """Put the two numbers into the formula."""
         positives = total_L[..., 1].astype(np.float64)
-        return auc_of_rank_sum(total_L[..., 0] / RANK_UNITS, positives, bins.rows), positives
+        return auc_of_rank_sum(total_L[..., 0] / self.units, positives, bins.rows), positives
 
     def predicted_sd(self, population: Population) -> float:
         """Propagate both noises and the rounding (1/6 of a unit squared per positive) through the formula."""
         noise_ranks, noise_positives = (population.clients * discrete_laplace_variance(scale) for scale in self.scales)
-        ranks = (noise_ranks + population.positives / 6) / RANK_UNITS**2
+        ranks = (noise_ranks + population.positives / 6) / self.units**2
         return math.sqrt(ranks * _weight_of_ranks(population) ** 2 + noise_positives * _weight_of_positives(population) ** 2)
 
 
