@@ -116,20 +116,50 @@ def test_client_without_rows_and_clients_of_one_class_take_part():
     assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=0.002)
 
 
+class Recorder:
+    """A channel that keeps what is received over it."""
+
+    def __init__(self, channel):
+        self.channel, self.peer, self.received, self.terms = channel, channel.peer, [], []
+
+    def send(self, message):
+        self.channel.send(message)
+
+    def receive(self, kind):
+        message = self.channel.receive(kind)
+        self.received.append(message)
+        if kind is Term:
+            self.terms.append(message.values.numpy())
+        return message
+
+
+def test_a_secure_sum_hides_each_clients_number_of_rows():
+    labels, scores = scored_rows(rows=1300)
+    counts = (37, 863, 400)
+    parts = list(zip(np.split(labels, np.cumsum(counts)[:2]), np.split(scores, np.cumsum(counts)[:2]), strict=True))
+    at_server, at_clients = pairs(3)
+    seen = [Recorder(channel) for channel in at_server]
+    mechanism = SecureSum(inner=RecordHistogram(epsilon=5))
+    assert "the number of rows" in mechanism.reveals
+    with ThreadPoolExecutor(3) as pool:
+        for part, channel in zip(parts, at_clients, strict=True):
+            pool.submit(client, *part, channel, mechanism=mechanism, noise=SecureNoise())
+        assert server(seen, mechanism=mechanism, assumed=ASSUMED).rows == 1300
+    for channel in seen:
+        assert {type(message) for message in channel.received} == {Join, Term}
+        # Uniform words: one of 258 is below 2^32 in size with probability 258 / 2^31, about 1e-7.
+        assert min(np.abs(term.astype(np.float64)).min() for term in channel.terms) > 2**32
+
+
+@pytest.mark.parametrize("rows", [-5, 2**60])
+def test_a_number_of_rows_that_cannot_be_is_refused(rows):
+    at_server, at_client = memory_channels("server", "client", timeout_s=1)
+    at_client.send(Term(values=Array.of(np.array([rows]))))
+    with pytest.raises(ProtocolError, match=f"row counts add up to {rows}"):
+        server([at_server], mechanism=RecordHistogram(epsilon=1), assumed=ASSUMED)
+
+
 def test_masked_terms_look_nothing_like_the_counts_and_cancel_in_the_sum():
-    class Recorder:
-        def __init__(self, channel):
-            self.channel, self.peer, self.terms = channel, channel.peer, []
-
-        def send(self, message):
-            self.channel.send(message)
-
-        def receive(self, kind):
-            message = self.channel.receive(kind)
-            if kind is Term:
-                self.terms.append(message.values.numpy())
-            return message
-
     labels, scores = scored_rows(rows=400)
     at_server, at_clients = pairs(3)
     seen = [Recorder(channel) for channel in at_server]

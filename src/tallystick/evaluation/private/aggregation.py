@@ -50,8 +50,8 @@ class SecureSum:
     @property
     def reveals(self) -> str:
         """The sums alone."""
-        histogram = "the score histogram over all clients and " if self.inner.needs_totals else ""
-        return f"only sums over all clients: {histogram}the noisy answer of {self.inner.name}"
+        exact = "the score histogram" if self.inner.needs_totals else "the number of rows"
+        return f"only sums over all clients: {exact} and the noisy answer of {self.inner.name}"
 
     @property
     def needs_totals(self) -> bool:

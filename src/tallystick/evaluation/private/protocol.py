@@ -16,7 +16,15 @@ from numpy.typing import NDArray
 
 from tallystick.errors import ConfigError, ProtocolError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import GRID_BINS, RANK_GRID_BINS, Bins, Population, check_scores, score_grid
+from tallystick.evaluation.private.bins import (
+    GRID_BINS,
+    MOST_ROWS,
+    RANK_GRID_BINS,
+    Bins,
+    Population,
+    check_scores,
+    score_grid,
+)
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.result import PrivateAuc, conclude
@@ -34,12 +42,6 @@ class PublicBins(Message, frozen=True):
     limit: ClassVar[int] = 2 * MEBIBYTE
     edges: Array
     totals: Array
-
-
-class RowCount(Message, frozen=True):
-    """How many rows a client holds, where the mechanism does not make bin totals public."""
-
-    rows: int
 
 
 class PublicResult(Message, frozen=True):
@@ -81,7 +83,7 @@ def client(
         terms.send(Bins(edges=_grid(mechanism)).count(scores))
         bins = _read_bins(channel)
     else:
-        channel.send(RowCount(rows=len(scores)))
+        terms.send(np.array([len(scores)]))
         bins = mechanism.bins(Bins(edges=score_grid()))
     if ledger is not None:
         ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
@@ -117,7 +119,9 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
                 channel.send(PublicBins(edges=Array.of(bins.edges), totals=Array.of(bins.totals())))
         else:
             bins = mechanism.bins(Bins(edges=score_grid()))
-            rows = sum(_row_count(channel) for channel in channels)
+            rows = int(receive_sum(channels, 1)[0])
+            if not 0 <= rows <= MOST_ROWS:
+                raise ProtocolError(channels[0].peer, f"the clients' row counts add up to {rows}; one of them is not honest")
         length = _answer_length(mechanism, bins)
         total_L = receive_sum(channels, length)
         result = conclude(mechanism, total_L, bins, rows=rows, clients=len(channels), assumed=assumed)
@@ -168,13 +172,6 @@ def _read_bins(channel: Channel) -> Bins:
         return Bins(edges=edges.astype(np.float64), totals_B=totals.astype(np.int64))
     except (MalformedMessage, ConfigError) as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
-
-
-def _row_count(channel: Channel) -> int:
-    rows = channel.receive(RowCount).rows
-    if rows < 0:
-        raise ProtocolError(channel.peer, f"{channel.peer} claims {rows} rows")
-    return rows
 
 
 def _answer_length(mechanism: CountingMechanism, bins: Bins) -> int:
