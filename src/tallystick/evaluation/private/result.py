@@ -9,10 +9,11 @@ import numpy as np
 
 from tallystick.errors import DataError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
+from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, auc_of_counts
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.ranks import TwoStatistics
+from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
+from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import SimulatedNoise
 
@@ -25,7 +26,8 @@ class PrivateAuc:
 
     auc: float
     interval: tuple[float, float]
-    """95 % interval for the exact AUC of this test set, accounting for the noise (and for the width of the bins)."""
+    """95 % interval for the exact AUC of this test set, accounting for the noise and for the order that bins hide; where scores
+    crowd into a few bins it is wide. ``thresholds`` is the exception: its interval covers the noise alone, not its bias."""
     interval_new_data: tuple[float, float]
     """95 % interval for the AUC on new data of the same kind: the noise and, after Hanley and McNeil 1982, the finite test
     set."""
@@ -75,10 +77,13 @@ def conclude(
     inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
     if isinstance(inner, TwoStatistics | LabelHistogram | RecordHistogram):
         low, high, sd = _noise_interval(mechanism, total_L, bins, clients)
-        slack = _order_within(bins) if isinstance(inner, TwoStatistics) else _resolution(inner, total_L, bins, value) / 2
     else:
-        sd, slack = mechanism.predicted_sd(seen), 0.0
+        sd = mechanism.predicted_sd(seen)
         low, high = value - 1.96 * sd, value + 1.96 * sd
+    if isinstance(inner, TwoStatistics):
+        slack = _order_within(bins)
+    else:  # of DPAUC's curve not even the bias is known
+        slack = 0.0 if isinstance(inner, ThresholdCounts) else _hidden_order(inner, total_L, bins)
     low, high = min(low, value) - slack, max(high, value) + slack
     spread = math.hypot(max(high - value, value - low), 1.96 * sampling_sd(seen))
     return PrivateAuc(
@@ -123,15 +128,36 @@ def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, cli
     return float(low), float(high), float(before.std())
 
 
-def _resolution(inner: CountingMechanism, total_L: Ints, bins: Bins, value: float) -> float:
-    """Say how far the AUC moves when neighbouring bins are merged: about three times the error of half credit within bins."""
+def _hidden_order(inner: CountingMechanism, total_L: Ints, bins: Bins) -> float:
+    """Say how far half credit within bins may be off where positives and negatives per bin are known, noise apart.
+
+    The order that bin b hides moves the AUC by at most pos_b neg_b / (2 P N) either way. Scores crowd at both ends of a grid, and
+    the orders there point the same way: the two heaviest bins count in full, the others as independent of each other. (All
+    as independent did not cover an over-confident model's two ends; all in full is far too wide for smooth scores.)
+    Merging neighbours moves the AUC by about three times the error of smooth scores; half of that counts where it is more.
+    """
+    pos_B, neg_B = _class_counts(inner, total_L, bins)
+    bounds_B = np.sort(np.maximum(pos_B, 0) * np.maximum(neg_B, 0))[::-1]
+    pairs = max(float(np.maximum(pos_B, 0).sum() * np.maximum(neg_B, 0).sum()), 1.0)
+    crowded = float(bounds_B[:2].sum() + np.sqrt(np.sum(bounds_B[2:] ** 2))) / (2 * pairs)
     if len(bins) < 4:
-        return 0.0
-    pairs = np.arange(0, len(bins), 2)
-    coarse = Bins(edges=bins.edges[1::2], totals_B=None if bins.totals_B is None else np.add.reduceat(bins.totals_B, pairs))
-    answers = np.split(total_L, [len(bins)]) if isinstance(inner, RecordHistogram) else [total_L]
-    merged = np.concatenate([np.add.reduceat(answer, pairs) for answer in answers])
-    return abs(value - float(inner.estimate(merged, coarse)[0]))
+        return crowded
+    starts = np.arange(0, len(bins), 2)
+    merged = auc_of_counts(np.add.reduceat(pos_B, starts), np.add.reduceat(neg_B, starts))
+    return max(crowded, abs(float(auc_of_counts(pos_B, neg_B) - merged)) / 2)
+
+
+def _class_counts(inner: CountingMechanism, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    """Give the noisy positives and negatives per bin."""
+    if isinstance(inner, LabelHistogram):
+        positives_B = total_L.astype(np.float64)
+        return positives_B, bins.totals() - positives_B
+    first_B, second_B = (half_B.astype(np.float64) for half_B in np.split(total_L, [len(bins)]))
+    if isinstance(inner, RandomisedResponse):
+        q, rows_B = inner.flip_probability, first_B + second_B
+        positives_B = (first_B - q * rows_B) / (1 - 2 * q)
+        return positives_B, rows_B - positives_B
+    return first_B, second_B
 
 
 def _order_within(bins: Bins) -> float:

@@ -25,7 +25,8 @@ class ThresholdCounts:
     about which the sum of two counts tells (approximately) how many lie above each threshold.
     Gaussian noise needs ``delta`` and always uses the correct L2 sensitivity sqrt(2 T).
 
-    The estimate is the paper's, with its bias: sums clipped at 0, points sorted by FPR alone, no end points, trapezoids.
+    The estimate is the paper's, with its bias: sums clipped at 0, points sorted by FPR alone, no end points, trapezoids. An
+    interval around it covers the noise alone, not the bias, and so need not hold the exact AUC.
     """
 
     name: ClassVar[str] = "thresholds"
