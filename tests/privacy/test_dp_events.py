@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError
-from tallystick.privacy.events import ApproximateDP, Event, GaussianDP, NotPrivate, PureDP, total_epsilon
+from tallystick.privacy.events import ApproximateDP, Event, GaussianDP, NotPrivate, PureDP, check_epsilon, total_epsilon
 from tallystick.privacy.gaussian import gaussian_delta, gaussian_multiplier
 
 epsilons = st.floats(1e-3, 20)
@@ -89,6 +89,23 @@ def test_an_epsilon_that_is_not_above_zero_is_refused(epsilon):
         PureDP(epsilon=epsilon)
     with pytest.raises(ConfigError, match="epsilon is"):
         gaussian_multiplier(epsilon, 1e-6)
+
+
+@pytest.mark.parametrize("epsilon", [1e-310, 1e-160, 1e-12, 1e10, 1e300])
+def test_an_epsilon_out_of_proportion_is_refused_for_a_release_and_stays_readable_in_a_ledger(epsilon):
+    with pytest.raises(ConfigError, match="it must be a number from 1e-09 to 1e\\+09"):
+        check_epsilon(epsilon)
+    event = PureDP(epsilon=epsilon)
+    assert msgspec.json.decode(msgspec.json.encode(event), type=Event) == event
+
+
+def test_epsilons_whose_exponential_overflows_add_up_plainly():
+    assert total_epsilon([PureDP(epsilon=800.0)] * 2, delta=1e-6) == 1600
+    assert total_epsilon([PureDP(epsilon=800.0), ApproximateDP(epsilon=900.0, delta=1e-7)], delta=1e-6) == 1700
+    gaussian = GaussianDP(noise_multiplier=5.0)
+    alone = total_epsilon([gaussian], delta=1e-6)
+    assert total_epsilon([PureDP(epsilon=800.0), gaussian], delta=1e-6) == pytest.approx(800 + alone, rel=1e-9)
+    assert total_epsilon([PureDP(epsilon=499.0)] * 4, delta=1e-6) <= 4 * 499
 
 
 @pytest.mark.parametrize(

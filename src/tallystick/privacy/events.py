@@ -16,6 +16,9 @@ from tallystick.errors import ConfigError
 
 Unit = Literal["label", "record"]
 
+LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9  # of what is to be released; beyond, noise leaves float64's exact integers, or is none
+_MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which takes its exponential
+
 
 class PureDP(msgspec.Struct, frozen=True, kw_only=True, tag="pure", forbid_unknown_fields=True):
     """An epsilon-DP release (Laplace, geometric, randomised response)."""
@@ -24,7 +27,7 @@ class PureDP(msgspec.Struct, frozen=True, kw_only=True, tag="pure", forbid_unkno
     unit: Unit = "label"
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        _check_recorded(self.epsilon)
 
 
 class ApproximateDP(msgspec.Struct, frozen=True, kw_only=True, tag="approximate", forbid_unknown_fields=True):
@@ -35,7 +38,7 @@ class ApproximateDP(msgspec.Struct, frozen=True, kw_only=True, tag="approximate"
     unit: Unit = "label"
 
     def __post_init__(self) -> None:
-        check_epsilon(self.epsilon)
+        _check_recorded(self.epsilon)
         check_delta(self.delta)
 
 
@@ -72,7 +75,15 @@ Event: TypeAlias = Bounded | NotPrivate
 
 
 def check_epsilon(epsilon: float) -> None:
-    """Refuse an epsilon that is not a finite number above 0."""
+    """Refuse an epsilon that no release or cap can have: not a number, not above 0, or out of all proportion."""
+    if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:
+        raise ConfigError(
+            f"epsilon is {epsilon!r}; it must be a number from {LEAST_EPSILON:g} to {MOST_EPSILON:g} (1 is a usual choice)"
+        )
+
+
+def _check_recorded(epsilon: float) -> None:
+    """Refuse an epsilon that is not a finite number above 0; a ledger's entries stay readable whatever their size."""
     if not (math.isfinite(epsilon) and epsilon > 0):
         raise ConfigError(f"epsilon is {epsilon!r}; it must be a finite number above 0 (1 is a usual choice)")
 
@@ -123,6 +134,9 @@ def _single_epsilon(event: Bounded, delta: float) -> float:
 
 
 def _pld_epsilon(events: Sequence[Bounded], delta: float) -> float:
+    """Compose by privacy loss distributions; infinity, which leaves the plain sum to the caller, where a loss is too large."""
+    if any(event.epsilon > _MOST_LOSS for event in events if not isinstance(event, GaussianDP)):
+        return math.inf
     from dp_accounting import NeighboringRelation  # a second to import, and pure DP does without
     from dp_accounting.pld import common, privacy_loss_distribution
 

@@ -267,6 +267,22 @@ def test_randomised_responses_debiasing_is_the_papers(drawn, epsilon):
     assert ours == pytest.approx((roc_auc_score(noisy, scores) - (alpha + beta) / 2) / (1 - alpha - beta), rel=1e-6)
 
 
+def test_randomised_response_refuses_an_epsilon_that_its_coins_cannot_show():
+    at_most = RandomisedResponse(epsilon=30.0).flip_probability
+    # The 53-bit coin of SecureNoise: what it shows is within a thousandth of e^epsilon.
+    assert math.log((2**53 - round(at_most * 2**53)) / round(at_most * 2**53)) == pytest.approx(30.0, abs=1e-3)
+    for epsilon in (30.1, 40.0, 1000.0):
+        with pytest.raises(ConfigError, match="randomised response takes at most 30"):
+            RandomisedResponse(epsilon=epsilon)
+
+
+@pytest.mark.parametrize("epsilon", [1e-310, 1e-12, 1e10])
+@pytest.mark.parametrize("mechanism", [TwoStatistics, LabelHistogram, RecordHistogram, ThresholdCounts, RandomisedResponse])
+def test_no_mechanism_takes_an_epsilon_out_of_proportion(mechanism, epsilon):
+    with pytest.raises(ConfigError, match="epsilon is"):
+        mechanism(epsilon=epsilon)
+
+
 def test_threshold_counts_without_noise_are_a_slow_reference():
     rng = np.random.default_rng(0)
     labels, scores = rng.random(300) < 0.4, rng.random(300)

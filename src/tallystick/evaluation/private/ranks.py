@@ -21,6 +21,8 @@ from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource, discrete_laplace
 RANK_UNITS = 4096
 """Units per rank of 1, at most: S is released in integers of this size, each row's term rounded at random without bias."""
 
+MOST_FLIPPED_EPSILON = 30.0
+
 
 @dataclass(frozen=True, kw_only=True)
 class TwoStatistics:
@@ -116,6 +118,7 @@ class RandomisedResponse:
     further use of the same flipped labels. Not protected: the number of scores between any two thresholds, per client, is
     exact (the paper's own warning).
     The paper's debiasing by alpha, beta and pi is algebraically S/(1-2q) and (P - qM)/(1-2q) in the formula above. Unbounded.
+    Raises ConfigError for an epsilon over 30: coins of 53 bits come up with a chance of e^-epsilon no more exactly.
     """
 
     name: ClassVar[str] = "randomised-response"
@@ -129,6 +132,11 @@ class RandomisedResponse:
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
+        if self.epsilon > MOST_FLIPPED_EPSILON:
+            raise ConfigError(
+                f"epsilon is {self.epsilon!r}; randomised response takes at most {MOST_FLIPPED_EPSILON:g}: beyond, its coins "
+                "hardly ever flip a label; take a smaller epsilon or another mechanism"
+            )
         paper_thresholds(self.thresholds)
 
     @property
