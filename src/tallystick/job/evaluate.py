@@ -14,6 +14,7 @@ from tallystick.cut.forward import receive_logits
 from tallystick.data.target import LabelCoder
 from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.private.result import NothingReleased
 from tallystick.job.job import Job
 from tallystick.job.release import RELEASE_NOTE, finished, release_auc
 from tallystick.job.results import Findings
@@ -60,12 +61,20 @@ def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], find
 
 
 def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
-    """Release the AUC, once per run: one that goes on sends the same number again, which tells nothing new and costs nothing."""
+    """Release the AUC, once per run: one that goes on sends the same number again, which tells nothing new and costs nothing.
+
+    That the noise left no AUC is an outcome like any other: trying again would be another release.
+    """
     if noted := job.folder.noted(RELEASE_NOTE):
         return msgspec.convert(noted, Finished)
-    released = release_auc(wanted, job.party.privacy, job.name, target_T, logits_T)
-    job.logbook.watcher.say(f"released: {released.statement()}")
-    message = finished(rows, released)
+    try:
+        released = release_auc(wanted, job.party.privacy, job.name, target_T, logits_T)
+    except NothingReleased as nothing:
+        job.logbook.watcher.say(f"no AUC was released, though epsilon {wanted.epsilon:g} is spent: {nothing}")
+        message = finished(rows, nothing)
+    else:
+        job.logbook.watcher.say(f"released: {released.statement()}")
+        message = finished(rows, released)
     job.folder.note(RELEASE_NOTE, msgspec.to_builtins(message))  # killed before this, a resumed run is charged again
     return message
 

@@ -11,7 +11,7 @@ from tallystick.config.defense import LABEL_KINDS
 from tallystick.config.party import Privacy
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
-from tallystick.evaluation.private.result import PrivateAuc
+from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.report import result as shown
@@ -43,7 +43,11 @@ def release_event(wanted: PrivateRelease) -> Event:
 
 
 def release_auc(wanted: PrivateRelease, budget: Privacy, party: str, target_N: Tensor, logits_N: Tensor) -> PrivateAuc:
-    """Spend and release the joint model's AUC on the test rows; raises BudgetExceeded, and releases nothing, over the cap."""
+    """Spend and release the joint model's AUC on the test rows.
+
+    Raises BudgetExceeded over the cap, NothingReleased (after spending) where the noise leaves no AUC. A run's end is seen by all
+    its parties, so that a class is missing is left to the noisy count to say.
+    """
     ledger = open_ledger(budget, party)
     scores_N = torch.sigmoid(logits_N.double().cpu()).numpy()
     return release(
@@ -54,13 +58,15 @@ def release_auc(wanted: PrivateRelease, budget: Privacy, party: str, target_N: T
         ledger=ledger,
         dataset=budget.dataset,
         what="AUC of the joint model",
+        check_classes=False,
     )
 
 
-def finished(rows: int, released: PrivateAuc | None) -> Finished:
-    """The last message of a run, with what was released."""
-    if released is None:
-        return Finished(rows=rows)
+def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
+    """The last message of a run, with what was released; an epsilon without an AUC: spent for nothing, ``reveals`` says why."""
+    if isinstance(released, NothingReleased):
+        spent = released.mechanism
+        return Finished(rows=rows, epsilon=spent.epsilon, mechanism=spent.name, protects=spent.protects, reveals=str(released))
     return Finished(
         rows=rows,
         auc=released.auc,
@@ -81,14 +87,13 @@ def privacy_section(contract: Contract, message: Finished, budget: Privacy | Non
     party = contract.label_party
     released = _label_releases(contract) if trained else []
     if message.epsilon is not None:
+        what, note = f"no AUC: {message.reveals}", "Nothing else was released; the epsilon is spent all the same."
+        if message.auc is not None:
+            what = f"AUC {message.auc:.4f}, 95 % interval {message.low:.4f} to {message.high:.4f} for the exact one"
+            note = f"Besides it this reveals {message.reveals}."
         released.append(
             shown.Release(
-                what=f"AUC {message.auc:.4f}, 95 % interval {message.low:.4f} to {message.high:.4f} for the exact one",
-                mechanism=message.mechanism,
-                protects=message.protects,
-                epsilon=message.epsilon,
-                party=party,
-                note=f"Besides it this reveals {message.reveals}.",
+                what=what, mechanism=message.mechanism, protects=message.protects, epsilon=message.epsilon, party=party, note=note
             )
         )
     if not released:

@@ -83,20 +83,22 @@ def release(
     assumed_positive_rate: float = ASSUMED_POSITIVE_RATE,
     assumed_auc: float = ASSUMED_AUC,
     what: str = "AUC",
+    check_classes: bool = True,
 ) -> PrivateAuc:
     """Release the AUC of one label party's test set under epsilon-DP, with an interval and a statement of what it revealed.
 
     DPAUC's goal by the mechanisms of this package. Threat model: whoever sees the result. Guarantee: epsilon label DP
     (``unit="record"``: whole records), spent in ``ledger`` before the noise is drawn. Not protected: that both classes occur
-    (checked here; an error that is passed on tells) and the number of rows; under label DP the scores count as known, so
-    they must not depend on these labels.
+    (checked here on the exact labels; an error that is passed on tells) and the number of rows; under label DP the scores count
+    as known, so they must not depend on these labels. ``check_classes=False`` leaves the classes to the noisy count: for
+    callers whose errors others see.
     ``labels_N`` are 0 or 1, ``scores_N`` in [0, 1]. ``rng`` is SecureNoise unless a simulation says otherwise. The mechanism
     is the one of least predicted error for the assumed class balance and AUC, which must not come from these labels.
-    Raises DataError, ConfigError, BudgetExceeded or StorageError; only DataError for a noisy count without a class comes
-    after spending.
+    Raises DataError, ConfigError, BudgetExceeded or StorageError before spending, NothingReleased (a DataError) after it.
     """
     labels, scores = check_scores(labels_N, scores_N)
-    check_both_classes(labels)
+    if check_classes:
+        check_both_classes(labels)
     assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
     chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
     if isinstance(chosen, SecureSum):

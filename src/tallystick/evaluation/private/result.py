@@ -20,6 +20,17 @@ from tallystick.privacy.noise import SimulatedNoise
 _DRAWS = 4000
 
 
+class NothingReleased(DataError):
+    """The noisy count of positives leaves no AUC to compute, and the budget is spent.
+
+    It says no more than the noisy answer, so whoever might have seen the AUC may see it.
+    """
+
+    def __init__(self, mechanism: CountingMechanism, message: str) -> None:
+        super().__init__(message)
+        self.mechanism = mechanism
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivateAuc:
     """A released AUC: everything here may be shown to anyone."""
@@ -64,13 +75,14 @@ def conclude(
 ) -> PrivateAuc:
     """Turn the summed noisy answers into a result; only post-processing, so it costs nothing.
 
-    Raises DataError if the noisy count of positives says that a class is missing or too small for this epsilon.
+    Raises NothingReleased if the noisy count of positives says that a class is missing or too small for this epsilon.
     """
     value, positives = (float(number) for number in mechanism.estimate(total_L, bins))
     if not math.isfinite(value) or not 0 < positives < rows:
-        raise DataError(
+        raise NothingReleased(
+            mechanism,
             f"the noisy number of positives is {positives:.1f} of {rows} rows: at epsilon {mechanism.epsilon:g} this test "
-            "set has too few of one class for an AUC; use more rows or a larger epsilon"
+            "set has too few of one class for an AUC; use more rows or a larger epsilon",
         )
     value = min(max(value, 0.0), 1.0)
     seen = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
