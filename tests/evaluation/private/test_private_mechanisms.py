@@ -148,6 +148,21 @@ def test_a_secure_sum_with_a_share_of_noise_missing_would_be_caught():
     assert epsilon_lower_bound(*pair.samples(SimulatedNoise, 1, clients=1, shares=2)) > 1
 
 
+def loss_towards_a_fellow(mechanism, clients):
+    """The largest log ratio of exact probabilities, for one who knows its own share of the noise on a count."""
+    shares = mechanism.honest or clients
+    polya = stats.nbinom.pmf(np.arange(400), (clients - 1) / shares, -math.expm1(-1 / mechanism.inner.scale))
+    left = np.convolve(polya, polya[::-1])[350:449]  # X - Y from -49 to 49
+    return np.abs(np.diff(np.log(left))).max()
+
+
+@pytest.mark.parametrize("clients", [3, 4, 12])
+def test_a_fellow_client_faces_the_whole_noise_only_where_honest_leaves_it_out(clients):
+    inner = LabelHistogram(epsilon=1.0)
+    assert loss_towards_a_fellow(SecureSum(inner=inner, honest=clients - 1), clients) == pytest.approx(1.0, abs=1e-9)
+    assert loss_towards_a_fellow(SecureSum(inner=inner), clients) > 1.05
+
+
 def test_noise_on_a_score_is_large_enough_and_half_of_it_is_caught():
     mechanism = NoisyScores(epsilon=1.0)
     for noise_type, holds in ((SimulatedNoise, True), (HalfNoise, False)):
