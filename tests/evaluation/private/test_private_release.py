@@ -19,6 +19,7 @@ from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistog
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
 from tallystick.evaluation.private.release import candidates, choose, release
 from tallystick.evaluation.private.result import NothingReleased, conclude, sampling_sd
+from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.privacy.noise import SecureNoise, SimulatedNoise
 
@@ -197,6 +198,30 @@ def test_a_single_party_has_nobody_to_sum_with(scored, ledger):
     mechanism = SecureSum(inner=TwoStatistics(epsilon=1.0))
     with pytest.raises(ConfigError, match="nobody to sum with"):
         release(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "arguments", "message"),
+    [
+        (TwoStatistics(epsilon=2.0), {}, r"epsilon is 1\.0 but the two-statistics mechanism's own is 2\.0"),
+        (RecordHistogram(epsilon=1.0), {}, "unit is 'label' but record-histogram is counted by 'record'"),
+        (TwoStatistics(epsilon=1.0), {"unit": "record"}, "unit is 'record' but two-statistics is counted by 'label'"),
+        (NoisyScores(epsilon=1.0), {}, "sends every label in the clear"),
+    ],
+)
+def test_a_mechanism_that_spends_something_else_than_is_asked_for_is_refused(scored, ledger, mechanism, arguments, message):
+    with pytest.raises(ConfigError, match=message):
+        release(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism, **arguments)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("count", [-3, 0, 1])
+def test_a_histogram_of_fewer_than_two_bins_is_refused(scored, ledger, count):
+    with pytest.raises(ConfigError, match=f"number of bins is {count}"):
+        LabelHistogram(epsilon=1.0, count=count)
+    with pytest.raises(ConfigError, match=f"number of bins is {count}"):
+        release_curves(*scored, epsilon=1.0, ledger=ledger, dataset="test", count=count)
+    assert ledger.entries() == []
 
 
 @pytest.mark.parametrize("clients", [1, 10])

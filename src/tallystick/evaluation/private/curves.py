@@ -81,7 +81,7 @@ def release_curves(
     """
     labels, scores = check_scores(labels_N, scores_N)
     check_both_classes(labels)
-    mechanism = LabelHistogram(epsilon=epsilon, count=count or min(max(math.isqrt(len(labels)), 20), 100))
+    mechanism = LabelHistogram(epsilon=epsilon, count=min(max(math.isqrt(len(labels)), 20), 100) if count is None else count)
     grid = score_grid()
     bins = mechanism.bins(Bins(edges=grid, totals_B=Bins(edges=grid).count(scores)))
     owner_N = np.searchsorted(bins.edges, scores, side="right")

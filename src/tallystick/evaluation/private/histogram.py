@@ -6,6 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, auc_of_counts, score_grid
 from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
@@ -33,6 +34,8 @@ class LabelHistogram:
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
+        if self.count < 2:
+            raise ConfigError(f"the number of bins is {self.count}; an AUC needs at least 2 (100 is usual)")
 
     @property
     def sensitivity(self) -> float:

@@ -101,16 +101,38 @@ def release(
         check_both_classes(labels)
     assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
     chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
-    if isinstance(chosen, SecureSum):
-        raise ConfigError(
-            "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
-        )
+    _check_mechanism(chosen, epsilon, unit, given=mechanism is not None)
     source = rng if rng is not None else SecureNoise()
     bins = Bins.exact(scores) if isinstance(chosen, TwoStatistics) else _bins_of(chosen, scores)
     ledger.spend(dataset, chosen.event, what=f"{what} by {describe(chosen)}")
     answer_L = chosen.answer(*bins.count_classes(labels, scores), bins, noise=source)
     total_L = answer_L + chosen.noise(bins, source=source)
     return conclude(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
+
+
+def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit, *, given: bool) -> None:
+    """Refuse what a single party cannot release with, and a mechanism that would spend something else than is asked for."""
+    if isinstance(mechanism, SecureSum):
+        raise ConfigError(
+            "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
+        )
+    if isinstance(mechanism, NoisyScores):
+        raise ConfigError(
+            "noisy-scores sends every label in the clear, which is no release; leave mechanism out, or run noisy_scores_client "
+            "and noisy_scores_server for the comparison"
+        )
+    if not given:
+        return
+    if mechanism.epsilon != epsilon:
+        raise ConfigError(
+            f"epsilon is {epsilon!r} but the {mechanism.name} mechanism's own is {mechanism.epsilon!r}, which would be spent; "
+            "give both the same"
+        )
+    if mechanism.event.unit != unit:
+        raise ConfigError(
+            f"unit is {unit!r} but {mechanism.name} is counted by {mechanism.event.unit!r}; pass unit={mechanism.event.unit!r}, "
+            "or another mechanism"
+        )
 
 
 def _bins_of(mechanism: CountingMechanism, scores_N: NDArray[np.float64]) -> Bins:
