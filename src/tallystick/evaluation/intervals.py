@@ -8,6 +8,10 @@ The interval is the percentile interval moved by the bootstrap's own estimate of
 value. It makes no difference to AUC or a mean; a calibration error, whose resamples are all too large because
 resampling adds noise to every bin, would otherwise lie outside its own interval.
 
+The level holds for about a hundred rows of the rarer class and more. Of 150 95 % intervals of an AUC 142 held the true
+value at 1,000 rows with 100 positives, but only 123 at 200 rows with 20 and 122 at 40 with 8 (where 12 were [1, 1]): with
+fewer rows take them for too narrow.
+
 Shapes: N rows, M statistics, R resamples.
 """
 
@@ -25,7 +29,8 @@ MIN_USABLE = 0.5  # share of resamples that must have a value; below it the perc
 
 @dataclass(frozen=True, kw_only=True)
 class Interval:
-    """A two-sided interval at ``level`` (0.95: 95 of 100 such intervals hold the true value)."""
+    """A two-sided interval at ``level`` (0.95: about 95 of 100 such intervals hold the true value, given a hundred rows of
+    the rarer class; fewer do with fewer rows)."""
 
     low: float
     high: float
