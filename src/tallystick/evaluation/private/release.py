@@ -3,6 +3,7 @@
 result = release(labels, scores, epsilon=1, ledger=ledger, dataset="test-2024", rng=SecureNoise())
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from tallystick.evaluation.private.bins import Bins, Population, check_both_clas
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.result import PrivateAuc, conclude
+from tallystick.evaluation.private.result import PrivateAuc, conclude, hidden_order
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import Unit
@@ -55,14 +56,27 @@ def candidates(epsilon: float, assumed: Population, *, unit: Unit = "label") -> 
 
 
 def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tuple[CountingMechanism, dict[str, float]]:
-    """Pick the mechanism of least predicted standard deviation; also gives all the predictions, by name.
+    """Pick the mechanism of least predicted error; also gives all the predictions, by name.
 
-    Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.
+    The error is the noise's standard deviation and, of histograms, what their bins may hide, which a large epsilon leaves as it
+    is. Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.
     """
     options = candidates(epsilon, assumed, unit=unit)
-    predictions = [option.predicted_sd(assumed) for option in options]
+    predictions = [predicted_error(option, assumed) for option in options]
     best = options[int(np.argmin(predictions))]
     return best, {describe(option): sd for option, sd in zip(options, predictions, strict=True)}
+
+
+def predicted_error(mechanism: CountingMechanism, assumed: Population) -> float:
+    """Predict a standard deviation that counts half of what bins may hide, as its interval does, for one of its own."""
+    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
+    sd = mechanism.predicted_sd(assumed)
+    if isinstance(inner, TwoStatistics):
+        return sd
+    grid = score_grid()
+    bins = inner.bins(Bins(edges=grid, totals_B=np.add(*assumed.expected_counts(grid))))
+    positives_B, negatives_B = assumed.expected_counts(bins.edges)
+    return math.hypot(sd, hidden_order(positives_B.astype(np.float64), negatives_B.astype(np.float64)) / 2)
 
 
 def describe(mechanism: CountingMechanism) -> str:

@@ -95,7 +95,7 @@ def conclude(
     if isinstance(inner, TwoStatistics):
         slack = _order_within(bins)
     else:  # of DPAUC's curve not even the bias is known
-        slack = 0.0 if isinstance(inner, ThresholdCounts) else _hidden_order(inner, total_L, bins)
+        slack = 0.0 if isinstance(inner, ThresholdCounts) else hidden_order(*_class_counts(inner, total_L, bins))
     low, high = min(low, value) - slack, max(high, value) + slack
     spread = math.hypot(max(high - value, value - low), 1.96 * sampling_sd(seen))
     return PrivateAuc(
@@ -140,7 +140,7 @@ def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, cli
     return float(low), float(high), float(before.std())
 
 
-def _hidden_order(inner: CountingMechanism, total_L: Ints, bins: Bins) -> float:
+def hidden_order(pos_B: Floats, neg_B: Floats) -> float:
     """Say how far half credit within bins may be off where positives and negatives per bin are known, noise apart.
 
     The order that bin b hides moves the AUC by at most pos_b neg_b / (2 P N) either way. Scores crowd at both ends of a grid, and
@@ -148,13 +148,12 @@ def _hidden_order(inner: CountingMechanism, total_L: Ints, bins: Bins) -> float:
     as independent did not cover an over-confident model's two ends; all in full is far too wide for smooth scores.)
     Merging neighbours moves the AUC by about three times the error of smooth scores; half of that counts where it is more.
     """
-    pos_B, neg_B = _class_counts(inner, total_L, bins)
     bounds_B = np.sort(np.maximum(pos_B, 0) * np.maximum(neg_B, 0))[::-1]
     pairs = max(float(np.maximum(pos_B, 0).sum() * np.maximum(neg_B, 0).sum()), 1.0)
     crowded = float(bounds_B[:2].sum() + np.sqrt(np.sum(bounds_B[2:] ** 2))) / (2 * pairs)
-    if len(bins) < 4:
+    if len(pos_B) < 4:
         return crowded
-    starts = np.arange(0, len(bins), 2)
+    starts = np.arange(0, len(pos_B), 2)
     merged = auc_of_counts(np.add.reduceat(pos_B, starts), np.add.reduceat(neg_B, starts))
     return max(crowded, abs(float(auc_of_counts(pos_B, neg_B) - merged)) / 2)
 
