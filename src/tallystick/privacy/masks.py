@@ -8,8 +8,9 @@ clients' terms learns the last one. Not protected: a server that swaps the relay
 that is a worry, sign the keys. Noise inside the terms (polya_share) bounds what the sum itself tells.
 
 A client that drops out leaves its masks in the sum, which is then uniformly random: the server raises and tells the rest,
-and the round starts again among those that remain, with new keys and noise shares for the new number of clients. A sum with
-a share of noise missing is never produced.
+and the round may start again among those that remain, with new keys and noise shares for the new number of clients. A sum with
+a share of noise missing is never produced. Where a round has an exact sum before the noisy one, and a client drops out between
+the two, the server holds that exact sum over all: a new round without the lost client would show its own by the difference.
 """
 
 import hashlib
@@ -103,47 +104,55 @@ class MaskedTerms:
 
 
 def exchange_keys(channels: Sequence[Channel]) -> None:
-    """Collect every client's public key and hand all of them to each (the server's side of MaskedTerms)."""
+    """Collect every client's public key and hand all of them to each (the server's side of MaskedTerms; within all_or_none)."""
     if len(channels) < 2:
         raise ConfigError(f"a masked sum over {len(channels)} client hides nothing; it needs at least 2 clients")
-    with all_or_none(channels):
-        keys = tuple(channel.receive(Join).public_key for channel in channels)
-        for position, channel in enumerate(channels):
-            if len(keys[position]) != KEY_BYTES:
-                raise ProtocolError(
-                    channel.peer, f"{channel.peer} sent a key of {len(keys[position])} bytes; {KEY_BYTES} are due"
-                )
-            channel.send(Roster(public_keys=keys, position=position))
+    keys = tuple(channel.receive(Join).public_key for channel in channels)
+    for position, channel in enumerate(channels):
+        if len(keys[position]) != KEY_BYTES:
+            raise ProtocolError(channel.peer, f"{channel.peer} sent a key of {len(keys[position])} bytes; {KEY_BYTES} are due")
+        channel.send(Roster(public_keys=keys, position=position))
 
 
 def receive_sum(channels: Sequence[Channel], length: int) -> Ints:
     """Receive one vector of ``length`` from every client and add them up modulo 2^64, in which the masks cancel.
 
-    Raises PeerError naming a client that dropped out or broke the protocol, after telling the others; there is no partial sum.
+    Raises PeerError naming a client that dropped out or broke the protocol; there is no partial sum. Call it within all_or_none,
+    which tells the others.
     """
-    with all_or_none(channels):
-        total_L = np.zeros(length, dtype=np.uint64)
-        for channel in channels:
-            term = channel.receive(Term)
-            try:
-                total_L += term.values.numpy(length).astype(np.int64).view(np.uint64)
-            except MalformedMessage as error:
-                raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
-        return total_L.view(np.int64)
+    total_L = np.zeros(length, dtype=np.uint64)
+    for channel in channels:
+        term = channel.receive(Term)
+        try:
+            total_L += term.values.numpy(length).astype(np.int64).view(np.uint64)
+        except MalformedMessage as error:
+            raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
+    return total_L.view(np.int64)
 
 
 @contextmanager
-def all_or_none(channels: Sequence[Channel]) -> Iterator[None]:
-    """End the round for every client when it fails, saying why: a client that dropped out or misbehaved is named."""
+def all_or_none(channels: Sequence[Channel]) -> Iterator[list[str]]:
+    """End the round for every client when it fails, once, saying why: a client that dropped out or misbehaved is named.
+
+    Gives a list, to which the caller adds the name of every exact sum that is out: from then on the reason says that it is known,
+    and what a new round without the client that was lost would show.
+    """
+    known: list[str] = []
     try:
-        yield
+        yield known
     except TallystickError as error:
-        reason = f"{error}; nothing was released"
+        sums = " and ".join(known)
+        outcome = f"no result was released, but the server knows the {sums} over all clients" if known else "nothing was released"
+        reason = f"{error}; {outcome}"
         if isinstance(error, PeerError):
-            reason = (
-                f"{error.peer} dropped out of the sum over {len(channels)} clients; nothing was released, "
-                "start a new round without it"
-            )
+            lost = error.peer
+            advice = "start a new round without it"
+            if known:
+                advice = (
+                    f"a new round without {lost} would show {lost}'s own exact {sums} by the difference: start it with {lost} "
+                    "again, or only where that may be known"
+                )
+            reason = f"{lost} dropped out of the sum over {len(channels)} clients; {outcome}, {advice}"
             error.add_note(reason)
         for channel in channels:
             if isinstance(error, PeerError) and channel.peer == error.peer:

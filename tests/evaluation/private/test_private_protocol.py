@@ -1,5 +1,6 @@
 """Protocols over channels: K client threads and a server, plain and securely summed, and what happens when one misbehaves."""
 
+import re
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -18,7 +19,7 @@ from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
 from tallystick.privacy.events import NotPrivate, PureDP
 from tallystick.privacy.ledger import Ledger
-from tallystick.privacy.masks import Join, Roster, Term
+from tallystick.privacy.masks import Join, MaskedTerms, Roster, Term
 from tallystick.privacy.noise import SecureNoise
 
 CLIENTS = 4
@@ -185,8 +186,6 @@ def test_a_client_that_drops_out_between_the_rounds_ends_it_for_all_by_name():
     mechanism = SecureSum(inner=TwoStatistics(epsilon=5))
 
     def leave(channel):
-        from tallystick.privacy.masks import MaskedTerms
-
         MaskedTerms(channel).send(np.zeros(RANK_GRID_BINS, dtype=np.int64))  # then nothing more
 
     with ThreadPoolExecutor(3) as pool:
@@ -194,11 +193,28 @@ def test_a_client_that_drops_out_between_the_rounds_ends_it_for_all_by_name():
         pool.submit(leave, at_clients[2])
         with pytest.raises(PeerLost, match="client2") as caught:
             server(at_server, mechanism=mechanism, assumed=ASSUMED)
-        assert "nothing was released" in caught.value.__notes__[0]
-        for future in stay:
-            with pytest.raises(PeerStopped, match="client2 dropped out"):
+        (note,) = caught.value.__notes__  # once
+        assert "the server knows the score histogram over all clients" in note
+        assert "a new round without client2 would show client2's own exact score histogram by the difference" in note
+        for future, channel in zip(stay, at_clients[:2], strict=True):
+            with pytest.raises(PeerStopped, match=re.escape(note)):
                 future.result()
-    # The stated recovery: a new round without it, with noise shares for two.
+            assert channel._inbox.empty()  # told once
+
+
+def test_a_client_that_drops_out_before_the_first_sum_may_be_left_out_of_a_new_round():
+    labels, scores = scored_rows(rows=400)
+    patient, brief = pairs(2), pairs(3, timeout_s=0.5)
+    at_server, at_clients = [*patient[0], brief[0][2]], [*patient[1], brief[1][2]]
+    mechanism = SecureSum(inner=TwoStatistics(epsilon=5))
+    with ThreadPoolExecutor(3) as pool:
+        stay = [pool.submit(client, labels, scores, at_clients[k], mechanism=mechanism, noise=SecureNoise()) for k in (0, 1)]
+        pool.submit(MaskedTerms, at_clients[2])  # a key, then nothing more
+        with pytest.raises(PeerLost, match="client2"):
+            server(at_server, mechanism=mechanism, assumed=ASSUMED)
+        for future in stay:
+            with pytest.raises(PeerStopped, match="nothing was released, start a new round without it"):
+                future.result()
     result, _ = run(mechanism, split(labels, scores, 2))
     assert result.clients == 2
 

@@ -5,7 +5,9 @@ One function per role and mechanism family. ``client`` and ``server`` serve ever
 mechanism (the contract holds it). A client's budget is spent in its ledger before its answer leaves.
 
 A client without rows takes part like any other: its answer is noise. A client that drops out ends the round for all, by name
-(privacy/masks.py); what the others spent stays spent, and a new round may start without it.
+(privacy/masks.py); what the others spent stays spent. A new round may start without it, unless the server had the sum of the
+score histograms (or row counts) already: the next sum would then show the lost client's own by the difference, and the error
+says so.
 """
 
 from collections.abc import Sequence
@@ -101,9 +103,10 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
     """
     if not channels:
         raise ConfigError("no client takes part; a private AUC needs at least one")
-    if isinstance(mechanism, SecureSum):
-        exchange_keys(channels)
-    with all_or_none(channels):
+    summed = isinstance(mechanism, SecureSum)
+    with all_or_none(channels) as known:
+        if summed:
+            exchange_keys(channels)
         if mechanism.needs_totals:
             edges = _grid(mechanism)
             totals_G = receive_sum(channels, len(edges) + 1)
@@ -113,6 +116,8 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
                 raise ProtocolError(
                     channels[0].peer, f"the clients' score histograms do not add up ({error}); one of them is not honest"
                 ) from None
+            if summed:
+                known.append("score histogram")
             bins = mechanism.bins(grid)
             rows = bins.rows
             for channel in channels:
@@ -120,6 +125,8 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
         else:
             bins = mechanism.bins(Bins(edges=score_grid()))
             rows = int(receive_sum(channels, 1)[0])
+            if summed:
+                known.append("number of rows")
             if not 0 <= rows <= MOST_ROWS:
                 raise ProtocolError(channels[0].peer, f"the clients' row counts add up to {rows}; one of them is not honest")
         length = _answer_length(mechanism, bins)
