@@ -1,5 +1,6 @@
 """Protocols over channels: K client threads and a server, plain and securely summed, and what happens when one misbehaves."""
 
+import math
 import re
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,7 +12,15 @@ from tallystick.errors import ConfigError, DataError, PeerError, PeerLost, PeerS
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import RANK_GRID_BINS, Population
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
-from tallystick.evaluation.private.protocol import PublicBins, client, noisy_scores_client, noisy_scores_server, server
+from tallystick.evaluation.private.protocol import (
+    NoisyScoreRows,
+    PublicBins,
+    PublicResult,
+    client,
+    noisy_scores_client,
+    noisy_scores_server,
+    server,
+)
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.thresholds import ThresholdCounts
@@ -318,6 +327,26 @@ def test_noisy_scores_pool_over_channels_and_count_as_not_private(tmp_path):
     assert auc == pytest.approx(roc_auc_score(labels, scores), abs=0.002)
     assert [entry.event for entry in ledger.entries()] == [NotPrivate(), NotPrivate()]
     assert ledger.total("test") == float("inf")
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "message"),
+    [
+        ([0.1, math.nan], [0, 1], "noisy score 1 is nan"),
+        ([-math.inf, 0.5], [0, 1], "noisy score 0 is -inf"),
+        ([0.1, 0.5], [0, 2], "a label is neither"),
+        ([[0.1, 0.5]], [0, 1], "array has shape"),
+    ],
+)
+def test_noisy_scores_that_are_none_end_the_round_by_name(scores, labels, message):
+    at_server, at_clients = pairs(2)
+    for channel, rows in zip(at_clients, ([0.2, 0.8], scores), strict=True):
+        channel.send(NoisyScoreRows(scores=Array.of(np.array(rows)), labels=Array.of(np.array(labels))))
+    at_server, at_clients = at_server[::-1], at_clients[::-1]  # the one that is wrong answers first
+    with pytest.raises(ProtocolError, match=f"client1 broke the protocol: {message}"):
+        noisy_scores_server(at_server, mechanism=NoisyScores(epsilon=1))
+    with pytest.raises(PeerStopped, match="client1 dropped out"):
+        at_clients[1].receive(PublicResult)
 
 
 def test_a_masked_sum_over_one_client_and_a_sum_over_none_are_refused():

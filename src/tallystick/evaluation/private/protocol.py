@@ -200,7 +200,12 @@ def _noisy_rows(channel: Channel) -> tuple[NDArray[np.bool_], NDArray[np.float64
     message = channel.receive(NoisyScoreRows)
     try:
         scores = message.scores.numpy(None).astype(np.float64)
-        labels = message.labels.numpy(len(scores)).astype(bool)
+        labels = message.labels.numpy(len(scores))
     except MalformedMessage as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
-    return labels, scores
+    if not np.all(np.isfinite(scores)):
+        row = int(np.flatnonzero(~np.isfinite(scores))[0])
+        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: noisy score {row} is {scores[row]}, not a number")
+    if not np.all((labels == 0) | (labels == 1)):
+        raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: a label is neither 0 nor 1")
+    return labels.astype(bool), scores
