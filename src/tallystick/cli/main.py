@@ -44,7 +44,7 @@ def demo(
     private_auc: Annotated[
         bool, typer.Option("--private-auc", help="Instead: label holders and a server compute an AUC without sharing labels.")
     ] = False,
-    clients: Annotated[int, typer.Option(help="Label holders, with --private-auc.")] = 3,
+    clients: Annotated[int, typer.Option(help="Label holders, 3 to 12, with --private-auc.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Label-DP epsilon, with --private-auc.")] = 1.0,
     progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
     as_json: JsonFlag = False,
