@@ -135,7 +135,7 @@ def show_headline(console: Console, result: Result) -> None:
     """What joining brought, in one line per metric."""
     if result.sections.privacy is not None:
         for released in result.sections.privacy.releases:
-            console.print(f"  released at epsilon {released.epsilon:g}: {released.what}", markup=False)
+            console.print(f"  for epsilon {released.epsilon:g}: {released.what}", markup=False)
     if result.evaluation is None:
         return
     own_only = result.evaluation["own_only"] or {}

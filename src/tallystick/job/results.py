@@ -168,7 +168,8 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     protected = "; ".join(defense_lines(contract)) if contract.defense else "no formal guarantee"
     evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"
     if finished.epsilon is not None:
-        evaluation = f"The number of test rows, and a noisy AUC that {contract.label_party} released."
+        what = "a noisy AUC" if finished.auc is not None else "that the noise left no AUC to release"
+        evaluation = f"The number of test rows, and {what}, from {contract.label_party}."
         released = f"{finished.epsilon:g}-DP for {finished.protects}"
     by_time = "Each row's part of the split, hence the order in time of three groups of rows."
     split = [by_time] if contract.split.method == "time" else []
