@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
 
 
@@ -24,6 +25,7 @@ class SweepLog:
         """
         self.path = path
         self.runs: list[dict[str, Any]] = []
+        setting = {**setting, "tallystick": __version__}  # another version may note other figures
         if not path.exists():
             self._append(setting)
             return
