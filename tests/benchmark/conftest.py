@@ -1,9 +1,12 @@
 """Made-up click logs for the benchmark's tests."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
+
+from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_clicks
 
 
 def criteo_text(rows: int) -> str:
@@ -21,3 +24,20 @@ def criteo_text(rows: int) -> str:
 @pytest.fixture(scope="session")
 def criteo_lines() -> Callable[[int], str]:
     return criteo_text
+
+
+@pytest.fixture(scope="session")
+def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("criteo") / "train.txt"
+    path.write_text(criteo_text(700))
+    return path
+
+
+@pytest.fixture(scope="session")
+def table(file: Path) -> ClickTable:
+    return read_clicks(file)
+
+
+@pytest.fixture(scope="session")
+def clicks(table: ClickTable) -> ClickData:
+    return prepare(table, seed=1)

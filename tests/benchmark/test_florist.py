@@ -1,7 +1,6 @@
 """The FLORIST benchmark on small made-up data: the loop against plain training, the sweep's book-keeping."""
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.benchmark import florist, florist_page
-from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
+from tallystick.benchmark.criteo import ClickData
 from tallystick.benchmark.florist_runs import Job, Membership, Setting, Trained
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
@@ -19,18 +18,6 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.report.bench import Spread, benchmark_html
 
 SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory, criteo_lines: Callable[[int], str]) -> Path:
-    path = tmp_path_factory.mktemp("criteo") / "train.txt"
-    path.write_text(criteo_lines(700))
-    return path
-
-
-@pytest.fixture(scope="module")
-def clicks(file: Path) -> ClickData:
-    return prepare(read_clicks(file), seed=1)
 
 
 def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:

@@ -1,7 +1,6 @@
 """The label-leakage benchmark on small made-up data: the loop against plain training, the sweep's book-keeping, known leaks."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.benchmark import leakage, leakage_loop, leakage_page
 from tallystick.benchmark import leakage_paper as paper
-from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_clicks
+from tallystick.benchmark.criteo import ClickData, ClickTable
 from tallystick.benchmark.leakage_loop import Schedule
 from tallystick.benchmark.leakage_runs import Network, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
 from tallystick.benchmark.leakage_scenarios import parts, scenarios
@@ -25,23 +24,6 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 
 SMALL = Network(below=2, above=1, width=16)
 SHORT = Schedule(epochs=2, batch_size=64)
-
-
-@pytest.fixture(scope="module")
-def file(tmp_path_factory: pytest.TempPathFactory, criteo_lines: Callable[[int], str]) -> Path:
-    path = tmp_path_factory.mktemp("criteo") / "train.txt"
-    path.write_text(criteo_lines(700))
-    return path
-
-
-@pytest.fixture(scope="module")
-def table(file: Path) -> ClickTable:
-    return read_clicks(file)
-
-
-@pytest.fixture(scope="module")
-def clicks(table: ClickTable) -> ClickData:
-    return prepare(table, seed=1)
 
 
 def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
