@@ -49,7 +49,7 @@ def candidates(epsilon: float, assumed: Population, *, unit: Unit = "label") -> 
         label: list[CountingMechanism] = [tuned, histogram]
         record: list[CountingMechanism] = [RecordHistogram(epsilon=epsilon)]
     else:
-        # Summed plainly, the first two would show the server each client's score histogram.
+        # Summed plainly, they would show the server each client's score histogram.
         label = [SecureSum(inner=tuned), SecureSum(inner=histogram)]
         record = [SecureSum(inner=RecordHistogram(epsilon=epsilon))]
     return label + record if unit == "label" else record
@@ -114,8 +114,9 @@ def release(
     if check_classes:
         check_both_classes(labels)
     assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
+    if mechanism is not None:
+        _check_mechanism(mechanism, epsilon, unit)
     chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
-    _check_mechanism(chosen, epsilon, unit, given=mechanism is not None)
     source = rng if rng is not None else SecureNoise()
     bins = Bins.exact(scores) if isinstance(chosen, TwoStatistics) else _bins_of(chosen, scores)
     ledger.spend(dataset, chosen.event, what=f"{what} by {describe(chosen)}")
@@ -124,7 +125,7 @@ def release(
     return conclude(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
 
 
-def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit, *, given: bool) -> None:
+def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit) -> None:
     """Refuse what a single party cannot release with, and a mechanism that would spend something else than is asked for."""
     if isinstance(mechanism, SecureSum):
         raise ConfigError(
@@ -135,8 +136,6 @@ def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit, *, given: bool)
             "noisy-scores sends every label in the clear, which is no release; leave mechanism out, or run noisy_scores_client "
             "and noisy_scores_server for the comparison"
         )
-    if not given:
-        return
     if mechanism.epsilon != epsilon:
         raise ConfigError(
             f"epsilon is {epsilon!r} but the {mechanism.name} mechanism's own is {mechanism.epsilon!r}, which would be spent; "
