@@ -19,7 +19,7 @@ from tallystick.cli.main import main
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
-from tallystick.network.grpc import Limits
+from tallystick.network.session import Limits
 
 PATIENCE_S = 60  # a hang, on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)

@@ -17,7 +17,7 @@ from tallystick.cli.main import app
 from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, peers_of, run_private_auc
 from tallystick.demo.processes import Parties
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.network.grpc import Limits
+from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
 
 NAMES = ["client-1", "client-2", "client-3"]

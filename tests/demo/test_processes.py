@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, Parties, run_parties
 from tallystick.errors import TallystickError
-from tallystick.network.grpc import Limits
+from tallystick.network.session import Limits
 
 THREE = {"a": {"b": False, "c": False}, "b": {"a": True}, "c": {"a": True}}
 QUICK = Limits(heartbeat_s=0.3, deadline_s=2.0, wait_s=60.0)

@@ -10,7 +10,7 @@ from cryptography.x509.oid import NameOID
 from tiny import QUICK
 
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.grpc import Network
+from tallystick.network.network import Network
 
 
 @pytest.fixture(scope="session")
@@ -28,13 +28,18 @@ def identity(certificates):
     return of
 
 
+@pytest.fixture(params=["tls", "grpc"])
+def transport(request):
+    return request.param
+
+
 @pytest.fixture
-def networks(identity):
+def networks(identity, transport):
     """Make networks that are closed at the end: networks("bank", listen=...)."""
     made = []
 
-    def make(name, *, limits=QUICK, listen=None, who=None):
-        made.append(Network(who or identity(name), limits=limits, listen=listen))
+    def make(name, *, limits=QUICK, listen=None, who=None, transport=transport):
+        made.append(Network(who or identity(name), limits=limits, listen=listen, transport=transport))
         return made[-1]
 
     yield make

@@ -11,14 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.network.messages import (
+    ALIGNMENT,
+    BODY_LENGTH,
     MAX_DIMENSIONS,
     WIRE_VERSION,
     Array,
+    Bulk,
     MalformedMessage,
     Message,
     Stopped,
     decode,
     encode,
+    encode_parts,
     is_a,
 )
 
@@ -59,6 +63,7 @@ parcels = st.builds(
 @given(parcels)
 def test_what_goes_in_comes_out(parcel):
     payload = encode(parcel)
+    assert payload == b"".join(encode_parts(parcel))
     found = decode(payload, Parcel)
     assert is_a(payload, Parcel)
     assert not is_a(payload, Other)
@@ -98,11 +103,35 @@ def test_a_changed_message_is_malformed_or_one_of_its_type(data, parcel):
         pass
 
 
+def payload_of(kind, body, bulk=b""):
+    """A payload with fields, and bytes behind them, that no encoder would write."""
+    head = bytes((WIRE_VERSION, len(kind))) + kind + BODY_LENGTH.pack(len(body)) + body
+    return head + bytes(-len(head) % ALIGNMENT) + bulk
+
+
+def parcel_with(values):
+    return msgspec.msgpack.encode({"number": 1, "text": "", "names": [], "values": values})
+
+
+@pytest.mark.parametrize(
+    "place",
+    [[0, 9], [1, 8], [9, 0], [-1, 4], [4, -4], [0, 1 << 63], [True, 4], [0.0, 4], [0], [0, 4, 4], "04", None, b"1234", {}, 4],
+)
+def test_an_array_lies_within_the_bytes_that_came(place):
+    assert (
+        decode(payload_of(b"Parcel", parcel_with(["uint8", [4], [2, 4]]), b"12345678"), Parcel).values.numpy().tobytes()
+        == b"3456"
+    )
+    with pytest.raises(MalformedMessage):
+        decode(payload_of(b"Parcel", parcel_with(["uint8", [4], place]), b"12345678"), Parcel)
+
+
 @pytest.mark.parametrize(
     "body",
     [
-        msgspec.msgpack.encode({"number": 1, "text": "", "names": [], "values": ["float32", [1 << 62], b""]}),
-        msgspec.msgpack.encode({"number": 1, "text": "", "names": [], "values": ["float32", [1 << 40, 1 << 40], b"1234"]}),
+        parcel_with(["float32", [1 << 62], [0, 0]]),
+        parcel_with(["float32", [1 << 40, 1 << 40], [0, 4]]),
+        parcel_with(["float32", [1 << 40], [0, 1 << 42]]),
         b"\xdd\xff\xff\xff\xff",  # an array of 4 G elements, none of which came
         b"\xdf\xff\xff\xff\xff",  # a map of 4 G entries
         b"\x84\xa6number\x01\xa4text\xdb\xff\xff\xff\xff",  # a text of 4 GB
@@ -111,7 +140,7 @@ def test_a_changed_message_is_malformed_or_one_of_its_type(data, parcel):
     ],
 )
 def test_a_lie_about_sizes_takes_no_memory(body):
-    payload = bytes((WIRE_VERSION, 6)) + b"Parcel" + body
+    payload = payload_of(b"Parcel", body, b"1234")
     tracemalloc.start()
     try:
         with pytest.raises(MalformedMessage):
@@ -141,7 +170,9 @@ def test_over_the_limit_on_either_side():
     with pytest.raises(ValueError, match=r"Parcel of \d+ bytes is over its limit of 10000"):
         encode(Parcel(number=1, text="x" * 10_000, names=[], values=Array.of(np.zeros(0))))
     with pytest.raises(MalformedMessage, match="over its limit"):
-        decode(bytes((WIRE_VERSION, 6)) + b"Parcel" + bytes(10_001), Parcel)
+        decode(payload_of(b"Parcel", parcel_with(["uint8", [10_100], [0, 10_100]]), bytes(10_100)), Parcel)
+    with pytest.raises(MalformedMessage, match="cut short: 3 of 1000000 bytes of its fields"):
+        decode(bytes((WIRE_VERSION, 6)) + b"Parcel" + BODY_LENGTH.pack(1_000_000) + b"abc", Parcel)
 
 
 def test_another_type_version_or_field():
@@ -150,10 +181,10 @@ def test_another_type_version_or_field():
         decode(payload, Parcel)
     with pytest.raises(MalformedMessage, match=f"version {WIRE_VERSION + 1} is not spoken here"):
         decode(bytes((WIRE_VERSION + 1,)) + payload[1:], Other)
-    extra = bytes((WIRE_VERSION, 5)) + b"Other" + msgspec.msgpack.encode({"number": 3, "more": 1})
+    extra = payload_of(b"Other", msgspec.msgpack.encode({"number": 3, "more": 1}))
     with pytest.raises(MalformedMessage, match="more"):
         decode(extra, Other)
-    missing = bytes((WIRE_VERSION, 5)) + b"Other" + msgspec.msgpack.encode({})
+    missing = payload_of(b"Other", msgspec.msgpack.encode({}))
     with pytest.raises(MalformedMessage, match="number"):
         decode(missing, Other)
     assert decode(encode(Stopped(reason="enough")), Other) == Stopped(reason="enough")
@@ -178,17 +209,54 @@ def test_cut_short(cut):
     ],
 )
 def test_a_shape_that_does_not_fit(shape, asked, message):
-    array = Array("float32", shape, memoryview(bytes(24)))
+    array = Array("float32", shape, Bulk(memoryview(bytes(24))))
     with pytest.raises(MalformedMessage, match=message):
         array.numpy(*asked)
 
 
-def test_tensors_keep_type_and_own_their_memory():
+class Values(Message, frozen=True):
+    values: Array
+
+
+def received(message):
+    """The message as a peer finds it, in a buffer that is aligned as the network's are, and that buffer."""
+    payload = encode(message)
+    buffer = torch.empty(len(payload), dtype=torch.uint8).numpy()
+    buffer[:] = np.frombuffer(payload, dtype=np.uint8)
+    return decode(memoryview(buffer), Values), buffer
+
+
+def test_tensors_keep_type_and_use_the_received_buffer():
     before = torch.arange(6, dtype=torch.float32).reshape(2, 3).T  # not contiguous
-    array = Array.of(before)
-    after = array.tensor(3, 2, dtype=torch.float32)
+    message, buffer = received(Values(values=Array.of(before)))
+    after = message.values.tensor(3, 2, dtype=torch.float32)
     assert torch.equal(before, after)
-    after += 1
-    assert torch.equal(array.tensor(), before)
+    assert after.data_ptr() % ALIGNMENT == 0
+    assert 0 < after.data_ptr() - buffer.ctypes.data < buffer.nbytes
     with pytest.raises(MalformedMessage, match=r"type torch.float32, expected torch.int64"):
-        array.tensor(dtype=torch.int64)
+        message.values.tensor(dtype=torch.int64)
+
+
+@pytest.mark.parametrize("shift", [1, 4])
+def test_tensors_own_their_memory_where_the_buffer_is_not_theirs_to_use(shift):
+    before = torch.arange(60, dtype=torch.float32)
+    payload = bytearray(shift) + encode(Values(values=Array.of(before)))
+    after = decode(memoryview(payload)[shift:], Values).values.tensor()
+    after += 1
+    assert torch.equal(decode(memoryview(payload)[shift:], Values).values.tensor(), before)
+
+
+def test_an_array_is_copied_or_lent():
+    values = torch.arange(6, dtype=torch.float32)
+    copied, lent = Array.of(values), Array.lend(values)
+    values += 1
+    assert copied.numpy().tolist() == [0, 1, 2, 3, 4, 5]
+    assert lent.numpy().tolist() == [1, 2, 3, 4, 5, 6]
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=4))
+def test_pieces_arrive_as_one_array(rows):
+    pieces = [torch.rand(count, 3) for count in rows]
+    message, _ = received(Values(values=Array.lend(*pieces)))
+    assert torch.equal(message.values.tensor(sum(rows), 3), torch.cat(pieces))
+    assert torch.equal(torch.from_numpy(Array.lend(*pieces).numpy().copy()), torch.cat(pieces))

@@ -15,9 +15,10 @@ from tiny import QUICK, error_of, within
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
 from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
-from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.grpc import Limits, Network
+from tallystick.network.certificates import ALPN, load_identity, write_test_certificates
 from tallystick.network.messages import MEBIBYTE, Message
+from tallystick.network.network import Network
+from tallystick.network.session import Limits
 
 
 class Note(Message, frozen=True):
@@ -234,11 +235,11 @@ def test_a_caller_whom_the_contract_does_not_name_waits_in_vain(networks, pool, 
         club.connect({"bank": f"127.0.0.1:{bank.port}"})
 
 
-def test_tls_12_is_refused(networks, certificates):
+def test_tls_12_is_refused(networks, certificates, transport):
     bank = networks("bank", listen="127.0.0.1:0")
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([ALPN[transport]])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         assert tls.version() == "TLSv1.3"
@@ -248,10 +249,10 @@ def test_tls_12_is_refused(networks, certificates):
         context.wrap_socket(raw, server_hostname="bank")
 
 
-def test_a_caller_without_a_certificate_is_refused(networks, certificates):
+def test_a_caller_without_a_certificate_is_refused(networks, certificates, transport):
     bank = networks("bank", listen="127.0.0.1:0")
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
-    context.set_alpn_protocols(["h2"])
+    context.set_alpn_protocols([ALPN[transport]])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         # In TLS 1.3 the listener's verdict comes after the caller's side of the handshake is done.
@@ -303,14 +304,14 @@ def test_a_listener_that_speaks_no_tls(networks):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_port_that_is_taken(networks, identity):
+def test_a_port_that_is_taken(networks, identity, transport):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"listen = 127.0.0.1:{port}: cannot listen there"):
-            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}")
+            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}", transport=transport)
     first = networks("bank", listen="127.0.0.1:0")
     with pytest.raises(ConfigError, match="is the port taken"):
-        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}")
+        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}", transport=transport)
 
 
 def test_waits_for_a_peer_that_comes_up_later(networks, pool):

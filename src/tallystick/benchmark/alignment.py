@@ -1,6 +1,6 @@
 """How fast a private alignment is, beside the arithmetic it cannot do without.
 
-One operating system process per party, joined by gRPC with mutual TLS over loopback, sharing the cores of this machine. The
+One operating system process per party, joined by mutual TLS over loopback, sharing the cores of this machine. The
 floor is a bare loop over libsodium's scalar multiplication, one process per core, measured in the same run.
 """
 

@@ -85,8 +85,8 @@ SCENARIOS = {
         bottom=(128, 128),
         top=(128, 128),
         threads=0,
-        steps=30,
-        warm_up=6,
+        steps=60,
+        warm_up=12,
         quality_epochs=0,
     ),
 }

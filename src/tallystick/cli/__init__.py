@@ -2,6 +2,7 @@
 
 import os
 
-# PyTorch's threads spin between two operations unless told not to, before it is loaded. A party waits for its peers much
-# of the time, and spinning then takes the cores from the network's threads, and from a peer on the same machine.
-os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+# PyTorch's threads spin between two operations; for how long must be said before it is loaded. Not at all means to wake them
+# for each operation; for long takes the cores from the network's thread, and from a peer on the same machine.
+if "OMP_WAIT_POLICY" not in os.environ:
+    os.environ.setdefault("GOMP_SPINCOUNT", "10000")

@@ -23,9 +23,9 @@ class CutGradient(Message, frozen=True):
     values: Array
 
 
-def send_embedding(channel: Channel, step: int, cut_BD: Tensor) -> None:
-    """Send the cut embedding of a step."""
-    channel.send(CutEmbedding(step=step, values=Array.of(cut_BD)))
+def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor) -> None:
+    """Send the cut embeddings of one or more steps from ``step`` on, which nobody may change from then on."""
+    channel.send(CutEmbedding(step=step, values=Array.lend(*cuts_BD)))
 
 
 def receive_embedding(channel: Channel, step: int, rows: int, width: int) -> Tensor:
@@ -34,9 +34,9 @@ def receive_embedding(channel: Channel, step: int, rows: int, width: int) -> Ten
     return _open(channel, message, step, rows, width)
 
 
-def send_gradient(channel: Channel, step: int, grad_BD: Tensor) -> None:
-    """Send the cut gradient of a step."""
-    channel.send(CutGradient(step=step, values=Array.of(grad_BD)))
+def send_gradient(channel: Channel, step: int, *grads_BD: Tensor) -> None:
+    """Send the cut gradients of one or more steps from ``step`` on, which nobody may change from then on."""
+    channel.send(CutGradient(step=step, values=Array.lend(*grads_BD)))
 
 
 def receive_gradient(channel: Channel, step: int, rows: int, width: int) -> Tensor:

@@ -21,7 +21,7 @@ from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, server
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_RATE
-from tallystick.network.grpc import Limits
+from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.privacy.noise import SecureNoise
 

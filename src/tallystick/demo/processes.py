@@ -27,7 +27,8 @@ import msgspec
 from tallystick.errors import PeerError, TallystickError
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.channel import Channel
-from tallystick.network.grpc import Limits, Network
+from tallystick.network.network import Network
+from tallystick.network.session import Limits
 
 Peers = Mapping[str, Mapping[str, bool]]
 """Party to peer to whether the party calls that peer (True) or waits for its call (False)."""

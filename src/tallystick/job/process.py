@@ -16,8 +16,9 @@ from tallystick.job.phases import Logbook, Watcher
 from tallystick.job.run import run_party
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.channel import Channel
-from tallystick.network.grpc import Limits, Network
 from tallystick.network.messages import MEBIBYTE
+from tallystick.network.network import Network
+from tallystick.network.session import Limits
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
 
@@ -48,7 +49,7 @@ def run_process(
     phases: tuple[str, ...] = ALL_PHASES,
     how_to_resume: str = "run both sides again with --resume",
 ) -> Result:
-    """Run this party's side over gRPC.
+    """Run this party's side over the network.
 
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
@@ -97,6 +98,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             max_message_bytes=limits.max_message_mib * MEBIBYTE,
         ),
         listen=party.listen,
+        transport=limits.transport,
     )
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
     others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]

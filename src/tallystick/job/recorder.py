@@ -212,9 +212,9 @@ class Recorder:
 
     def _note(self, message: Message) -> None:
         if isinstance(message, CutEmbedding) and self._planned(message.step):
-            self._waiting[message.step] = message.values.tensor()
+            self._waiting[message.step] = message.values.tensor().clone()
         elif isinstance(message, CutGradient) and message.step in self._waiting:
-            self._taken[message.step] = (self._waiting.pop(message.step), message.values.tensor())
+            self._taken[message.step] = (self._waiting.pop(message.step), message.values.tensor().clone())
         elif isinstance(message, EpochVerdict):
             self._end_epoch(message.epoch)
 

@@ -12,6 +12,7 @@ import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -20,6 +21,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
+
+TransportName = Literal["tls", "grpc"]
+
+ALPN: dict[TransportName, str] = {"tls": "tallystick/1", "grpc": "h2"}
+"""What a transport's sides agree on in the TLS handshake; neither talks to who offers something else."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -120,27 +126,36 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             file.write(pem)
 
 
-def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0) -> str | None:
+def tls_context(identity: Identity, transport: TransportName, *, listens: bool = False) -> ssl.SSLContext:
+    """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    context.verify_mode = ssl.CERT_REQUIRED
+    context.load_verify_locations(cadata=identity.ca.decode())
+    context.set_alpn_protocols([ALPN[transport]])
+    if listens:
+        context.num_tickets = 0  # no session is resumed: each link checks certificates anew
+    with tempfile.TemporaryDirectory() as folder:  # readable by its owner alone; ssl reads keys from files only
+        chain = Path(folder) / "own.pem"
+        chain.write_bytes(identity.certificate + b"\n" + identity.key)
+        context.load_cert_chain(chain)
+    return context
+
+
+def probe(identity: Identity, peer: str, address: str, *, transport: TransportName = "tls", timeout_s: float = 5.0) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
 
-    gRPC reports every failed handshake alike; this tells an expired certificate from a wrong name, another CA, a
-    closed port or a server that speaks no TLS.
+    It tells apart an expired certificate, a wrong name, another CA, a closed port, a server without TLS and another transport.
     """
     host, _, port = address.rpartition(":")
-    context = ssl.create_default_context(cadata=identity.ca.decode())
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # gRPC offers HTTP/2 by ALPN and refuses a client that does not.
-    context.set_alpn_protocols(["h2"])
-    with tempfile.TemporaryDirectory() as folder:
-        chain = Path(folder) / "own.pem"
-        with os.fdopen(os.open(chain, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(identity.certificate + b"\n" + identity.key)
-        context.load_cert_chain(chain)
+    context = tls_context(identity, transport)
     try:
         with (
             socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw,
             context.wrap_socket(raw, server_hostname=peer) as tls,
         ):
+            if tls.selected_alpn_protocol() != ALPN[transport]:
+                return another_transport(peer, address, transport)
             # In TLS 1.3 the server judges our certificate after our side is done: wait for its verdict.
             tls.settimeout(1.0)
             try:
@@ -160,6 +175,12 @@ def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0
     except OSError as error:
         return f"{peer} at {address}: {error.strerror or error}"
     return None
+
+
+def another_transport(peer: str, address: str, transport: TransportName) -> str:
+    """What there is to say of a listener whose TLS goes on with something else."""
+    said = f"does not speak {ALPN[transport]} after the TLS handshake"
+    return f"{peer} at {address}: {said}; is network.transport the same in both contracts?"
 
 
 def _read(path: Path) -> bytes:

@@ -1,6 +1,6 @@
 """Channel: what a protocol sees of the network, and the in-memory pair that tests and simulations use.
 
-A protocol is written once per role over a Channel. The gRPC session (grpc.py) has the same shape.
+A protocol is written once per role over a Channel. The session (session.py) has the same shape.
 """
 
 import queue
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from tallystick.errors import PeerLost, PeerStopped, ProtocolError
-from tallystick.network.messages import MalformedMessage, Message, Stopped, decode, encode
+from tallystick.network.messages import Buffer, MalformedMessage, Message, Stopped, decode, encode
 
 M = TypeVar("M", bound=Message)
 
@@ -55,7 +55,7 @@ class Channel(Protocol):
         ...
 
 
-def open_payload(payload: bytes | memoryview, kind: type[M], *, peer: str) -> M:
+def open_payload(payload: Buffer, kind: type[M], *, peer: str) -> M:
     """Decode what ``peer`` sent, turning malformed bytes and Stopped into errors that name it."""
     try:
         message = decode(payload, kind)
@@ -70,7 +70,7 @@ class MemoryChannel:
     """One end of an in-memory pair; messages pass through the codec, so what tests see is what crosses a wire."""
 
     def __init__(
-        self, peer: str, inbox: "queue.SimpleQueue[bytes]", outbox: "queue.SimpleQueue[bytes]", *, timeout_s: float
+        self, peer: str, inbox: "queue.SimpleQueue[bytearray]", outbox: "queue.SimpleQueue[bytearray]", *, timeout_s: float
     ) -> None:
         self._peer = peer
         self._inbox = inbox
@@ -115,8 +115,8 @@ class MemoryChannel:
 
 def memory_channels(first: str, second: str, *, timeout_s: float = 60.0) -> tuple[MemoryChannel, MemoryChannel]:
     """Make a connected pair: the first element is the end that ``first`` holds (its peer is ``second``)."""
-    to_first: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-    to_second: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    to_first: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+    to_second: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
     return (
         MemoryChannel(second, to_first, to_second, timeout_s=timeout_s),
         MemoryChannel(first, to_second, to_first, timeout_s=timeout_s),

@@ -1,14 +1,10 @@
-"""Network: this party's sessions over gRPC, with mutual TLS 1.3 and pinned names.
+"""Links over gRPC: one bidirectional stream of frames, for where HTTP/2 is what gets through.
 
-The label party (and a helper) listens, the others dial. A link of a session is one bidirectional stream of frames; what
-holds a session together while links come and go is in session.py. One thread may use the sessions of a Network.
+Mutual TLS 1.3 as in tls.py, by gRPC's own library. It needs about twice the time for a large message.
 """
 
 import asyncio
 import os
-import secrets
-import time
-from collections.abc import Callable
 from typing import Any
 
 # The only suites left for TLS 1.2 need a pre-shared key, which nobody has: what remains is TLS 1.3, whose suites
@@ -20,24 +16,25 @@ os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 import grpc
 import grpc.aio
 
-from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, ProtocolError
+from tallystick.errors import IdentityError, ProtocolError
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.loop import Loop
-from tallystick.network.messages import MEBIBYTE, WIRE_VERSION
-from tallystick.network.session import Limits, LinkBroken, Session, open_hello
+from tallystick.network.messages import MEBIBYTE, Buffer
+from tallystick.network.session import Limits, LinkBroken
+from tallystick.network.transport import Meet, Welcome
 
-REDIAL_S = 0.5
 METHOD = "/tallystick.Party/Session"
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 # What a stream raises when it ended under a reader or a writer, in whichever state.
 _BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 
-class _Stream:
-    """A link: a client call or a server context, which read and write alike."""
+class _Link:
+    """A client call or a server context, which read and write alike."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
+        self.heard = False
 
     async def read(self) -> bytes:
         """Wait for the next frame."""
@@ -47,103 +44,36 @@ class _Stream:
             raise LinkBroken(_reason(error)) from None
         if frame is _EOF:
             raise LinkBroken("the stream ended")
+        self.heard = True
         return frame
 
-    async def write(self, frame: bytes) -> None:
-        """Send a frame."""
+    async def write(self, parts: tuple[Buffer, ...]) -> None:
+        """Send a frame that consists of these parts."""
         try:
-            await self._stream.write(frame)
+            await self._stream.write(b"".join(parts))
         except _BROKEN as error:
             raise LinkBroken(_reason(error)) from None
 
+    def close(self) -> None:
+        """Do nothing: a stream ends with its call."""
 
-class Network:
-    """This party's end of all its sessions: one event loop, one server if it listens."""
 
-    def __init__(self, identity: Identity, *, limits: Limits, listen: str | None = None) -> None:
-        self.identity = identity
-        self.limits = limits
-        self.port: int | None = None
-        self._process = secrets.token_bytes(16)
-        self._loop = Loop()
-        self._sessions: dict[str, Session] = {}
-        self._dialled: set[str] = set()
+class GrpcTransport:
+    """gRPC over TLS 1.3, both sides verified.
+
+    Threat model: as for TlsTransport.
+    """
+
+    def __init__(self, identity: Identity, limits: Limits, loop: Loop) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._loop = loop
         self._server: Any = None
-        self._turned_away: str | None = None
-        if listen is not None:
-            try:
-                self._loop.run(self._serve(listen))
-            except (RuntimeError, OSError) as error:
-                self._loop.end(self._stop_serving())
-                raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
-        self._loop.begin()
-
-    def connect(self, peers: dict[str, str | None], *, waiting: Callable[[list[str]], None] | None = None) -> dict[str, Session]:
-        """Establish a session with every peer: dial those with an address, wait for the call of the others.
-
-        ``waiting`` is called about once a second with the names of those that are not there yet. Raises PeerLost
-        after ``wait_s``, IdentityError for a certificate that will never do.
-        """
-        with self._loop:
-            for peer, address in peers.items():
-                session = self._sessions[peer] = Session(
-                    self._loop,
-                    own=self.identity.name,
-                    process=self._process,
-                    peer=peer,
-                    limits=self.limits,
-                    raise_elsewhere=self._raise_failures,
-                )
-                if address is not None:
-                    self._dialled.add(peer)
-                    self._loop.start(self._dial(session, address))
-            self._loop.start(self._tick())
-            told = time.monotonic()
-            while missing := [peer for peer in peers if not self._sessions[peer].connected]:
-                self._loop.raise_pending()
-                self._raise_turned_away(missing)
-                self._raise_failures()
-                if waiting is not None and time.monotonic() - told > 1.0:
-                    told = time.monotonic()
-                    waiting(missing)
-                self._loop.spin(until=time.monotonic() + 1.0)
-        return dict(self._sessions)
-
-    def close(self, reason: str | None = None) -> None:
-        """End every session: in peace, so that both sides have every message, or with the ``reason`` why not."""
-        if self._loop.closed:
-            return
-        self._loop.ignore_interrupts()
-        with self._loop:
-            until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
-            for session in self._sessions.values():
-                session.take_leave(reason)
-            for session in self._sessions.values():
-                session.see_off(until, reason=reason)
-        self._loop.end(self._stop_serving())
-
-    def _raise_failures(self) -> None:
-        """Raise the failure of any session: a job needs all of its parties."""
-        for session in self._sessions.values():
-            session.check()
-
-    def _raise_turned_away(self, missing: list[str]) -> None:
-        """A peer that never came, while someone was turned away: the two may be the same."""
-        for peer in missing:
-            failure = self._sessions[peer].failure
-            if self._turned_away is not None and isinstance(failure, PeerLost):
-                raise PeerLost(peer, f"{failure}; {self._turned_away}")
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(min(self.limits.heartbeat_s, self.limits.deadline_s) / 4)
-            for session in self._sessions.values():
-                session.tick(time.monotonic())
 
     def _options(self) -> list[tuple[str, int]]:
         return [
-            ("grpc.max_receive_message_length", self.limits.max_message_bytes),
-            ("grpc.max_send_message_length", self.limits.max_message_bytes),
+            ("grpc.max_receive_message_length", self._limits.max_message_bytes),
+            ("grpc.max_send_message_length", self._limits.max_message_bytes),
             ("grpc.max_concurrent_streams", 16),
             ("grpc.so_reuseport", 0),
             # Frames and windows of HTTP/2's defaults split a batch's message into many and stall the second in flight.
@@ -154,111 +84,69 @@ class Network:
 
     # Dialling
 
-    async def _dial(self, session: Session, address: str) -> None:
-        """Keep a stream to the peer's address until the session fails or closes."""
-        identity = self.identity
+    async def dial(self, address: str, peer: str, meet: Meet) -> None:
+        """Call ``peer`` once and hang up after ``meet``.
+
+        Raises LinkBroken for what may be better next time, IdentityError for a certificate that will never do, ProtocolError for
+        a message over the peer's limit.
+        """
+        identity = self._identity
         credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
-        options = [*self._options(), ("grpc.ssl_target_name_override", session.peer), ("grpc.enable_retries", 0)]
-        while session.failure is None and not session.over:
-            # A fresh channel per attempt: gRPC's own back-off between attempts grows past our deadline.
-            async with grpc.aio.secure_channel(address, credentials, options=options) as channel:
-                await self._dial_once(session, channel, address)
-            await asyncio.sleep(REDIAL_S)
+        options = [*self._options(), ("grpc.ssl_target_name_override", peer), ("grpc.enable_retries", 0)]
+        # A fresh channel per attempt: gRPC's own back-off between attempts grows past our deadline.
+        connection: Any = grpc.aio.secure_channel(address, credentials, options=options)
+        async with connection:
+            call = connection.stream_stream(METHOD)()
+            link = _Link(call)
+            try:
+                await meet(link)
+            finally:
+                await self._judge_status(call, link, address, peer)
+                call.cancel()
 
-    async def _dial_once(self, session: Session, channel: Any, address: str) -> None:
-        call = channel.stream_stream(METHOD)()
-        stream = _Stream(call)
-        try:
-            await stream.write(session.hello_frame())
-            hello = open_hello(await asyncio.wait_for(stream.read(), self.limits.deadline_s), session.peer)
-            if session.refuse(hello) is None:
-                await session.run_link(stream, hello)
-        except TimeoutError:
-            session.trouble = f"{address} took the call but said nothing"
-        except PeerError as error:
-            session.fail(error)
-        except LinkBroken as error:
-            session.trouble = str(error)
-        finally:
-            await self._judge_status(session, call, address)
-            call.cancel()
-
-    async def _judge_status(self, session: Session, call: Any, address: str) -> None:
-        """Some endings will not get better by dialling again."""
+    async def _judge_status(self, call: Any, link: _Link, address: str, peer: str) -> None:
+        """Some endings will not get better by dialling again; of others a probe tells more than gRPC does."""
         if not call.done():
             return
-        peer = session.peer
         code, details = await call.code(), (await call.details()) or ""
-        if code in (grpc.StatusCode.PERMISSION_DENIED, grpc.StatusCode.UNAUTHENTICATED):
-            session.fail(IdentityError(peer, f"{peer} turned this party away: {details}"))
-        elif code in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT):
-            session.fail(ProtocolError(peer, f"the stream with {peer} was refused: {details}"))
-        elif code is grpc.StatusCode.ABORTED:
-            session.fail(PeerLost(peer, details))
-        elif code is grpc.StatusCode.UNAVAILABLE and not session.connected:
-            # Off the loop: the probe blocks, and only certificates that can never work end the wait early.
-            trouble = await asyncio.to_thread(probe, self.identity, peer, address, timeout_s=2.0)
+        if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+            raise ProtocolError(peer, f"the stream with {peer} was refused: {details}")
+        if code is grpc.StatusCode.UNAVAILABLE and not link.heard:
+            # Off the loop: the probe blocks.
+            trouble = await asyncio.to_thread(probe, self._identity, peer, address, transport="grpc", timeout_s=2.0)
+            if trouble is not None and "certificate is refused" in trouble:
+                raise IdentityError(peer, trouble)
             if trouble is not None:
-                session.trouble = trouble
-                if "certificate is refused" in trouble or "CERTIFICATE" in trouble:
-                    session.fail(IdentityError(peer, trouble))
+                raise LinkBroken(trouble)
 
-    # Serving
+    # Listening
 
-    async def _serve(self, listen: str) -> None:
+    async def listen(self, address: str, welcome: Welcome) -> int:
+        """Take calls at ``host:port`` from now on and give the port; raises OSError or RuntimeError."""
+
+        async def accept(_requests: Any, context: Any) -> None:
+            names = [name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])]
+            try:
+                await welcome(_Link(context), names)
+            except (LinkBroken, asyncio.CancelledError):
+                pass  # a caller that hangs up in the middle dials again
+            except Exception as error:
+                self._loop.fail(error)  # gRPC would keep it to itself
+                raise
+
         self._server = grpc.aio.server(options=self._options(), maximum_concurrent_rpcs=16)
-        handler = grpc.stream_stream_rpc_method_handler(self._accept)
+        handler = grpc.stream_stream_rpc_method_handler(accept)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tallystick.Party", {"Session": handler}),))
-        identity = self.identity
+        identity = self._identity
         credentials = grpc.ssl_server_credentials([(identity.key, identity.certificate)], identity.ca, require_client_auth=True)
-        self.port = self._server.add_secure_port(listen, credentials)
-        if self.port == 0:
+        port: int = self._server.add_secure_port(address, credentials)
+        if port == 0:
             raise OSError("bind failed")
         await self._server.start()
+        return port
 
-    async def _accept(self, _requests: Any, context: Any) -> None:
-        try:
-            await self._welcome(context)
-        except (LinkBroken, asyncio.CancelledError):
-            pass  # a caller that hangs up in the middle dials again
-        except grpc.aio.AbortError:
-            raise  # how context.abort() ends a call
-        except Exception as error:
-            self._loop.fail(error)  # gRPC would keep it to itself
-            raise
-
-    async def _welcome(self, context: Any) -> None:
-        names = [name.decode(errors="replace") for name in context.auth_context().get("x509_subject_alternative_name", [])]
-        held = ", ".join(names)
-        stream = _Stream(context)
-        try:
-            hello = open_hello(await asyncio.wait_for(stream.read(), self.limits.deadline_s), held or "a caller")
-        except TimeoutError:
-            await context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no Hello within the deadline")
-        except PeerError as error:
-            self._turned_away = str(error)
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        if hello.party not in names:
-            self._turned_away = f"a caller who says to be {hello.party!r} holds a certificate for {held or 'nobody'}"
-            denied = f"your certificate is for {held}, not for {hello.party!r}"
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, denied)
-        session = self._sessions.get(hello.party)
-        if session is None or hello.party in self._dialled:
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self.identity.name} does not expect {hello.party!r} (yet)")
-            return
-        reason = session.refuse(hello)
-        if reason is not None:
-            code = grpc.StatusCode.ABORTED if hello.peer_process else grpc.StatusCode.UNAVAILABLE
-            if hello.wire_version != WIRE_VERSION:
-                code = grpc.StatusCode.INVALID_ARGUMENT
-            await context.abort(code, reason)
-        session.drop(session.link, "replaced by a new stream")  # before we say how far it came
-        await stream.write(session.hello_frame())
-        await session.run_link(stream, hello)
-
-    async def _stop_serving(self) -> None:
-        for session in self._sessions.values():
-            session.drop(session.link, "closed")
+    async def stop(self) -> None:
+        """Take no more calls and hang up on all callers."""
         if self._server is not None:
             await self._server.stop(0.2)
 
@@ -268,6 +156,3 @@ def _reason(error: BaseException) -> str:
         said = (error.details() or error.code().name).splitlines()[0]
         return said.rpartition("last error: ")[2].removeprefix("UNAVAILABLE: ")[:300]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
-__all__ = ["Limits", "Network", "PeerError", "Session"]

@@ -1,18 +1,20 @@
 """Loop: an event loop that runs in the thread which waits for it.
 
-The thread that sends and receives drives the loop itself, which saves two thread switches a message; while that thread computes,
-a housekeeping thread drives it, so that heartbeats go out and arrive.
+The thread that sends and receives drives the loop itself, which saves two thread switches a message. While that thread computes,
+a housekeeping thread sees to it that heartbeats go out and arrive, and that a frame which is half sent or half read goes on.
 """
 
 import asyncio
+import contextlib
 import signal
 import threading
 import time
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from types import TracebackType
 from typing import Any, Self
 
 IDLE_S = 0.02
+LOOK_S = 0.001
 
 
 class Loop:
@@ -25,6 +27,9 @@ class Loop:
         self._drivers: set[int] = set()  # threads that drive or are about to
         self._last_driven = time.monotonic()
         self._spinning = False
+        self._handed_over = threading.Event()
+        self._keeping = False
+        self._urgent = 0
         self._parked: list[asyncio.Future[None]] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._fault: BaseException | None = None
@@ -60,6 +65,8 @@ class Loop:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the loop to whoever wants it."""
         self._last_driven = time.monotonic()
+        if self._urgent:
+            self._handed_over.set()
         self._lock.release()
         self._drivers.discard(threading.get_ident())
 
@@ -97,11 +104,18 @@ class Loop:
         if self._spinning:
             self._loop.stop()
 
-    def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
+    def start(self, coroutine: Coroutine[Any, Any, None], *, urgent: bool = False) -> None:
         """Run a coroutine beside the others; an error that it does not handle ends the job."""
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._ended)
+        if urgent:
+            self._urgent += 1
+            task.add_done_callback(self._less_urgent)
+
+    def later(self, do: Callable[..., None], *arguments: object) -> None:
+        """Have something done in the loop, by whoever drives next: for a thread that does not."""
+        self._loop.call_soon_threadsafe(do, *arguments)
 
     async def delivery(self) -> None:
         """Let a waiting thread have what came before the next read is prepared: that takes time, which the peer would wait."""
@@ -141,16 +155,44 @@ class Loop:
         self._interrupted = True
         self._loop.call_soon_threadsafe(self._loop.stop)
 
+    @contextlib.contextmanager
+    def urgent(self) -> Iterator[None]:
+        """Something is half done: while the driver computes, the housekeeper goes on with it."""
+        self._urgent += 1
+        try:
+            yield
+        finally:
+            self._less_urgent()
+
+    def _less_urgent(self, _task: object = None) -> None:
+        self._urgent -= 1
+        self._end_look()
+
     def _keep_house(self) -> None:
         while not self._closed:
-            time.sleep(IDLE_S)
-            if time.monotonic() - self._last_driven > IDLE_S and self._lock.acquire(blocking=False):
+            handed_over = self._handed_over.wait(IDLE_S)
+            self._handed_over.clear()
+            if (handed_over or time.monotonic() - self._last_driven > IDLE_S) and self._lock.acquire(blocking=False):
                 try:
                     if not (self._wanted or self._closed):
-                        self._unpark()
-                        self._loop.run_forever()
+                        self._look()
                 finally:
                     self._lock.release()
+
+    def _look(self) -> None:
+        """Drive for a moment, or for as long as something is urgent: a driver that comes back should seldom have to wait."""
+        self._unpark()
+        self._keeping = True
+        timer = self._loop.call_later(LOOK_S, self._end_look)
+        try:
+            self._loop.run_forever()
+        finally:
+            self._keeping = False
+            timer.cancel()
+
+    def _end_look(self) -> None:
+        if self._keeping and not self._urgent:
+            self._loop.stop()
 
     # Ending
 

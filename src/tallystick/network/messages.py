@@ -1,10 +1,11 @@
 """Messages: frozen structs with a schema, a name on the wire and a size limit.
 
-A message is encoded as its type's name and its fields in MessagePack (msgspec). Decoding can run no code:
-it yields the fields that the type declares or an error. Sizes are checked before anything is decoded, and an
+A message is encoded as its type's name and its fields in MessagePack (msgspec); the bytes of arrays follow as they are. Decoding
+can run no code: it yields the fields that the type declares or an error. Sizes are checked before anything is decoded, and an
 array's bytes are a view of the received buffer, so decoding never allocates more than was received.
 """
 
+import struct
 from math import prod
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -17,6 +18,8 @@ WIRE_VERSION = 1
 MEBIBYTE = 1 << 20
 MAX_MESSAGE_BYTES = 256 * MEBIBYTE
 MAX_DIMENSIONS = 4
+# Arrays start at multiples of this, from the payload's start: where a buffer does too, a tensor can use it as it is.
+ALIGNMENT = 64
 
 DType = Literal["float32", "float64", "int64", "int32", "uint8", "bool"]
 
@@ -29,43 +32,85 @@ class MalformedMessage(ValueError):
     """The received bytes are not a message of the expected type; a channel turns this into a ProtocolError."""
 
 
+Buffer = bytes | bytearray | memoryview
+
+
+class Bulk:
+    """An array's bytes: on the wire a place behind the fields, here views of the pieces that make it up."""
+
+    __slots__ = ("pieces",)
+
+    def __init__(self, *pieces: memoryview) -> None:
+        self.pieces = pieces
+
+
 class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
     """A dense array on the wire: element type, shape and little-endian C-ordered bytes."""
 
     dtype: DType
     shape: tuple[int, ...]
-    data: memoryview
+    data: Bulk
 
     @classmethod
     def of(cls, values: Tensor | np.ndarray[Any, Any]) -> "Array":
-        """Wrap a CPU or CUDA tensor, or a numpy array; copies only if it is not contiguous."""
-        array = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
-        array = np.ascontiguousarray(array).reshape(array.shape)
-        return cls(array.dtype.name, array.shape, memoryview(array.reshape(-1).view(np.uint8)))  # type: ignore[arg-type]
+        """Copy a CPU or CUDA tensor, or a numpy array."""
+        return cls.lend(np.array(_numpy(values), order="C"))
+
+    @classmethod
+    def lend(cls, *pieces: Tensor | np.ndarray[Any, Any]) -> "Array":
+        """Wrap tensors or arrays, one under the other, with no copy of those that are contiguous.
+
+        Nobody may change them until the peer has them.
+        """
+        arrays = [np.asarray(_numpy(piece), order="C") for piece in pieces]
+        (dtype,) = {array.dtype.name for array in arrays}
+        shape = arrays[0].shape
+        if len(arrays) > 1:
+            (inner,) = {array.shape[1:] for array in arrays}
+            shape = (sum(map(len, arrays)), *inner)
+        return cls(dtype, shape, Bulk(*(memoryview(array.reshape(-1).view(np.uint8)) for array in arrays)))  # type: ignore[arg-type]
 
     def numpy(self, *shape: int | None) -> np.ndarray[Any, Any]:
         """Give the array read-only, checked against ``shape`` (None matches any length).
 
         Raises MalformedMessage if the bytes do not fill the shape, or the shape is not the expected one.
         """
+        array = self._checked(shape)
+        array.flags.writeable = False
+        return array
+
+    def tensor(self, *shape: int | None, dtype: torch.dtype | None = None) -> Tensor:
+        """Give the array as a CPU tensor; checks ``shape`` as numpy() does and ``dtype`` exactly.
+
+        It owns its memory, or is the only one to use that of the received buffer.
+        """
+        array = self._checked(shape)
+        if not array.flags.writeable or array.ctypes.data % ALIGNMENT:
+            array = array.copy()
+        tensor = torch.from_numpy(array)
+        if dtype is not None and tensor.dtype != dtype:
+            raise MalformedMessage(f"array has type {tensor.dtype}, expected {dtype}")
+        return tensor
+
+    def _checked(self, shape: tuple[int | None, ...]) -> np.ndarray[Any, Any]:
         dtype = _NUMPY_DTYPES[self.dtype]
+        pieces = self.data.pieces
+        data: Buffer = pieces[0] if len(pieces) == 1 else bytearray().join(pieces)
         if len(self.shape) > MAX_DIMENSIONS or any(length < 0 for length in self.shape):
             raise MalformedMessage(f"array shape {self.shape} is not allowed: at most {MAX_DIMENSIONS} dimensions, none negative")
-        if prod(self.shape) * dtype.itemsize != len(self.data):
-            raise MalformedMessage(f"array of shape {self.shape} and type {self.dtype} does not fit its {len(self.data)} bytes")
+        if prod(self.shape) * dtype.itemsize != len(data):
+            raise MalformedMessage(f"array of shape {self.shape} and type {self.dtype} does not fit its {len(data)} bytes")
         if shape and (
             len(shape) != len(self.shape)
             or any(want is not None and want != got for want, got in zip(shape, self.shape, strict=True))
         ):
             raise MalformedMessage(f"array has shape {self.shape}, expected {tuple('any' if n is None else n for n in shape)}")
-        return np.frombuffer(self.data, dtype=dtype).reshape(self.shape)
+        return np.frombuffer(data, dtype=dtype).reshape(self.shape)
 
-    def tensor(self, *shape: int | None, dtype: torch.dtype | None = None) -> Tensor:
-        """Give the array as a CPU tensor that owns its memory; checks ``shape`` as numpy() does and ``dtype`` exactly."""
-        tensor = torch.from_numpy(self.numpy(*shape).copy())
-        if dtype is not None and tensor.dtype != dtype:
-            raise MalformedMessage(f"array has type {tensor.dtype}, expected {dtype}")
-        return tensor
+
+def _numpy(values: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    array: np.ndarray[Any, Any] = values.detach().cpu().numpy() if isinstance(values, Tensor) else values
+    return array
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -82,33 +127,53 @@ class Stopped(Message, frozen=True):
 
 M = TypeVar("M", bound=Message)
 
-_encoder = msgspec.msgpack.Encoder()
-_decoders: dict[type[Message], "msgspec.msgpack.Decoder[Any]"] = {}
+BODY_LENGTH = struct.Struct("<I")
 
 
-def encode(message: Message) -> bytes:
+class _Packing:
+    """The arrays of a message that is being encoded: their bytes, each with the padding before it."""
+
+    def __init__(self) -> None:
+        self.parts: list[Buffer] = []
+        self.size = 0
+
+    def place(self, bulk: Any) -> tuple[int, int]:
+        """Take an array's bytes in and say where they lie: their start, from that of the first, and their number."""
+        if not isinstance(bulk, Bulk):
+            raise TypeError(f"a message cannot hold a {type(bulk).__name__}")
+        start = self.size + -self.size % ALIGNMENT
+        length = sum(map(len, bulk.pieces))
+        self.parts += (bytes(start - self.size), *bulk.pieces)
+        self.size = start + length
+        return start, length
+
+
+def encode(message: Message) -> bytearray:
     """Encode a message; raises ValueError if it is over its type's limit."""
-    return b"".join(encode_parts(message))
+    return bytearray().join(encode_parts(message))
 
 
-def encode_parts(message: Message) -> tuple[bytes, bytes]:
-    """Encode a message as two pieces, for a sender that joins them with more: a large message is then copied once less."""
+def encode_parts(message: Message) -> tuple[Buffer, ...]:
+    """Encode a message as pieces, for a sender that adds more or writes them one by one: no array is copied."""
     name = type(message).__name__.encode()
-    body = _encoder.encode(message)
-    if len(body) > type(message).limit:
+    packing = _Packing()
+    body = msgspec.msgpack.encode(message, enc_hook=packing.place)
+    size = len(body) + packing.size
+    if size > type(message).limit:
         raise ValueError(
-            f"{type(message).__name__} of {len(body)} bytes is over its limit of {type(message).limit}; send it in chunks"
+            f"{type(message).__name__} of {size} bytes is over its limit of {type(message).limit}; send it in chunks"
         )
-    return bytes((WIRE_VERSION, len(name))) + name, body
+    head = b"".join((bytes((WIRE_VERSION, len(name))), name, BODY_LENGTH.pack(len(body)), body))
+    return (head, bytes(-len(head) % ALIGNMENT), *packing.parts) if packing.parts else (head,)
 
 
-def is_a(payload: bytes | memoryview, kind: type[Message]) -> bool:
+def is_a(payload: Buffer, kind: type[Message]) -> bool:
     """Whether a payload says that it is a ``kind``; it need not be a valid one."""
     name = kind.__name__.encode()
     return payload[1 : 2 + len(name)] == bytes((len(name),)) + name
 
 
-def decode(payload: bytes | memoryview, kind: type[M]) -> M | Stopped:
+def decode(payload: Buffer, kind: type[M]) -> M | Stopped:
     """Decode a payload that should hold a ``kind``; a Stopped is let through in place of any kind.
 
     Raises MalformedMessage for another version, another type, a body over the type's limit or one that does
@@ -121,22 +186,33 @@ def decode(payload: bytes | memoryview, kind: type[M]) -> M | Stopped:
         raise MalformedMessage(
             f"message version {view[0]} is not spoken here (version {WIRE_VERSION}); install the same tallystick on both sides"
         )
-    name, body = bytes(view[2 : 2 + view[1]]), view[2 + view[1] :]
+    name, rest = bytes(view[2 : 2 + view[1]]), view[2 + view[1] :]
     if name == b"Stopped":
-        return _decode_body(body, Stopped)
+        return _decode_fields(view, rest, Stopped)
     if name != kind.__name__.encode():
         raise MalformedMessage(f"got a message of type {name[:64]!r} where {kind.__name__} is due")
-    return _decode_body(body, kind)
+    return _decode_fields(view, rest, kind)
 
 
-def _decode_body(body: memoryview, kind: type[M]) -> M:
-    if len(body) > kind.limit:
-        raise MalformedMessage(f"{kind.__name__} of {len(body)} bytes is over its limit of {kind.limit}")
-    decoder = _decoders.get(kind)
-    if decoder is None:
-        decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
+def _decode_fields(payload: memoryview, rest: memoryview, kind: type[M]) -> M:
+    if len(rest) > kind.limit + BODY_LENGTH.size + ALIGNMENT:
+        raise MalformedMessage(f"{kind.__name__} of {len(rest)} bytes is over its limit of {kind.limit}")
+    if len(rest) < BODY_LENGTH.size:
+        raise MalformedMessage(f"a {kind.__name__} is cut short")
+    (length,) = BODY_LENGTH.unpack_from(rest)
+    body = rest[BODY_LENGTH.size :]
+    if length > len(body):
+        raise MalformedMessage(f"a {kind.__name__} is cut short: {len(body)} of {length} bytes of its fields")
+    head = len(payload) - len(body) + length
+    bulk = payload[head + -head % ALIGNMENT :]
+
+    def find(wanted: type, place: Any) -> Bulk:
+        start, count = place
+        if wanted is not Bulk or not (type(start) is type(count) is int and 0 <= start <= start + count <= len(bulk)):
+            raise ValueError(f"an array lies at {place!r} of {len(bulk)} bytes")
+        return Bulk(bulk[start : start + count])
+
     try:
-        decoded: M = decoder.decode(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError) as error:
+        return msgspec.msgpack.decode(body[:length], type=kind, dec_hook=find)
+    except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise MalformedMessage(f"a {kind.__name__} does not match its schema: {error}") from None
-    return decoded

@@ -1,4 +1,4 @@
-"""Session: one peer, reliably, over links that may break. A Channel; the links below it are gRPC streams (grpc.py).
+"""Session: one peer, reliably, over links that may break. A Channel; a transport (transport.py) makes the links below it.
 
 A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
 
@@ -12,26 +12,28 @@ A link carries frames: a small header and, in most, an encoded message. The rule
 - A frame over ``max_message_bytes`` is refused before it is read into memory.
 """
 
+import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Protocol, TypeVar
+from typing import Literal, Protocol, TypeVar
 
-from tallystick.errors import ConfigError, PeerError, PeerLost, ProtocolError
+from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, ProtocolError
 from tallystick.network.channel import Traffic, open_payload
 from tallystick.network.loop import Loop
-from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Message, Stopped, encode, encode_parts, is_a
+from tallystick.network.messages import ALIGNMENT, MEBIBYTE, WIRE_VERSION, Buffer, Message, Stopped, encode_parts, is_a
 
 M = TypeVar("M", bound=Message)
 
 WINDOW_BYTES = 64 * MEBIBYTE
 ACK_BYTES = 8 * MEBIBYTE
 
-# kind, sequence number, received so far, bytes consumed so far
-HEADER = Struct("<BQQQ")
-HELLO, DATA, HEARTBEAT, BYE = 1, 2, 3, 4
+# kind, sequence number, received so far, bytes consumed so far; as long as keeps an array's bytes aligned
+HEADER = Struct("<BQQQ39x")
+assert HEADER.size == ALIGNMENT
+HELLO, DATA, HEARTBEAT, BYE, REFUSAL = 1, 2, 3, 4, 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,19 +56,34 @@ class Hello(Message, frozen=True):
     received: int
 
 
+class Refusal(Message, frozen=True):
+    """The answer to a Hello that will not do: what is the matter, and why in words."""
+
+    matter: Literal["identity", "protocol", "restarted", "early"]
+    reason: str
+
+
 class LinkBroken(Exception):
     """A link ended or failed; its text says why."""
 
 
-class Link(Protocol):
-    """What carries frames at the moment; both methods raise LinkBroken."""
+class FrameTooLarge(LinkBroken):
+    """The peer announced a frame over the limit, which was not read."""
 
-    async def read(self) -> bytes:
-        """Wait for the next frame."""
+
+class Link(Protocol):
+    """What carries frames at the moment; read and write raise LinkBroken."""
+
+    async def read(self) -> Buffer:
+        """Wait for the next frame; raises FrameTooLarge before it takes in one over the limit."""
         ...
 
-    async def write(self, frame: bytes) -> None:
-        """Send a frame; one at a time."""
+    async def write(self, parts: tuple[Buffer, ...]) -> None:
+        """Send a frame that consists of these parts; one at a time."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
         ...
 
 
@@ -74,7 +91,7 @@ class Link(Protocol):
 class _Frame:
     kind: int
     sequence: int
-    parts: tuple[bytes, ...] = ()
+    parts: tuple[Buffer, ...] = ()
 
 
 class Session:
@@ -145,19 +162,19 @@ class Session:
             self._traffic.messages_sent += 1
             self._sent_bytes += size
             self._queue(DATA, parts)
-            self._loop.turn()
+            self._loop.turn()  # starts to write; what is left of a large message is written while this thread goes on
 
     def receive(self, kind: type[M]) -> M:
         """Wait for the next message."""
-        with self._loop:
-            while not self._inbox:
-                self._expect(f"to send a {kind.__name__}")
-                self._loop.spin()
-            payload = self._inbox.popleft()
-            self._consumed += len(payload)
-            if self._consumed - self._consumed_told > ACK_BYTES:
-                self._queue(HEARTBEAT)
-                self._loop.turn()
+        if not self._inbox:
+            with self._loop:
+                while not self._inbox:
+                    self._expect(f"to send a {kind.__name__}")
+                    self._loop.spin()
+        payload = self._inbox.popleft()
+        self._consumed += len(payload)
+        if self._consumed - self._consumed_told > ACK_BYTES:
+            self._loop.later(self._queue, HEARTBEAT)
         self._traffic.bytes_received += len(payload)
         self._traffic.messages_received += 1
         return open_payload(payload, kind, peer=self._peer)
@@ -183,13 +200,13 @@ class Session:
 
     # Writing: one frame at a time, a task only while there is something to write
 
-    def _queue(self, kind: int, parts: tuple[bytes, ...] = ()) -> None:
+    def _queue(self, kind: int, parts: tuple[Buffer, ...] = ()) -> None:
         if kind in (DATA, BYE):
             self._sequence += 1
         self._unsent.append(_Frame(kind=kind, sequence=self._sequence, parts=parts))
         if self._link is not None and self._writing is not self._link:
             self._writing = self._link
-            self._loop.start(self._write_all(self._link))
+            self._loop.start(self._write_all(self._link), urgent=True)
 
     async def _write_all(self, link: Link) -> None:
         try:
@@ -200,7 +217,7 @@ class Session:
                 self._consumed_told = self._consumed
                 self._last_sent = time.monotonic()
                 header = HEADER.pack(frame.kind, frame.sequence, self._received, self._consumed)
-                await link.write(b"".join((header, *frame.parts)))
+                await link.write((header, *frame.parts))
         except LinkBroken as error:
             self.drop(link, str(error))
         finally:
@@ -230,10 +247,12 @@ class Session:
                     return  # replaced: the new link says it again
                 self._take(frame)
                 await self._loop.delivery()
+        except FrameTooLarge as error:
+            await self._end_with(ProtocolError(self._peer, f"{self._peer} sent {error} (network.max_message_mib)"))
         except LinkBroken as error:
             self.drop(link, str(error))
 
-    def _take(self, frame: bytes) -> None:
+    def _take(self, frame: Buffer) -> None:
         if len(frame) < HEADER.size:
             self.fail(ProtocolError(self._peer, f"{self._peer} sent a frame of {len(frame)} bytes, too short for a header"))
             return
@@ -260,6 +279,12 @@ class Session:
         elif kind != HEARTBEAT:
             self.fail(ProtocolError(self._peer, f"{self._peer} sent a frame of unknown kind {kind}"))
         self._loop.wake()
+
+    async def _end_with(self, error: ProtocolError) -> None:
+        """Fail, tell the peer what it did, and keep the link, of which no more is read, until the job ends."""
+        self._queue(DATA, encode_parts(Stopped(reason=str(error))))
+        self.fail(error)
+        await asyncio.get_running_loop().create_future()
 
     def _take_stop(self, payload: memoryview) -> None:
         """The peer ends the job: whoever sends to it, or computes for it, shall know; receive() first gives what came before."""
@@ -296,23 +321,24 @@ class Session:
             received=self._received,
         )
 
-    def hello_frame(self) -> bytes:
+    def hello_frame(self) -> tuple[Buffer, ...]:
         """The same, as a frame."""
-        return HEADER.pack(HELLO, 0, self._received, self._consumed) + encode(self.hello())
+        return first_frame(HELLO, self.hello())
 
-    def refuse(self, hello: Hello) -> str | None:
+    def refuse(self, hello: Hello) -> Refusal | None:
         """Judge the peer's Hello: None if the session may go on, else the reason why not."""
         if hello.wire_version != WIRE_VERSION:
             reason = (
                 f"{self._peer} speaks version {hello.wire_version}, not {WIRE_VERSION}; install the same version on both sides"
             )
             self.fail(ProtocolError(self._peer, reason))
-            return reason
+            return Refusal(matter="protocol", reason=reason)
         if self._peer_process and hello.process != self._peer_process:
             self.fail(PeerLost(self._peer, f"{self._peer} was restarted in the middle of the run"))
-            return f"{self._own} is still in a run with an earlier process of {self._peer}"
+            early = f"{self._own} is still in a run with an earlier process of {self._peer}"
+            return Refusal(matter="restarted" if hello.peer_process else "early", reason=early)
         if hello.peer_process and hello.peer_process != self._process:
-            return f"{self._own} was restarted in the middle of the run"
+            return Refusal(matter="restarted", reason=f"{self._own} was restarted in the middle of the run")
         return None
 
     @property
@@ -363,8 +389,27 @@ class Session:
             self._loop.spin(until=until)
 
 
-def open_hello(frame: bytes, peer: str) -> Hello:
-    """Read the first frame of a link; raises ProtocolError."""
-    if len(frame) < HEADER.size or frame[0] != HELLO:
+def open_hello(frame: Buffer, peer: str) -> Hello:
+    """Read the first frame of a link.
+
+    Raises ProtocolError for anything else, LinkBroken for a Refusal that may be another one next time, and the PeerError that
+    any other Refusal means.
+    """
+    if len(frame) < HEADER.size or frame[0] not in (HELLO, REFUSAL):
         raise ProtocolError(peer, f"{peer} does not speak tallystick: its first frame is no Hello")
-    return open_payload(frame[HEADER.size :], Hello, peer=peer)
+    payload = memoryview(frame)[HEADER.size :]
+    if frame[0] == HELLO:
+        return open_payload(payload, Hello, peer=peer)
+    refusal = open_payload(payload, Refusal, peer=peer)
+    if refusal.matter == "identity":
+        raise IdentityError(peer, f"{peer} turned this party away: {refusal.reason}")
+    if refusal.matter == "protocol":
+        raise ProtocolError(peer, f"{peer} turned this party away: {refusal.reason}")
+    if refusal.matter == "restarted":
+        raise PeerLost(peer, refusal.reason)
+    raise LinkBroken(refusal.reason)
+
+
+def first_frame(kind: int, message: Message) -> tuple[Buffer, ...]:
+    """The first frame that a side sends on a link: a HELLO or a REFUSAL."""
+    return (HEADER.pack(kind, 0, 0, 0), *encode_parts(message))

@@ -1,7 +1,7 @@
 """Training as the feature party does it. Shapes: B batch, D cut width."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
@@ -11,6 +11,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from tallystick.config.contract import Training
 from tallystick.cut.forward import Source, send_embeddings
 from tallystick.cut.messages import receive_gradient, send_embedding
+from tallystick.data.features import Features
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
 from tallystick.training.messages import EpochVerdict
@@ -58,8 +59,9 @@ def train_feature_party(
     last_commit = progressed.step
     while progressed.epoch < training.epochs and not progressed.stopped:
         done = progressed.step - progressed.epoch * schedule.steps_per_epoch
-        for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
-            loop.forward(group, source)
+        messages = _Messages(schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done), source)
+        for group, features in messages:
+            loop.forward(group, features, meanwhile=messages.load)
             if last_commit and group[0].step <= last_commit + 1 + loop.staleness <= group[-1].step:
                 committed(last_commit)
             if commits(group, training, schedule):
@@ -82,6 +84,29 @@ def train_feature_party(
     return progressed
 
 
+class _Messages:
+    """An epoch's messages, each with the features of its batches; the next one's can be loaded ahead of its turn."""
+
+    def __init__(self, groups: Iterator[tuple[Batch, ...]], source: Source) -> None:
+        self._groups = groups
+        self._source = source
+        self._next: tuple[tuple[Batch, ...], list[Features]] | None = None
+
+    def __iter__(self) -> Iterator[tuple[tuple[Batch, ...], list[Features]]]:
+        while True:
+            self.load()
+            if self._next is None:
+                return
+            present, self._next = self._next, None
+            yield present
+
+    def load(self) -> None:
+        """Have the next message ready, if there is one."""
+        group = next(self._groups, None) if self._next is None else None
+        if group is not None:
+            self._next = group, [self._source(batch.index_B) for batch in group]
+
+
 class _Loop:
     """Messages in flight: their batches are embedded and sent, the gradients not yet back."""
 
@@ -94,16 +119,19 @@ class _Loop:
         self._batches_in_flight = 0
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
-    def forward(self, group: Sequence[Batch], source: Source) -> None:
-        """Embed and send a message's batches, then apply gradients until no more than the staleness are in flight."""
+    def forward(self, group: Sequence[Batch], features: Sequence[Features], *, meanwhile: Callable[[], None]) -> None:
+        """Embed and send a message's batches, then apply gradients until no more than the staleness are in flight.
+
+        ``meanwhile`` is called once the message is on its way.
+        """
         cuts_BD = []
-        for batch in group:
-            features = source(batch.index_B)
+        for part in features:
             with self._stash():
-                cuts_BD.append(self.bottom(features))
-        send_embedding(self.channel, group[0].step, cuts_BD[0] if len(cuts_BD) == 1 else torch.cat(cuts_BD))
+                cuts_BD.append(self.bottom(part))
+        send_embedding(self.channel, group[0].step, *cuts_BD)
         self._in_flight.append((group[0].step, cuts_BD))
         self._batches_in_flight += len(cuts_BD)
+        meanwhile()
         while self._batches_in_flight > self.staleness:
             self._backward()
 
@@ -116,13 +144,16 @@ class _Loop:
         step, cuts_BD = self._in_flight.popleft()
         self._batches_in_flight -= len(cuts_BD)
         rows = [len(cut_BD) for cut_BD in cuts_BD]
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()  # takes a while for large tables, in which the gradient is on its way
         grads_BD = receive_gradient(self.channel, step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
         if self.optimizer is None:
             return
         for cut_BD, grad_BD in zip(cuts_BD, torch.split(grads_BD, rows), strict=True):
-            self.optimizer.zero_grad()
             torch.autograd.backward(cut_BD, grad_BD)
             self.optimizer.step()
+            if cut_BD is not cuts_BD[-1]:
+                self.optimizer.zero_grad()
 
     def _stash(self) -> AbstractContextManager[object]:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""

@@ -117,7 +117,7 @@ def _take_message(
             answer.append(grad_BD)
         if batch is group[-1]:
             for channel, answer in zip(channels, answers, strict=True):
-                send_gradient(channel, group[0].step, answer[0] if len(answer) == 1 else torch.cat(answer))
+                send_gradient(channel, group[0].step, *answer)
         if optimizer is not None:
             optimizer.step()
         loss_sum += loss.detach() * rows[number]

@@ -1,4 +1,4 @@
-"""The same protocols over gRPC with mutual TLS: one network per role, each in a thread of its own."""
+"""The same protocols over mutual TLS: one network per role, each in a thread of its own."""
 
 import pytest
 
@@ -6,7 +6,8 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.grpc import Limits, Network
+from tallystick.network.network import Network
+from tallystick.network.session import Limits
 
 from .roles import in_threads
 

@@ -1,0 +1,188 @@
+"""Network: this party's sessions with all its peers, over one transport, with pinned names.
+
+The label party (and a helper) listens, the others dial. What holds a session together while links come and go is in session.py.
+One thread may use the sessions of a Network.
+"""
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+
+from tallystick.errors import ConfigError, PeerError, PeerLost
+from tallystick.network.certificates import Identity, TransportName
+from tallystick.network.loop import Loop
+from tallystick.network.session import (
+    REFUSAL,
+    Hello,
+    Limits,
+    Link,
+    LinkBroken,
+    Refusal,
+    Session,
+    first_frame,
+    open_hello,
+)
+from tallystick.network.transport import Transport
+
+REDIAL_S = 0.5
+
+
+class Network:
+    """This party's end of all its sessions: one event loop, one listener if it has an address to listen on."""
+
+    def __init__(
+        self, identity: Identity, *, limits: Limits, listen: str | None = None, transport: TransportName = "tls"
+    ) -> None:
+        self.identity = identity
+        self.limits = limits
+        self.port: int | None = None
+        self._process = secrets.token_bytes(16)
+        self._loop = Loop()
+        self._sessions: dict[str, Session] = {}
+        self._dialled: set[str] = set()
+        self._turned_away: str | None = None
+        self._transport = _transport(transport, identity, limits, self._loop)
+        if listen is not None:
+            try:
+                self._loop.run(self._listen(listen))
+            except (RuntimeError, OSError) as error:
+                self._loop.end(self._transport.stop())
+                raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
+        self._loop.begin()
+
+    def connect(self, peers: dict[str, str | None], *, waiting: Callable[[list[str]], None] | None = None) -> dict[str, Session]:
+        """Establish a session with every peer: dial those with an address, wait for the call of the others.
+
+        ``waiting`` is called about once a second with the names of those that are not there yet. Raises PeerLost
+        after ``wait_s``, IdentityError for a certificate that will never do.
+        """
+        with self._loop:
+            for peer, address in peers.items():
+                session = self._sessions[peer] = Session(
+                    self._loop,
+                    own=self.identity.name,
+                    process=self._process,
+                    peer=peer,
+                    limits=self.limits,
+                    raise_elsewhere=self._raise_failures,
+                )
+                if address is not None:
+                    self._dialled.add(peer)
+                    self._loop.start(self._dial(session, address))
+            self._loop.start(self._tick())
+            told = time.monotonic()
+            while missing := [peer for peer in peers if not self._sessions[peer].connected]:
+                self._loop.raise_pending()
+                self._raise_turned_away(missing)
+                self._raise_failures()
+                if waiting is not None and time.monotonic() - told > 1.0:
+                    told = time.monotonic()
+                    waiting(missing)
+                self._loop.spin(until=time.monotonic() + 1.0)
+        return dict(self._sessions)
+
+    def close(self, reason: str | None = None) -> None:
+        """End every session: in peace, so that both sides have every message, or with the ``reason`` why not."""
+        if self._loop.closed:
+            return
+        self._loop.ignore_interrupts()
+        with self._loop:
+            until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
+            for session in self._sessions.values():
+                session.take_leave(reason)
+            for session in self._sessions.values():
+                session.see_off(until, reason=reason)
+            for session in self._sessions.values():
+                session.drop(session.link, "closed")
+        self._loop.end(self._transport.stop())
+
+    def _raise_failures(self) -> None:
+        """Raise the failure of any session: a job needs all of its parties."""
+        for session in self._sessions.values():
+            session.check()
+
+    def _raise_turned_away(self, missing: list[str]) -> None:
+        """A peer that never came, while someone was turned away: the two may be the same."""
+        for peer in missing:
+            failure = self._sessions[peer].failure
+            if self._turned_away is not None and isinstance(failure, PeerLost):
+                raise PeerLost(peer, f"{failure}; {self._turned_away}")
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(min(self.limits.heartbeat_s, self.limits.deadline_s) / 4)
+            for session in self._sessions.values():
+                session.tick(time.monotonic())
+
+    # Dialling
+
+    async def _dial(self, session: Session, address: str) -> None:
+        """Keep a link to the peer's address until the session fails or closes."""
+
+        async def meet(link: Link) -> None:
+            await link.write(session.hello_frame())
+            try:
+                hello = open_hello(await asyncio.wait_for(link.read(), self.limits.deadline_s), session.peer)
+            except TimeoutError:
+                raise LinkBroken(f"{address} took the call but said nothing") from None
+            if session.refuse(hello) is None:
+                await session.run_link(link, hello)
+
+        while session.failure is None and not session.over:
+            try:
+                await self._transport.dial(address, session.peer, meet)
+            except LinkBroken as error:
+                session.trouble = str(error)
+            except PeerError as error:
+                session.fail(error)
+            await asyncio.sleep(REDIAL_S)
+
+    # Listening
+
+    async def _listen(self, address: str) -> None:
+        self.port = await self._transport.listen(address, self._welcome)
+
+    async def _welcome(self, link: Link, names: list[str]) -> None:
+        """Let a caller whose certificate is for these names into its session, or say why not."""
+        try:
+            frame = await asyncio.wait_for(link.read(), self.limits.deadline_s)
+            hello = open_hello(frame, ", ".join(names) or "a caller")
+        except TimeoutError:
+            return
+        except PeerError as error:
+            self._turned_away = str(error)
+            await link.write(first_frame(REFUSAL, Refusal(matter="protocol", reason=str(error))))
+            return
+        refusal = self._refuse(hello, names)
+        if refusal is not None:
+            await link.write(first_frame(REFUSAL, refusal))
+            return
+        session = self._sessions[hello.party]
+        former = session.link
+        session.drop(former, "replaced by a new link")  # before we say how far it came
+        if former is not None:
+            former.close()
+        await link.write(session.hello_frame())
+        await session.run_link(link, hello)
+
+    def _refuse(self, hello: Hello, names: list[str]) -> Refusal | None:
+        if hello.party not in names:
+            held = ", ".join(names) or "nobody"
+            self._turned_away = f"a caller who says to be {hello.party!r} holds a certificate for {held}"
+            return Refusal(matter="identity", reason=f"your certificate is for {held}, not for {hello.party!r}")
+        session = self._sessions.get(hello.party)
+        if session is None or hello.party in self._dialled:
+            return Refusal(matter="early", reason=f"{self.identity.name} does not expect {hello.party!r} (yet)")
+        return session.refuse(hello)
+
+
+def _transport(name: TransportName, identity: Identity, limits: Limits, loop: Loop) -> Transport:
+    # Here, so that a party which speaks one need not load the other.
+    if name == "grpc":
+        from tallystick.network.grpc import GrpcTransport
+
+        return GrpcTransport(identity, limits, loop)
+    from tallystick.network.tls import TlsTransport
+
+    return TlsTransport(identity, limits, loop)

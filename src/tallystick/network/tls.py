@@ -1,0 +1,305 @@
+"""Links over plain TLS 1.3: a frame is its length and its bytes.
+
+Python's ssl module on sockets that never block, driven by the network's loop. A tensor's bytes go from its memory to the cipher,
+and from the cipher to where the received tensor will be: nothing is copied between.
+"""
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections import deque
+from collections.abc import Callable, Iterator
+from struct import Struct
+from typing import Any
+
+import torch
+
+from tallystick.errors import IdentityError
+from tallystick.network.certificates import ALPN, Identity, another_transport, tls_context
+from tallystick.network.loop import Loop
+from tallystick.network.messages import Buffer
+from tallystick.network.session import FrameTooLarge, Limits, LinkBroken
+from tallystick.network.transport import Meet, Welcome
+
+LENGTH = Struct("<I")
+# A frame up to a TLS record's size is sent in one.
+RECORD_BYTES = 16_384
+# Other tasks, and a thread that waits for the loop, have their turn at least this often.
+TURN_BYTES = 1 << 20
+# RFC 8446, section 5.5: an AES-GCM key is good for 2^24.5 full records. A link is given up, and dialled again, before that.
+RENEW_BYTES = RECORD_BYTES << 24
+# The first frame of a link is a Hello, which is small.
+HELLO_BYTES = 1 << 16
+# Callers in the middle of a TLS handshake; the next one takes the place of whoever is at it for longest.
+STRANGERS = 64
+
+
+class _Link:
+    """A connection, before, during and after its TLS handshake."""
+
+    def __init__(
+        self, raw: socket.socket, context: ssl.SSLContext, driver: Loop, *, server_name: str | None, max_bytes: int
+    ) -> None:
+        raw.setblocking(False)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = context.wrap_socket(
+            raw, server_side=server_name is None, server_hostname=server_name, do_handshake_on_connect=False
+        )
+        self._file = self._socket.fileno()
+        self._driver = driver
+        self._loop = asyncio.get_running_loop()
+        self._max_bytes = max_bytes
+        self._waiting: dict[Callable[..., Any], asyncio.Future[None]] = {}
+        self._bytes = self._turn = 0
+        self.heard = False
+
+    async def handshake(self) -> None:
+        """Have both sides check the other's certificate; raises ssl.SSLCertVerificationError for the peer's."""
+        while True:
+            try:
+                return self._socket.do_handshake()
+            except ssl.SSLCertVerificationError:
+                raise
+            except OSError as error:
+                await self._wait_or_raise(error)
+
+    @property
+    def names(self) -> list[str]:
+        """What the peer's certificate is issued to."""
+        held: Any = self._socket.getpeercert() or {}
+        return [name for kind, name in held.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
+
+    @property
+    def speaks_tallystick(self) -> bool:
+        """Whether the peer agreed to what follows the handshake."""
+        return self._socket.selected_alpn_protocol() == ALPN["tls"]
+
+    async def read(self) -> memoryview:
+        """Wait for the next frame."""
+        (length,) = LENGTH.unpack(await self._read_bytes(LENGTH.size))
+        limit = self._max_bytes if self.heard else HELLO_BYTES
+        if length > limit:
+            raise FrameTooLarge(f"a frame of {length} bytes is over the limit of {limit}")
+        with self._driver.urgent():
+            frame = await self._read_bytes(length)
+        self.heard = True
+        return frame
+
+    async def write(self, parts: tuple[Buffer, ...]) -> None:
+        """Send a frame that consists of these parts; only small ones are copied, to go together."""
+        small = bytearray(LENGTH.pack(sum(map(len, parts))))
+        for part in parts:
+            if len(part) < RECORD_BYTES:
+                small += part
+            else:
+                await self._write_bytes(small)
+                await self._write_bytes(part)
+                small = bytearray()
+        await self._write_bytes(small)
+
+    async def _read_bytes(self, count: int) -> memoryview:
+        # Aligned, as tensors want it, and not filled with zeros first.
+        view = memoryview(torch.empty(count, dtype=torch.uint8).numpy())  # type: ignore[arg-type]
+        receive, done = self._socket.recv_into, 0
+        while done < count:
+            try:
+                got = receive(view[done:])
+            except OSError as error:
+                await self._wait_or_raise(error)
+                continue
+            if got == 0:
+                raise LinkBroken("the peer hung up")
+            done += got
+            self._turn += got
+            if self._turn >= TURN_BYTES:
+                await self._end_turn()
+        return view
+
+    async def _write_bytes(self, data: Buffer) -> None:
+        view, send, done = memoryview(data), self._socket.send, 0
+        while done < len(data):
+            try:
+                sent = send(view[done : done + TURN_BYTES])
+            except OSError as error:
+                await self._wait_or_raise(error)
+                continue
+            done += sent
+            self._turn += sent
+            if self._turn >= TURN_BYTES:
+                await self._end_turn()
+
+    async def _end_turn(self) -> None:
+        self._bytes, self._turn = self._bytes + self._turn, 0
+        if self._bytes > RENEW_BYTES:
+            self.close()
+            raise LinkBroken("its keys have served for long enough")
+        await asyncio.sleep(0)
+
+    async def _wait_or_raise(self, error: OSError) -> None:
+        """Wait until the socket is ready for what it could not do yet; raises LinkBroken for any other error."""
+        if isinstance(error, ssl.SSLWantReadError):
+            await self._ready(self._loop.add_reader, self._loop.remove_reader)
+        elif isinstance(error, ssl.SSLWantWriteError):
+            await self._ready(self._loop.add_writer, self._loop.remove_writer)
+        else:
+            raise LinkBroken(_reason(error)) from None
+
+    async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
+        """Wait until the socket can be read, or written; a reader and a writer may both wait for the same."""
+        ready = self._waiting.get(remove)
+        if ready is None:
+            ready = self._waiting[remove] = self._loop.create_future()
+            add(self._file, self._is_ready, remove)
+        await ready
+
+    def _is_ready(self, remove: Callable[[int], bool]) -> None:
+        remove(self._file)
+        ready = self._waiting.pop(remove)
+        if not ready.done():
+            ready.set_result(None)
+
+    def close(self) -> None:
+        """Hang up; whoever waits learns that the link is broken."""
+        for remove, ready in self._waiting.items():
+            remove(self._file)
+            if not ready.done():
+                ready.set_exception(LinkBroken("this side hung up"))
+                ready.exception()  # nobody may be waiting any more
+        self._waiting.clear()
+        self._socket.close()
+
+
+class TlsTransport:
+    """Plain TLS 1.3, both sides verified.
+
+    Threat model: anyone on the way. A dialler accepts only a certificate for the name that it dials, a listener only those of its
+    CAs, whose names it hands on; nothing is said before. Not protected: the names in SNI, sizes and times.
+    """
+
+    def __init__(self, identity: Identity, limits: Limits, loop: Loop) -> None:
+        self._identity = identity
+        self._limits = limits
+        self._loop = loop
+        self._listener: socket.socket | None = None
+        self._links: set[_Link] = set()
+        self._strangers: deque[_Link] = deque()
+
+    # Dialling
+
+    async def dial(self, address: str, peer: str, meet: Meet) -> None:
+        """Call ``peer`` once and hang up after ``meet``.
+
+        Raises LinkBroken for what may be better next time, IdentityError for a certificate that will never do.
+        """
+        where = f"{peer} at {address}"
+        try:
+            raw = await asyncio.wait_for(_connect(address), self._limits.deadline_s)
+        except TimeoutError:
+            raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
+        except OSError as error:
+            raise LinkBroken(f"{where}: {error.strerror or error}") from None
+        context = tls_context(self._identity, "tls")
+        with self._hung_up(_Link(raw, context, self._loop, server_name=peer, max_bytes=self._limits.max_message_bytes)) as link:
+            try:
+                await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
+            except TimeoutError:
+                raise LinkBroken(f"{where}: took the call but said nothing") from None
+            except ssl.SSLCertVerificationError as error:
+                raise IdentityError(peer, f"{where}: its certificate is refused: {error.verify_message}") from None
+            except LinkBroken as error:
+                raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
+            if not link.speaks_tallystick:
+                raise LinkBroken(another_transport(peer, address, "tls"))
+            try:
+                await meet(link)
+            except LinkBroken as error:
+                if link.heard:
+                    raise
+                # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
+                raise LinkBroken(
+                    f"{where}: closed the connection right after the TLS handshake ({error}); it may not accept this "
+                    f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
+                ) from None
+
+    # Listening
+
+    async def listen(self, address: str, welcome: Welcome) -> int:
+        """Take calls at ``host:port`` from now on and give the port; raises OSError."""
+        family, _, _, _, where = (await _resolve(address))[0]
+        dual = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
+        self._listener = socket.create_server(where[:2], family=family, backlog=STRANGERS, dualstack_ipv6=dual)
+        self._listener.setblocking(False)
+        context = tls_context(self._identity, "tls", listens=True)
+        self._loop.start(self._take_calls(self._listener, context, welcome))
+        port: int = self._listener.getsockname()[1]
+        return port
+
+    async def _take_calls(self, listener: socket.socket, context: ssl.SSLContext, welcome: Welcome) -> None:
+        while True:
+            try:
+                raw, _ = await asyncio.get_running_loop().sock_accept(listener)
+            except OSError:  # the caller has gone already, or this process has no file descriptor left
+                await asyncio.sleep(0.1)
+                continue
+            self._loop.start(self._take_call(raw, context, welcome))
+
+    async def _take_call(self, raw: socket.socket, context: ssl.SSLContext, welcome: Welcome) -> None:
+        with self._hung_up(_Link(raw, context, self._loop, server_name=None, max_bytes=self._limits.max_message_bytes)) as link:
+            self._strangers.append(link)
+            if len(self._strangers) > STRANGERS:
+                self._strangers[0].close()
+            try:
+                await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
+            except (TimeoutError, ssl.SSLError, LinkBroken):
+                return  # the caller's TLS says why
+            finally:
+                self._strangers.remove(link)
+            with contextlib.suppress(LinkBroken):  # a caller that hangs up dials again
+                await welcome(link, link.names)
+
+    async def stop(self) -> None:
+        """Take no more calls and hang up on all callers."""
+        if self._listener is not None:
+            self._listener.close()
+        for link in tuple(self._links):
+            link.close()
+
+    @contextlib.contextmanager
+    def _hung_up(self, link: _Link) -> Iterator[_Link]:
+        """See that a link is closed at the end, whoever ends it."""
+        self._links.add(link)
+        try:
+            yield link
+        finally:
+            self._links.discard(link)
+            link.close()
+
+
+async def _resolve(address: str) -> list[tuple[Any, ...]]:
+    host, _, port = address.rpartition(":")
+    return await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+
+
+async def _connect(address: str) -> socket.socket:
+    """Connect to the first address that answers; raises OSError."""
+    failure = OSError(f"{address} has no address")
+    for family, kind, protocol, _, where in await _resolve(address):
+        raw = socket.socket(family, kind, protocol)
+        try:
+            raw.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(raw, where)
+            return raw
+        except OSError as error:
+            failure = error
+            raw.close()
+        except BaseException:
+            raw.close()
+            raise
+    raise failure
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return (error.strerror if isinstance(error, OSError) else None) or str(error)
