@@ -68,6 +68,16 @@ def test_many_strangers_who_say_nothing_keep_nobody_out(networks, pool):
             stranger.close()
 
 
+def test_strangers_who_hang_up_at_once_harm_nobody(networks, pool):
+    bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
+    at_bank, at_shop = connect(bank, shop, pool)
+    for _ in range(50):
+        with socket.create_connection(("127.0.0.1", bank.port)) as stranger:
+            stranger.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
+    at_shop.send(Note(number=1))
+    assert at_bank.receive(Note).number == 1
+
+
 def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks, pool, certificates):
     """The caller holds a certificate of the CA, and announces as much as a frame can be."""
     bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
@@ -116,9 +126,9 @@ def test_over_ipv6(networks, pool):
         socket.create_server(("::1", 0), family=socket.AF_INET6).close()
     except OSError:
         pytest.skip("this machine has no IPv6 loopback")
-    for listen in ("[::1]:0", "[::]:0"):
+    for listen in ("[::1]:0", "[::]:0", "localhost:0"):
         bank, shop = networks("bank", listen=listen), networks("shop")
-        at_bank, at_shop = connect(bank, shop, pool, f"[::1]:{bank.port}")
+        at_bank, at_shop = connect(bank, shop, pool, f"{listen[:-2]}:{bank.port}".replace("[::]", "[::1]"))
         at_shop.send(Note(number=1))
         assert at_bank.receive(Note).number == 1
 

@@ -22,6 +22,7 @@ from tallystick.benchmark.out import command, make_folder, write_folder
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.errors import ConfigError
+from tallystick.network.certificates import TransportName
 from tallystick.report.bench import Benchmark, Cell, cell, within
 
 SHOWN_ROWS = 24  # of a table on the terminal
@@ -34,6 +35,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, lossles
 def training(
     scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
     turns: Annotated[int, typer.Option(help="Repetitions, in turns with the joined model.", min=1)] = 5,
+    transport: Annotated[TransportName, typer.Option(help="What the sessions run over: tls or grpc.")] = "tls",
     as_json: JsonFlag = False,
 ) -> None:
     """Steps per second over mutual TLS beside the same model in one process."""
@@ -42,7 +44,7 @@ def training(
         names = list(training_benchmark.SCENARIOS) if scenario == "all" else [scenario]
         found: dict[str, Any] = {}
         for name in names:
-            measured = training_benchmark.run(scenario=name, turns=turns)
+            measured = training_benchmark.run(scenario=name, turns=turns, transport=transport)
             found |= measured if name == names[0] else {name: measured}
         finish(found, as_json=as_json)
 

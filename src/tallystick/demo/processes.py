@@ -25,7 +25,7 @@ from typing import Any, Self
 import msgspec
 
 from tallystick.errors import PeerError, TallystickError
-from tallystick.network.certificates import load_identity, write_test_certificates
+from tallystick.network.certificates import TransportName, load_identity, write_test_certificates
 from tallystick.network.channel import Channel
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
@@ -66,7 +66,14 @@ class Parties:
     """The running parties; a context manager that ends whatever is left of them."""
 
     def __init__(
-        self, folder: Path, module: str, peers: Peers, arguments: Mapping[str, Any], *, limits: Limits | None = None
+        self,
+        folder: Path,
+        module: str,
+        peers: Peers,
+        arguments: Mapping[str, Any],
+        *,
+        limits: Limits | None = None,
+        transport: TransportName = "tls",
     ) -> None:
         """Give every party a home under ``folder`` with certificates of its own, and start it.
 
@@ -76,6 +83,7 @@ class Parties:
             peers: who talks with whom.
             arguments: the same for all parties; plain data.
             limits: of the network.
+            transport: what the network runs over.
         """
         self.limits = limits or Limits()
         self._said: dict[str, list[str]] = {name: [] for name in peers}
@@ -88,8 +96,8 @@ class Parties:
             unfinished.callback(self._end)
             for name, home in homes.items():
                 self._start(module, name)
-                settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits), "home": str(home)}
-                self._tell(name, {**settings, "arguments": arguments})
+                settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits), "transport": transport}
+                self._tell(name, {**settings, "home": str(home), "arguments": arguments})
             unfinished.pop_all()
 
     @property
@@ -228,10 +236,17 @@ class Parties:
 
 
 def run_parties(
-    folder: Path, module: str, peers: Peers, arguments: Mapping[str, Any], *, timeout_s: float, limits: Limits | None = None
+    folder: Path,
+    module: str,
+    peers: Peers,
+    arguments: Mapping[str, Any],
+    *,
+    timeout_s: float,
+    limits: Limits | None = None,
+    transport: TransportName = "tls",
 ) -> Outcome:
     """Start the parties, wait for their results and end them."""
-    with Parties(folder, module, peers, arguments, limits=limits) as parties:
+    with Parties(folder, module, peers, arguments, limits=limits, transport=transport) as parties:
         return parties.run(timeout_s=timeout_s)
 
 
@@ -259,6 +274,7 @@ def main(module: str, name: str) -> int:
         identity,
         limits=Limits(**settings["limits"]),
         listen=None if all(peers.values()) else "127.0.0.1:0",
+        transport=settings["transport"],
     )
     try:
         _say({"listening": network.port})

@@ -65,9 +65,10 @@ class Loop:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Leave the loop to whoever wants it."""
         self._last_driven = time.monotonic()
-        if self._urgent:
-            self._handed_over.set()
+        urgent = self._urgent
         self._lock.release()
+        if urgent:
+            self._handed_over.set()
         self._drivers.discard(threading.get_ident())
 
     def turn(self) -> None:

@@ -36,16 +36,21 @@ STRANGERS = 64
 
 
 class _Link:
-    """A connection, before, during and after its TLS handshake."""
+    """A connection, before, during and after its TLS handshake; LinkBroken if it has gone already."""
 
     def __init__(
         self, raw: socket.socket, context: ssl.SSLContext, driver: Loop, *, server_name: str | None, max_bytes: int
     ) -> None:
-        raw.setblocking(False)
-        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._socket = context.wrap_socket(
-            raw, server_side=server_name is None, server_hostname=server_name, do_handshake_on_connect=False
-        )
+        try:
+            raw.getpeername()  # raises for one who has gone, of whom wrap_socket() leaves a socket behind
+            raw.setblocking(False)
+            raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            self._socket = context.wrap_socket(
+                raw, server_side=server_name is None, server_hostname=server_name, do_handshake_on_connect=False
+            )
+        except OSError as error:
+            raw.close()
+            raise LinkBroken(_reason(error)) from None
         self._file = self._socket.fileno()
         self._driver = driver
         self._loop = asyncio.get_running_loop()
@@ -148,7 +153,7 @@ class _Link:
     async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
         """Wait until the socket can be read, or written; a reader and a writer may both wait for the same."""
         ready = self._waiting.get(remove)
-        if ready is None:
+        if ready is None or ready.done():  # done: whoever waited was cancelled
             ready = self._waiting[remove] = self._loop.create_future()
             add(self._file, self._is_ready, remove)
         await ready
@@ -181,7 +186,7 @@ class TlsTransport:
         self._identity = identity
         self._limits = limits
         self._loop = loop
-        self._listener: socket.socket | None = None
+        self._listeners: list[socket.socket] = []
         self._links: set[_Link] = set()
         self._strangers: deque[_Link] = deque()
 
@@ -194,13 +199,13 @@ class TlsTransport:
         """
         where = f"{peer} at {address}"
         try:
-            raw = await asyncio.wait_for(_connect(address), self._limits.deadline_s)
+            raw = await _connect(address, self._limits.deadline_s)
         except TimeoutError:
             raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
         except OSError as error:
             raise LinkBroken(f"{where}: {error.strerror or error}") from None
         context = tls_context(self._identity, "tls")
-        with self._hung_up(_Link(raw, context, self._loop, server_name=peer, max_bytes=self._limits.max_message_bytes)) as link:
+        with self._link(raw, context, peer) as link:
             try:
                 await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
             except TimeoutError:
@@ -226,13 +231,15 @@ class TlsTransport:
 
     async def listen(self, address: str, welcome: Welcome) -> int:
         """Take calls at ``host:port`` from now on and give the port; raises OSError."""
-        family, _, _, _, where = (await _resolve(address))[0]
-        dual = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
-        self._listener = socket.create_server(where[:2], family=family, backlog=STRANGERS, dualstack_ipv6=dual)
-        self._listener.setblocking(False)
         context = tls_context(self._identity, "tls", listens=True)
-        self._loop.start(self._take_calls(self._listener, context, welcome))
-        port: int = self._listener.getsockname()[1]
+        port = 0
+        for family, _, _, _, where in await _resolve(address):
+            dual = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
+            listener = socket.create_server((where[0], port or where[1]), family=family, backlog=STRANGERS, dualstack_ipv6=dual)
+            self._listeners.append(listener)
+            listener.setblocking(False)
+            port = listener.getsockname()[1]
+            self._loop.start(self._take_calls(listener, context, welcome))
         return port
 
     async def _take_calls(self, listener: socket.socket, context: ssl.SSLContext, welcome: Welcome) -> None:
@@ -245,29 +252,28 @@ class TlsTransport:
             self._loop.start(self._take_call(raw, context, welcome))
 
     async def _take_call(self, raw: socket.socket, context: ssl.SSLContext, welcome: Welcome) -> None:
-        with self._hung_up(_Link(raw, context, self._loop, server_name=None, max_bytes=self._limits.max_message_bytes)) as link:
+        # A caller whose handshake fails hears why from its TLS, and one that hangs up dials again.
+        with contextlib.suppress(LinkBroken, TimeoutError, ssl.SSLError), self._link(raw, context, None) as link:
             self._strangers.append(link)
             if len(self._strangers) > STRANGERS:
                 self._strangers[0].close()
             try:
                 await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
-            except (TimeoutError, ssl.SSLError, LinkBroken):
-                return  # the caller's TLS says why
             finally:
                 self._strangers.remove(link)
-            with contextlib.suppress(LinkBroken):  # a caller that hangs up dials again
-                await welcome(link, link.names)
+            await welcome(link, link.names)
 
     async def stop(self) -> None:
         """Take no more calls and hang up on all callers."""
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         for link in tuple(self._links):
             link.close()
 
     @contextlib.contextmanager
-    def _hung_up(self, link: _Link) -> Iterator[_Link]:
-        """See that a link is closed at the end, whoever ends it."""
+    def _link(self, raw: socket.socket, context: ssl.SSLContext, server_name: str | None) -> Iterator[_Link]:
+        """Make a link, and see that it is closed at the end, whoever ends it."""
+        link = _Link(raw, context, self._loop, server_name=server_name, max_bytes=self._limits.max_message_bytes)
         self._links.add(link)
         try:
             yield link
@@ -281,21 +287,24 @@ async def _resolve(address: str) -> list[tuple[Any, ...]]:
     return await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
 
 
-async def _connect(address: str) -> socket.socket:
-    """Connect to the first address that answers; raises OSError."""
-    failure = OSError(f"{address} has no address")
-    for family, kind, protocol, _, where in await _resolve(address):
-        raw = socket.socket(family, kind, protocol)
+async def _connect(address: str, timeout_s: float) -> socket.socket:
+    """Connect to the first of the host's addresses that answers; raises OSError or TimeoutError."""
+    found = await _resolve(address)
+    failure: OSError = TimeoutError()
+    for family, kind, protocol, _, where in found:
+        raw = None
         try:
+            raw = socket.socket(family, kind, protocol)
             raw.setblocking(False)
-            await asyncio.get_running_loop().sock_connect(raw, where)
-            return raw
-        except OSError as error:
+            await asyncio.wait_for(asyncio.get_running_loop().sock_connect(raw, where), timeout_s / len(found))
+        except BaseException as error:
+            if raw is not None:
+                raw.close()
+            if not isinstance(error, OSError):
+                raise
             failure = error
-            raw.close()
-        except BaseException:
-            raw.close()
-            raise
+        else:
+            return raw
     raise failure
 
 
