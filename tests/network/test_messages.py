@@ -166,6 +166,29 @@ def test_decoding_an_array_copies_nothing():
     assert peak < 100_000
 
 
+class Two(Message, frozen=True):
+    first: Array
+    second: Array
+
+
+@pytest.mark.parametrize("second", [[0, 8], [4, 8], [7, 1]])
+def test_no_two_arrays_share_bytes(second):
+    def forged(place):
+        fields = {"first": ["uint8", [8], [0, 8]], "second": ["uint8", [8], place]}
+        return payload_of(b"Two", msgspec.msgpack.encode(fields), bytes(16))
+
+    assert decode(forged([8, 8]), Two).second.numpy(8).tobytes() == bytes(8)
+    with pytest.raises(MalformedMessage):
+        decode(forged(second), Two)
+
+
+@pytest.mark.parametrize("shape", [[0, 1 << 63], [0, 1 << 40, 1 << 40], [1] * 5, [0] * 100_000])
+def test_a_shape_beyond_all_measure(shape):
+    with pytest.raises(MalformedMessage) as caught:
+        decode(payload_of(b"Parcel", parcel_with(["uint8", shape, [0, 0]])), Parcel).values.numpy()
+    assert len(str(caught.value)) < 400
+
+
 def test_over_the_limit_on_either_side():
     with pytest.raises(ValueError, match=r"Parcel of \d+ bytes is over its limit of 10000"):
         encode(Parcel(number=1, text="x" * 10_000, names=[], values=Array.of(np.zeros(0))))

@@ -1,19 +1,27 @@
 """What plain TLS does that gRPC does for itself: a listener among strangers, the wrong transport, keys that wear out."""
 
+import datetime
 import socket
 import ssl
 import struct
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
-from tiny import QUICK, error_of
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.x509.oid import NameOID
+from tiny import QUICK, error_of, within
 
-from tallystick.errors import PeerLost
+from tallystick.errors import ConfigError, PeerLost
+from tallystick.network import session as sessions
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, probe
-from tallystick.network.messages import MEBIBYTE, Message
+from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Message
+from tallystick.network.session import DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
 
 
 class Note(Message, frozen=True):
@@ -146,3 +154,182 @@ def test_a_half_sent_frame_goes_on_while_its_sender_computes(networks, pool):
     at_bank, at_shop = connect(networks("bank", listen="127.0.0.1:0"), networks("shop"), pool)
     at_shop.send(Note(number=1, ballast=bytes(30 * MEBIBYTE)))
     assert len(at_bank.receive(Note).ballast) == 30 * MEBIBYTE
+
+
+# A caller who holds a certificate and means harm
+
+
+@pytest.fixture
+def hostile(networks, pool, certificates):
+    """A bank in a session with a shop that is this test: gives the bank's session and what puts frames on the wire."""
+    made = []
+
+    def begin(limits=QUICK):
+        bank = networks("bank", listen="127.0.0.1:0", limits=limits)
+        waiting = pool.submit(bank.connect, {"shop": None})
+        context = ssl.create_default_context(cafile=certificates / "ca.pem")
+        context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
+        context.set_alpn_protocols([ALPN["tls"]])
+        raw = socket.create_connection(("127.0.0.1", bank.port), timeout=20)
+        wire = context.wrap_socket(raw, server_hostname="bank")
+        made.append(wire)
+
+        def put(parts):
+            frame = b"".join(parts)
+            wire.sendall(struct.pack("<I", len(frame)) + frame)
+
+        put(first_frame(HELLO, Hello(wire_version=WIRE_VERSION, party="shop", process=bytes(16), peer_process=b"", received=0)))
+        return bank, waiting.result()["shop"], wire, put
+
+    yield begin
+    for wire in made:
+        wire.close()
+
+
+def test_who_sends_records_of_one_byte_keeps_nobody_from_the_loop(hostile, pool):
+    bank, _, wire, _ = hostile(replace(QUICK, deadline_s=10))
+    wire.sendall(struct.pack("<I", 20 * MEBIBYTE))
+    going = threading.Event()
+
+    def flood():
+        while not going.is_set():
+            for _ in range(100):
+                wire.send(b"x")
+
+    flooding = pool.submit(error_of, flood)
+    time.sleep(0.5)
+    for _ in range(10):
+        time.sleep(0.05)
+        began = time.monotonic()
+        with bank._loop:
+            assert time.monotonic() - began < 2
+    going.set()
+    flooding.result()
+
+
+def test_who_pours_more_than_a_window_ahead_is_cut_off(hostile):
+    _, at_bank, _, put = hostile()
+    body = bytes(30 * MEBIBYTE)
+    failed = error_of(lambda: [put((HEADER.pack(DATA, number, 0, 0), body)) for number in range(1, 9)])
+    assert failed is None or isinstance(failed, OSError)
+    assert within(10, lambda: at_bank.failure is not None)
+    assert "shop sent more than 67108864 bytes ahead" in str(at_bank.failure)
+    assert sum(map(len, at_bank._inbox)) <= sessions.WINDOW_BYTES + QUICK.max_message_bytes
+
+
+@pytest.mark.parametrize("claim", [(1, 0), (0, 1), (2**63, 2**63)])
+def test_who_claims_to_have_what_was_never_sent_is_cut_off(hostile, claim):
+    _, at_bank, _, put = hostile()
+    put((HEADER.pack(HEARTBEAT, 0, *claim),))
+    assert within(5, lambda: at_bank.failure is not None)
+    assert "shop claims to have received what was never sent" in str(at_bank.failure)
+
+
+def test_a_stranger_who_is_turned_out_when_its_handshake_ends_harms_nobody(networks, pool, monkeypatch):
+    bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
+    at_bank, at_shop = connect(bank, shop, pool)
+    handshake, out = tls._Link.handshake, []
+
+    async def turned_out(link):
+        await handshake(link)
+        if not out and link in bank._transport._strangers:
+            out.append(link)
+            link.close()
+
+    monkeypatch.setattr(tls._Link, "handshake", turned_out)
+    shop._loop.later(at_shop.link.close)
+    at_shop.send(Note(number=1))
+    assert at_bank.receive(Note).number == 1
+    assert out
+
+
+# Slow lines, and ends at bad moments
+
+
+def test_a_large_message_on_a_slow_line_is_no_silence(networks, pool, relayed):
+    """It takes more than twice the deadline, and bytes flow all the time."""
+    bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
+    at_bank, at_shop = connect(bank, shop, pool, f"127.0.0.1:{relayed(bank.port, bytes_a_second=2 * MEBIBYTE)}")
+    at_shop.send(Note(number=1, ballast=bytes(7 * MEBIBYTE)))
+    assert at_bank.receive(Note).number == 1
+
+
+@pytest.fixture
+def relayed():
+    """A relay that is slow in one direction; closed with both its ends."""
+    ends = []
+
+    def pump(source, sink, pause_s):
+        try:
+            while data := source.recv(32_768):
+                sink.sendall(data)
+                time.sleep(pause_s * len(data))
+        except OSError:
+            pass
+
+    def make(port, *, bytes_a_second):
+        listener = socket.create_server(("127.0.0.1", 0))
+        ends.append(listener)
+
+        def relay():
+            near, _ = listener.accept()
+            far = socket.create_connection(("127.0.0.1", port))
+            ends.extend((near, far))
+            for end in (near, far):
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
+                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
+            threading.Thread(target=pump, args=(far, near, 0), daemon=True).start()
+            pump(near, far, 1 / bytes_a_second)
+
+        threading.Thread(target=relay, daemon=True).start()
+        return listener.getsockname()[1]
+
+    yield make
+    for end in ends:
+        end.close()
+
+
+def test_an_end_in_the_moment_when_a_hello_arrives_does_not_hang(networks, pool, monkeypatch):
+    """Before Python 3.12 wait_for() swallows a cancellation that comes together with what it waits for."""
+    bank, shop = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=3)), networks("shop")
+    pool.submit(error_of, bank.connect, {"shop": None})
+    read, hit = tls._Link.read, []
+
+    async def interrupted(link):
+        frame = await read(link)
+        if link in shop._transport._links and not hit:
+            hit.append(link)
+            shop._loop._interrupted = True
+            shop._loop._loop.stop()
+        return frame
+
+    monkeypatch.setattr(tls._Link, "read", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        shop.connect({"bank": f"127.0.0.1:{bank.port}"})
+    began = time.monotonic()
+    shop.close("interrupted")
+    assert time.monotonic() - began < 5
+
+
+def test_a_certificate_that_tls_does_not_take_is_named(networks, identity, tmp_path):
+    key = rsa.generate_private_key(65537, 1024)
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bank")])
+    now = datetime.datetime.now(datetime.UTC)
+    short = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    weak = replace(
+        identity("bank"),
+        certificate=short.public_bytes(pem),
+        key=key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
+    )
+    with pytest.raises(ConfigError, match=r"TLS does not take the certificate of bank \(ee key too small\)"):
+        networks("bank", who=weak)

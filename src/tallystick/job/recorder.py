@@ -6,6 +6,7 @@ A file holds one epoch and is written whole once the epoch is over, readable by 
 gradients tell of rows and labels.
 """
 
+import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from tallystick.attacks.view import Received, StepView
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.channel import Channel, M, Traffic
-from tallystick.network.messages import MEBIBYTE, Message
+from tallystick.network.messages import MEBIBYTE, MalformedMessage, Message
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.plan import Schedule
@@ -203,7 +204,8 @@ class Recorder:
     def receive(self, kind: type[M]) -> M:
         """Receive the next message, and take note."""
         message = self.channel.receive(kind)
-        self._note(message)
+        with contextlib.suppress(MalformedMessage):  # whoever asked for it finds the same, and says so
+            self._note(message)
         return message
 
     def check(self) -> None:

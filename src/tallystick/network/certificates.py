@@ -5,7 +5,6 @@ issuing such certificates from it: nothing here is needed at run time but three 
 """
 
 import datetime
-import ipaddress
 import os
 import socket
 import ssl
@@ -113,7 +112,7 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
         certificate = (
             _builder(subject, ca_name, key.public_key(), days)
-            .add_extension(x509.SubjectAlternativeName([_general_name(party)]), critical=False)
+            .add_extension(x509.SubjectAlternativeName([x509.DNSName(party)]), critical=False)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
             )
@@ -127,18 +126,29 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
 
 
 def tls_context(identity: Identity, transport: TransportName, *, listens: bool = False) -> ssl.SSLContext:
-    """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials."""
+    """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials.
+
+    Raises ConfigError for a certificate that TLS does not take, such as one with a short RSA key.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
     context.load_verify_locations(cadata=identity.ca.decode())
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the CA that issues may itself be issued by another
+    context.hostname_checks_common_name = False
     context.set_alpn_protocols([ALPN[transport]])
     if listens:
         context.num_tickets = 0  # no session is resumed: each link checks certificates anew
-    with tempfile.TemporaryDirectory() as folder:  # readable by its owner alone; ssl reads keys from files only
-        chain = Path(folder) / "own.pem"
-        chain.write_bytes(identity.certificate + b"\n" + identity.key)
-        context.load_cert_chain(chain)
+    try:
+        with tempfile.TemporaryDirectory() as folder:  # readable by its owner alone; ssl reads keys from files only
+            chain = Path(folder) / "own.pem"
+            chain.write_bytes(identity.certificate + b"\n" + identity.key)
+            context.load_cert_chain(chain)
+    except ssl.SSLError as error:
+        why = (error.reason or str(error)).lower().replace("_", " ")
+        raise ConfigError(f"tls.certificate: TLS does not take the certificate of {identity.name} ({why})") from None
+    except OSError as error:
+        raise ConfigError(f"tls.key: cannot be handed to TLS by a temporary file ({error.strerror or error})") from None
     return context
 
 
@@ -209,10 +219,3 @@ def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePubl
         .not_valid_before(now - datetime.timedelta(minutes=5))
         .not_valid_after(now + datetime.timedelta(days=days))
     )
-
-
-def _general_name(party: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(party))
-    except ValueError:
-        return x509.DNSName(party)

@@ -35,6 +35,7 @@ class _Link:
     def __init__(self, stream: Any) -> None:
         self._stream = stream
         self.heard = False
+        self.progress = 0.0  # gRPC does not tell
 
     async def read(self) -> bytes:
         """Wait for the next frame."""

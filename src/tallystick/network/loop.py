@@ -116,7 +116,8 @@ class Loop:
 
     def later(self, do: Callable[..., None], *arguments: object) -> None:
         """Have something done in the loop, by whoever drives next: for a thread that does not."""
-        self._loop.call_soon_threadsafe(do, *arguments)
+        if not self._closed:
+            self._loop.call_soon_threadsafe(do, *arguments)
 
     async def delivery(self) -> None:
         """Let a waiting thread have what came before the next read is prepared: that takes time, which the peer would wait."""
@@ -151,7 +152,9 @@ class Loop:
             self.fail(error)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
-        if threading.get_ident() not in self._drivers or self._closed:
+        if self._closing:
+            return
+        if threading.get_ident() not in self._drivers:
             raise KeyboardInterrupt
         self._interrupted = True
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -219,10 +222,12 @@ class Loop:
         self._loop.close()
 
     async def _cancel_all(self, last: Coroutine[Any, Any, None]) -> None:
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        running = set(self._tasks)
+        while running:
+            for task in running:
+                task.cancel()
+            # More than once: before Python 3.12 wait_for() swallows a cancellation that comes together with what it waits for.
+            _, running = await asyncio.wait(running, timeout=0.1)
         await last
         # gRPC's own tasks end a moment after what they served; left behind, they complain on standard error.
         if left := asyncio.all_tasks() - {asyncio.current_task()}:

@@ -7,7 +7,7 @@ array's bytes are a view of the received buffer, so decoding never allocates mor
 
 import struct
 from math import prod
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -48,7 +48,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
     """A dense array on the wire: element type, shape and little-endian C-ordered bytes."""
 
     dtype: DType
-    shape: tuple[int, ...]
+    shape: Annotated[tuple[int, ...], msgspec.Meta(max_length=MAX_DIMENSIONS)]
     data: Bulk
 
     @classmethod
@@ -82,7 +82,7 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
     def tensor(self, *shape: int | None, dtype: torch.dtype | None = None) -> Tensor:
         """Give the array as a CPU tensor; checks ``shape`` as numpy() does and ``dtype`` exactly.
 
-        It owns its memory, or is the only one to use that of the received buffer.
+        It lies in the received buffer, where that is aligned and not read-only, and owns its memory where not.
         """
         array = self._checked(shape)
         if not array.flags.writeable or array.ctypes.data % ALIGNMENT:
@@ -105,7 +105,10 @@ class Array(msgspec.Struct, frozen=True, array_like=True, eq=False):
             or any(want is not None and want != got for want, got in zip(shape, self.shape, strict=True))
         ):
             raise MalformedMessage(f"array has shape {self.shape}, expected {tuple('any' if n is None else n for n in shape)}")
-        return np.frombuffer(data, dtype=dtype).reshape(self.shape)
+        try:
+            return np.frombuffer(data, dtype=dtype).reshape(self.shape)
+        except ValueError as error:  # an empty one whose other lengths are beyond all numbers
+            raise MalformedMessage(f"array shape {self.shape} is not allowed: {error}") from None
 
 
 def _numpy(values: Tensor | np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -206,11 +209,15 @@ def _decode_fields(payload: memoryview, rest: memoryview, kind: type[M]) -> M:
     head = len(payload) - len(body) + length
     bulk = payload[head + -head % ALIGNMENT :]
 
+    free = 0
+
     def find(wanted: type, place: Any) -> Bulk:
+        nonlocal free  # no two arrays share bytes
         start, count = place
-        if wanted is not Bulk or not (type(start) is type(count) is int and 0 <= start <= start + count <= len(bulk)):
-            raise ValueError(f"an array lies at {place!r} of {len(bulk)} bytes")
-        return Bulk(bulk[start : start + count])
+        if wanted is not Bulk or not (type(start) is type(count) is int and free <= start <= start + count <= len(bulk)):
+            raise ValueError(f"an array lies at {str(place)[:80]} of {len(bulk)} bytes")
+        free = start + count
+        return Bulk(bulk[start:free])
 
     try:
         return msgspec.msgpack.decode(body[:length], type=kind, dec_hook=find)

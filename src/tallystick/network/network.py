@@ -42,7 +42,11 @@ class Network:
         self._sessions: dict[str, Session] = {}
         self._dialled: set[str] = set()
         self._turned_away: str | None = None
-        self._transport = _transport(transport, identity, limits, self._loop)
+        try:
+            self._transport = _transport(transport, identity, limits, self._loop)
+        except ConfigError:
+            self._loop.end(asyncio.sleep(0))
+            raise
         if listen is not None:
             try:
                 self._loop.run(self._listen(listen))
@@ -129,7 +133,7 @@ class Network:
             if session.refuse(hello) is None:
                 await session.run_link(link, hello)
 
-        while session.failure is None and not session.over:
+        while session.failure is None and not session.over and not self._loop.closed:
             try:
                 await self._transport.dial(address, session.peer, meet)
             except LinkBroken as error:

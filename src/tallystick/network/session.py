@@ -74,6 +74,11 @@ class FrameTooLarge(LinkBroken):
 class Link(Protocol):
     """What carries frames at the moment; read and write raise LinkBroken."""
 
+    @property
+    def progress(self) -> float:
+        """When bytes last arrived, by the monotonic clock, as far as that is known: of a large frame on a slow line, say."""
+        ...
+
     async def read(self) -> Buffer:
         """Wait for the next frame; raises FrameTooLarge before it takes in one over the limit."""
         ...
@@ -125,9 +130,11 @@ class Session:
         self._unreceived: deque[_Frame] = deque()  # written, but not known to have arrived
         self._sequence = 0
         self._sent_bytes = 0
+        self._arrived_bytes = 0  # of those
         self._peer_consumed = 0
         self._inbox: deque[memoryview] = deque()
         self._received = 0
+        self._received_bytes = 0
         self._consumed = 0
         self._consumed_told = 0
         self._peer_said_bye = False
@@ -154,13 +161,13 @@ class Session:
                 f"{type(message).__name__} of {size} bytes is over the contract's network.max_message_mib; raise it"
             )
         with self._loop:
-            while self._sent_bytes - self._peer_consumed > WINDOW_BYTES:
+            while self._sent_bytes - min(self._peer_consumed, self._arrived_bytes) > WINDOW_BYTES:
                 self._expect("to be ready for more")
                 self._loop.spin()
             self.check()
             self._traffic.bytes_sent += size
             self._traffic.messages_sent += 1
-            self._sent_bytes += size
+            self._sent_bytes += size + HEADER.size
             self._queue(DATA, parts)
             self._loop.turn()  # starts to write; what is left of a large message is written while this thread goes on
 
@@ -172,8 +179,9 @@ class Session:
                     self._expect(f"to send a {kind.__name__}")
                     self._loop.spin()
         payload = self._inbox.popleft()
-        self._consumed += len(payload)
+        self._consumed += len(payload) + HEADER.size
         if self._consumed - self._consumed_told > ACK_BYTES:
+            self._consumed_told = self._consumed
             self._loop.later(self._queue, HEARTBEAT)
         self._traffic.bytes_received += len(payload)
         self._traffic.messages_received += 1
@@ -258,6 +266,9 @@ class Session:
             return
         kind, sequence, received, consumed = HEADER.unpack_from(frame)
         self._last_heard = time.monotonic()
+        if received > self._sequence or consumed > self._sent_bytes:
+            self.fail(ProtocolError(self._peer, f"{self._peer} claims to have received what was never sent"))
+            return
         self._forget(received)
         self._peer_consumed = max(self._peer_consumed, consumed)
         if kind in (DATA, BYE):
@@ -275,6 +286,10 @@ class Session:
             elif is_a(payload, Stopped):
                 self._take_stop(payload)
             else:
+                self._received_bytes += len(frame)
+                if self._received_bytes - self._consumed > WINDOW_BYTES + self._limits.max_message_bytes + HEADER.size:
+                    self.fail(ProtocolError(self._peer, f"{self._peer} sent more than {WINDOW_BYTES} bytes ahead"))
+                    return
                 self._inbox.append(payload)
         elif kind != HEARTBEAT:
             self.fail(ProtocolError(self._peer, f"{self._peer} sent a frame of unknown kind {kind}"))
@@ -296,7 +311,7 @@ class Session:
 
     def _forget(self, received: int) -> None:
         while self._unreceived and self._unreceived[0].sequence <= received:
-            self._unreceived.popleft()
+            self._arrived_bytes += HEADER.size + sum(map(len, self._unreceived.popleft().parts))
 
     def drop(self, link: Link | None, why: str) -> None:
         """Let go of a link, if it is the present one."""
@@ -364,7 +379,7 @@ class Session:
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
             self._queue(HEARTBEAT)
         patience = self._limits.deadline_s if self._ever_connected else self._limits.wait_s
-        if now - self._last_heard > patience:
+        if now - max(self._last_heard, self._link.progress if self._link is not None else 0.0) > patience:
             seen = "fell silent" if self._ever_connected else "did not come up"
             why = f" ({self.trouble})" if self.trouble else ""
             self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))

@@ -5,11 +5,11 @@ and from the cipher to where the received tensor will be: nothing is copied betw
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
 from typing import Any
 
@@ -25,7 +25,7 @@ from tallystick.network.transport import Meet, Welcome
 LENGTH = Struct("<I")
 # A frame up to a TLS record's size is sent in one.
 RECORD_BYTES = 16_384
-# Other tasks, and a thread that waits for the loop, have their turn at least this often.
+# Other tasks, and a thread that waits for the loop, have their turn at least this often; a record counts as a full one.
 TURN_BYTES = 1 << 20
 # RFC 8446, section 5.5: an AES-GCM key is good for 2^24.5 full records. A link is given up, and dialled again, before that.
 RENEW_BYTES = RECORD_BYTES << 24
@@ -33,6 +33,7 @@ RENEW_BYTES = RECORD_BYTES << 24
 HELLO_BYTES = 1 << 16
 # Callers in the middle of a TLS handshake; the next one takes the place of whoever is at it for longest.
 STRANGERS = 64
+RETRY_S = 0.1
 
 
 class _Link:
@@ -57,28 +58,27 @@ class _Link:
         self._max_bytes = max_bytes
         self._waiting: dict[Callable[..., Any], asyncio.Future[None]] = {}
         self._bytes = self._turn = 0
+        self.names: list[str] = []
+        self.speaks_tallystick = False
         self.heard = False
+        self.progress = 0.0
 
     async def handshake(self) -> None:
-        """Have both sides check the other's certificate; raises ssl.SSLCertVerificationError for the peer's."""
+        """Have both sides check the other's certificate, and note what it is issued to and whether the peer goes on as we do.
+
+        Raises ssl.SSLCertVerificationError for the peer's certificate, LinkBroken for all else.
+        """
         while True:
             try:
-                return self._socket.do_handshake()
+                self._socket.do_handshake()
+                break
             except ssl.SSLCertVerificationError:
                 raise
             except OSError as error:
                 await self._wait_or_raise(error)
-
-    @property
-    def names(self) -> list[str]:
-        """What the peer's certificate is issued to."""
         held: Any = self._socket.getpeercert() or {}
-        return [name for kind, name in held.get("subjectAltName", ()) if kind in ("DNS", "IP Address")]
-
-    @property
-    def speaks_tallystick(self) -> bool:
-        """Whether the peer agreed to what follows the handshake."""
-        return self._socket.selected_alpn_protocol() == ALPN["tls"]
+        self.names = [name for kind, name in held.get("subjectAltName", ()) if kind == "DNS"]
+        self.speaks_tallystick = self._socket.selected_alpn_protocol() == ALPN["tls"]
 
     async def read(self) -> memoryview:
         """Wait for the next frame."""
@@ -116,7 +116,8 @@ class _Link:
             if got == 0:
                 raise LinkBroken("the peer hung up")
             done += got
-            self._turn += got
+            self.progress = time.monotonic()
+            self._turn += max(got, RECORD_BYTES)
             if self._turn >= TURN_BYTES:
                 await self._end_turn()
         return view
@@ -130,7 +131,7 @@ class _Link:
                 await self._wait_or_raise(error)
                 continue
             done += sent
-            self._turn += sent
+            self._turn += max(sent, RECORD_BYTES)
             if self._turn >= TURN_BYTES:
                 await self._end_turn()
 
@@ -183,9 +184,10 @@ class TlsTransport:
     """
 
     def __init__(self, identity: Identity, limits: Limits, loop: Loop) -> None:
-        self._identity = identity
         self._limits = limits
         self._loop = loop
+        self._dials = tls_context(identity, "tls")
+        self._listens = tls_context(identity, "tls", listens=True)
         self._listeners: list[socket.socket] = []
         self._links: set[_Link] = set()
         self._strangers: deque[_Link] = deque()
@@ -204,34 +206,41 @@ class TlsTransport:
             raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
         except OSError as error:
             raise LinkBroken(f"{where}: {error.strerror or error}") from None
-        context = tls_context(self._identity, "tls")
-        with self._link(raw, context, peer) as link:
-            try:
-                await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
-            except TimeoutError:
-                raise LinkBroken(f"{where}: took the call but said nothing") from None
-            except ssl.SSLCertVerificationError as error:
-                raise IdentityError(peer, f"{where}: its certificate is refused: {error.verify_message}") from None
-            except LinkBroken as error:
-                raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
+        link = self._link(raw, self._dials, peer)
+        try:
+            await self._shake_hands(link, peer, where)
             if not link.speaks_tallystick:
                 raise LinkBroken(another_transport(peer, address, "tls"))
-            try:
-                await meet(link)
-            except LinkBroken as error:
-                if link.heard:
-                    raise
-                # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
-                raise LinkBroken(
-                    f"{where}: closed the connection right after the TLS handshake ({error}); it may not accept this "
-                    f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
-                ) from None
+            await self._meet(link, peer, where, meet)
+        finally:
+            self._hang_up(link)
+
+    async def _shake_hands(self, link: _Link, peer: str, where: str) -> None:
+        try:
+            await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
+        except TimeoutError:
+            raise LinkBroken(f"{where}: took the call but said nothing") from None
+        except ssl.SSLCertVerificationError as error:
+            raise IdentityError(peer, f"{where}: its certificate is refused: {error.verify_message}") from None
+        except LinkBroken as error:
+            raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
+
+    async def _meet(self, link: _Link, peer: str, where: str, meet: Meet) -> None:
+        try:
+            await meet(link)
+        except LinkBroken as error:
+            if link.heard:
+                raise
+            # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
+            raise LinkBroken(
+                f"{where}: closed the connection right after the TLS handshake ({error}); it may not accept this "
+                f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
+            ) from None
 
     # Listening
 
     async def listen(self, address: str, welcome: Welcome) -> int:
         """Take calls at ``host:port`` from now on and give the port; raises OSError."""
-        context = tls_context(self._identity, "tls", listens=True)
         port = 0
         for family, _, _, _, where in await _resolve(address):
             dual = family == socket.AF_INET6 and where[0] == "::" and socket.has_dualstack_ipv6()
@@ -239,52 +248,66 @@ class TlsTransport:
             self._listeners.append(listener)
             listener.setblocking(False)
             port = listener.getsockname()[1]
-            self._loop.start(self._take_calls(listener, context, welcome))
+            self._take_calls(listener, welcome)
         return port
 
-    async def _take_calls(self, listener: socket.socket, context: ssl.SSLContext, welcome: Welcome) -> None:
-        while True:
-            try:
-                raw, _ = await asyncio.get_running_loop().sock_accept(listener)
-            except OSError:  # the caller has gone already, or this process has no file descriptor left
-                await asyncio.sleep(0.1)
-                continue
-            self._loop.start(self._take_call(raw, context, welcome))
+    def _take_calls(self, listener: socket.socket, welcome: Welcome) -> None:
+        asyncio.get_running_loop().add_reader(listener, self._take_call, listener, welcome)
 
-    async def _take_call(self, raw: socket.socket, context: ssl.SSLContext, welcome: Welcome) -> None:
-        # A caller whose handshake fails hears why from its TLS, and one that hangs up dials again.
-        with contextlib.suppress(LinkBroken, TimeoutError, ssl.SSLError), self._link(raw, context, None) as link:
-            self._strangers.append(link)
-            if len(self._strangers) > STRANGERS:
-                self._strangers[0].close()
+    def _take_call(self, listener: socket.socket, welcome: Welcome) -> None:
+        try:
+            raw, _ = listener.accept()
+            link = self._link(raw, self._listens, None)
+        except (BlockingIOError, LinkBroken):
+            return  # the caller has gone already
+        except OSError:  # no file descriptor is left, say
+            loop = asyncio.get_running_loop()
+            loop.remove_reader(listener)
+            loop.call_later(RETRY_S, self._take_calls, listener, welcome)
+            return
+        self._strangers.append(link)
+        if len(self._strangers) > STRANGERS:
+            self._strangers[0].close()
+        self._loop.start(self._serve(link, welcome))
+
+    async def _serve(self, link: _Link, welcome: Welcome) -> None:
+        try:
             try:
                 await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
             finally:
                 self._strangers.remove(link)
-            await welcome(link, link.names)
+            if link.speaks_tallystick:
+                await welcome(link, link.names)
+        except (LinkBroken, TimeoutError, ssl.SSLError):
+            pass  # a caller whose handshake fails hears why from its TLS, and one that hangs up dials again
+        finally:
+            self._hang_up(link)
 
     async def stop(self) -> None:
         """Take no more calls and hang up on all callers."""
         for listener in self._listeners:
+            asyncio.get_running_loop().remove_reader(listener)
             listener.close()
         for link in tuple(self._links):
-            link.close()
+            self._hang_up(link)
 
-    @contextlib.contextmanager
-    def _link(self, raw: socket.socket, context: ssl.SSLContext, server_name: str | None) -> Iterator[_Link]:
-        """Make a link, and see that it is closed at the end, whoever ends it."""
+    def _link(self, raw: socket.socket, context: ssl.SSLContext, server_name: str | None) -> _Link:
+        """Make a link that stop() closes, if nobody does before; raises LinkBroken."""
         link = _Link(raw, context, self._loop, server_name=server_name, max_bytes=self._limits.max_message_bytes)
         self._links.add(link)
-        try:
-            yield link
-        finally:
-            self._links.discard(link)
-            link.close()
+        return link
+
+    def _hang_up(self, link: _Link) -> None:
+        self._links.discard(link)
+        link.close()
 
 
 async def _resolve(address: str) -> list[tuple[Any, ...]]:
     host, _, port = address.rpartition(":")
-    return await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    try:
+        return await asyncio.get_running_loop().getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)
+    except UnicodeError:
+        raise OSError(f"{host} is no host name") from None
 
 
 async def _connect(address: str, timeout_s: float) -> socket.socket:
