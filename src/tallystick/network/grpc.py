@@ -36,6 +36,7 @@ class _Link:
         self._stream = stream
         self.heard = False
         self.progress = 0.0  # gRPC does not tell
+        self.stalled = True  # it has threads of its own
 
     async def read(self) -> bytes:
         """Wait for the next frame."""

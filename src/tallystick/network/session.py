@@ -79,6 +79,11 @@ class Link(Protocol):
         """When bytes last arrived, by the monotonic clock, as far as that is known: of a large frame on a slow line, say."""
         ...
 
+    @property
+    def stalled(self) -> bool:
+        """Whether what is being written waits for the peer, or goes on without this thread."""
+        ...
+
     async def read(self) -> Buffer:
         """Wait for the next frame; raises FrameTooLarge before it takes in one over the limit."""
         ...
@@ -169,7 +174,10 @@ class Session:
             self._traffic.messages_sent += 1
             self._sent_bytes += size + HEADER.size
             self._queue(DATA, parts)
-            self._loop.turn()  # starts to write; what is left of a large message is written while this thread goes on
+            self._loop.turn()
+            # A peer that reads as fast as we write is waiting for it; what another cannot take yet is written while we go on.
+            while self._writing is not None and self._writing is self._link and not self._link.stalled:
+                self._loop.turn()
 
     def receive(self, kind: type[M]) -> M:
         """Wait for the next message."""

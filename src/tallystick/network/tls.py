@@ -62,6 +62,7 @@ class _Link:
         self.speaks_tallystick = False
         self.heard = False
         self.progress = 0.0
+        self.stalled = False
 
     async def handshake(self) -> None:
         """Have both sides check the other's certificate, and note what it is issued to and whether the peer goes on as we do.
@@ -128,7 +129,9 @@ class _Link:
             try:
                 sent = send(view[done : done + TURN_BYTES])
             except OSError as error:
+                self.stalled = True
                 await self._wait_or_raise(error)
+                self.stalled = False
                 continue
             done += sent
             self._turn += max(sent, RECORD_BYTES)
