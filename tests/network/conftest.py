@@ -1,6 +1,7 @@
 """Two parties' networks over TLS on loopback."""
 
 import datetime
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from cryptography import x509
@@ -26,6 +27,12 @@ def identity(certificates):
         return load_identity(name, ca=folder / "ca.pem", certificate=folder / f"{name}.pem", key=folder / f"{name}.key")
 
     return of
+
+
+@pytest.fixture
+def pool():
+    with ThreadPoolExecutor(4) as threads:
+        yield threads
 
 
 @pytest.fixture(params=["tls", "grpc"])

@@ -6,7 +6,6 @@ import ssl
 import struct
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -16,21 +15,11 @@ from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, P
 from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import ALPN, load_identity, write_test_certificates
-from tallystick.network.messages import MEBIBYTE, Message
+from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
 
-
-class Note(Message, frozen=True):
-    limit = 64 * MEBIBYTE
-    number: int
-    ballast: bytes = b""
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
+from .wire import Note, hung_up
 
 
 def connected(networks, pool, *, through=lambda port: port, limits=QUICK):
@@ -256,14 +245,7 @@ def test_a_caller_without_a_certificate_is_refused(networks, certificates, trans
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         # In TLS 1.3 the listener's verdict comes after the caller's side of the handshake is done.
-        assert reads_nothing(tls)
-
-
-def reads_nothing(tls):
-    try:
-        return tls.recv(1) == b""
-    except (ssl.SSLError, ConnectionError):
-        return True
+        assert hung_up(tls)
 
 
 # Strangers and absent peers

@@ -7,7 +7,6 @@ import ssl
 import struct
 import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -21,25 +20,15 @@ from tallystick.errors import ConfigError, PeerLost
 from tallystick.network import session as sessions
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, probe
-from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Message
+from tallystick.network.messages import MEBIBYTE, WIRE_VERSION
 from tallystick.network.session import DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
 
-
-class Note(Message, frozen=True):
-    limit = 64 * MEBIBYTE
-    number: int
-    ballast: bytes = b""
+from .wire import Note, hung_up
 
 
 @pytest.fixture
 def transport():
     return "tls"
-
-
-@pytest.fixture
-def pool():
-    with ThreadPoolExecutor(4) as threads:
-        yield threads
 
 
 def connect(bank, shop, pool, address=None):
@@ -104,13 +93,6 @@ def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks,
         assert time.monotonic() - began < QUICK.deadline_s / 2  # not for want of the rest
     at_shop.send(Note(number=1))
     assert at_bank.receive(Note).number == 1
-
-
-def hung_up(end):
-    try:
-        return end.recv(1) == b""
-    except (ssl.SSLError, ConnectionError):
-        return True
 
 
 @pytest.mark.parametrize(("dials", "listens"), [("tls", "grpc"), ("grpc", "tls")])

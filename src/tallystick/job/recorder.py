@@ -19,7 +19,7 @@ from tallystick.attacks.view import Received, StepView
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.channel import Channel, M, Traffic
-from tallystick.network.messages import MEBIBYTE, MalformedMessage, Message
+from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.plan import Schedule
@@ -214,9 +214,9 @@ class Recorder:
 
     def _note(self, message: Message) -> None:
         if isinstance(message, CutEmbedding) and self._planned(message.step):
-            self._waiting[message.step] = message.values.tensor().clone()
+            self._waiting[message.step] = _copy(message.values)
         elif isinstance(message, CutGradient) and message.step in self._waiting:
-            self._taken[message.step] = (self._waiting.pop(message.step), message.values.tensor().clone())
+            self._taken[message.step] = (self._waiting.pop(message.step), _copy(message.values))
         elif isinstance(message, EpochVerdict):
             self._end_epoch(message.epoch)
 
@@ -255,3 +255,8 @@ class Recorder:
         )
         for stale in self.plan.stale(self.store.epochs()):
             self.store.drop(stale)
+
+
+def _copy(values: Array) -> Tensor:
+    """What a step had, whoever trains on the same memory meanwhile."""
+    return torch.from_numpy(values.numpy().copy())

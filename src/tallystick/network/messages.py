@@ -5,8 +5,8 @@ can run no code: it yields the fields that the type declares or an error. Sizes 
 array's bytes are a view of the received buffer, so decoding never allocates more than was received.
 """
 
-import struct
 from math import prod
+from struct import Struct
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 import msgspec
@@ -130,7 +130,7 @@ class Stopped(Message, frozen=True):
 
 M = TypeVar("M", bound=Message)
 
-BODY_LENGTH = struct.Struct("<I")
+BODY_LENGTH = Struct("<I")
 
 
 class _Packing:
@@ -208,7 +208,6 @@ def _decode_fields(payload: memoryview, rest: memoryview, kind: type[M]) -> M:
         raise MalformedMessage(f"a {kind.__name__} is cut short: {len(body)} of {length} bytes of its fields")
     head = len(payload) - len(body) + length
     bulk = payload[head + -head % ALIGNMENT :]
-
     free = 0
 
     def find(wanted: type, place: Any) -> Bulk:
