@@ -3,6 +3,7 @@
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.nn import functional
 
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.tabular import Columns, Wide
@@ -17,11 +18,11 @@ def test_lookups_and_their_gradients_have_the_bits_of_nn_embedding(cardinalities
     features = Features(numeric_NF=torch.randn(rows, 2, generator=generator), categorical_NG=codes_NG)
 
     columns = Columns(shape, embedding_width=4)
-    called = [table(codes_NG[:, g]) for g, table in enumerate(columns.embeddings)]
+    called = [functional.embedding(codes_NG[:, g], table.weight) for g, table in enumerate(columns.embeddings)]
     assert_same(columns(features), torch.cat([features.numeric_NF, *called], dim=1), columns, generator)
 
     wide = Wide(shape, outputs=3)
-    parts = [table(codes_NG[:, g]) for g, table in enumerate(wide.categorical)]
+    parts = [functional.embedding(codes_NG[:, g], table.weight) for g, table in enumerate(wide.categorical)]
     assert_same(wide(features), torch.stack([*parts, wide.numeric(features.numeric_NF)]).sum(dim=0), wide, generator)
 
 

@@ -3,9 +3,9 @@
 Two scenarios. ``small``: 20,000 rows, the feature party's 20 columns through 20-128-64, the label party's 20 columns
 beside the cut, top 84-64-1, batch 256, Adam, one thread each. ``criteo``: 26 categoricals of 100,000 values at
 width 4 and 13 numerics at the feature party, 4 layers of 128 cut after the second, batch 8,192, Adam, all cores.
-The feature party's process also trains the joined model, in turns with the federated runs, so that both see the same
-machine; ratios are medians over the turns. Models with categoricals are also trained with PyTorch's own embedding lookup,
-whose gradient is slower on a CPU than ours (models/tabular.py): what one would have without tallystick.
+The feature party's process also trains the joined model, by PyTorch's usual loop, in turns with the federated runs, so that
+both see the same machine; ratios are medians over the turns. Models with categoricals are also trained with PyTorch's own
+embedding lookup, whose gradient is slower on a CPU than ours (models/tabular.py): what one would have without tallystick.
 """
 
 import os
@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from tallystick.benchmark.joined import train_joined
 from tallystick.config.contract import Training
@@ -54,6 +55,7 @@ class Scenario:
     steps: int
     warm_up: int
     quality_epochs: int
+    turns: int
 
     @property
     def cores(self) -> int:
@@ -77,6 +79,7 @@ SCENARIOS = {
         steps=1_500,
         warm_up=200,
         quality_epochs=5,
+        turns=5,
     ),
     "criteo": Scenario(
         rows=81_920,
@@ -86,9 +89,10 @@ SCENARIOS = {
         bottom=(128, 128),
         top=(128, 128),
         threads=0,
-        steps=60,
-        warm_up=12,
+        steps=24,
+        warm_up=6,
         quality_epochs=0,
+        turns=15,
     ),
 }
 
@@ -99,9 +103,11 @@ class Turn(Message, frozen=True):
     mode: str
 
 
-def run(*, scenario: str = "small", turns: int = 5, transport: TransportName = "tls", timeout_s: float = 900) -> dict[str, Any]:
+def run(
+    *, scenario: str = "small", turns: int | None = None, transport: TransportName = "tls", timeout_s: float = 900
+) -> dict[str, Any]:
     """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios."""
-    arguments = {"scenario": scenario, "turns": turns}
+    arguments = {"scenario": scenario, "turns": turns or SCENARIOS[scenario].turns}
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, transport=transport).results
     measured = results[FEATURE]
@@ -196,10 +202,13 @@ def _train_joined(scenario: Scenario, data: "_Data", mode: str) -> float:
 
 
 class _PlainColumns(Columns):
-    """Columns as they are usually written: each table is called on its codes."""
+    """Columns as they are usually written: with PyTorch's own embedding lookup."""
 
     def forward(self, features: Features) -> Tensor:
-        embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.embeddings)]
+        codes_BG = features.categorical_NG
+        embedded = [
+            functional.embedding(codes_BG[:, g], table.get_parameter("weight")) for g, table in enumerate(self.embeddings)
+        ]
         return torch.cat([features.numeric_NF, *embedded], dim=1)
 
 

@@ -34,7 +34,7 @@ app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, lossles
 @app.command()
 def training(
     scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
-    turns: Annotated[int, typer.Option(help="Repetitions, in turns with the joined model.", min=1)] = 5,
+    turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
     transport: Annotated[TransportName, typer.Option(help="What the sessions run over: tls or grpc.")] = "tls",
     as_json: JsonFlag = False,
 ) -> None:

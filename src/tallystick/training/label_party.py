@@ -18,6 +18,7 @@ from tallystick.training.defended import CutDefense
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, commits, ignore_commit, optimizer_of
+from tallystick.training.tables import Tables
 
 
 def train_label_party(
@@ -48,6 +49,7 @@ def train_label_party(
     loss is no longer finite.
     """
     optimizer = optimizer_of(training, model)
+    tables = Tables(model)
     progressed = store.load(resume_from, model, optimizer) if resume_from else Progressed()
     store.drop_after(resume_from)
     model.train()
@@ -58,7 +60,7 @@ def train_label_party(
         done = progressed.step - progressed.epoch * schedule.steps_per_epoch
         loss_sum = torch.tensor(progressed.loss_sum, dtype=torch.float64)
         for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
-            loss_sum += _take_message(model, own, objective, optimizer, channels, widths, group, defense)
+            loss_sum += _take_message(model, own, objective, optimizer, tables, channels, widths, group, defense)
             if last_commit and group[0].step == last_commit + 1:
                 committed(last_commit)
             if commits(group, training, schedule):
@@ -85,6 +87,7 @@ def _take_message(
     own: Source | None,
     objective: Objective,
     optimizer: torch.optim.Optimizer | None,
+    tables: Tables,
     channels: Sequence[Channel],
     widths: Sequence[int],
     group: Sequence[Batch],
@@ -106,7 +109,9 @@ def _take_message(
     loss_sum = torch.zeros((), device=device)
     for number, batch in enumerate(group):
         cuts_BD = [parts[number].detach().requires_grad_() for parts in received]
-        loss, targets_B = objective(model(cuts_BD, own_columns[number]), batch.index_B, cuts_BD)
+        with tables.forward() as lookups:
+            logits = model(cuts_BD, own_columns[number])
+        loss, targets_B = objective(logits, batch.index_B, cuts_BD)
         if optimizer is not None:
             optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -119,6 +124,7 @@ def _take_message(
             for channel, answer in zip(channels, answers, strict=True):
                 send_gradient(channel, group[0].step, *answer)
         if optimizer is not None:
+            tables.backward(lookups)
             optimizer.step()
         loss_sum += loss.detach() * rows[number]
     return loss_sum
