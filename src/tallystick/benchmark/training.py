@@ -89,10 +89,10 @@ SCENARIOS = {
         bottom=(128, 128),
         top=(128, 128),
         threads=0,
-        steps=24,
-        warm_up=6,
+        steps=36,
+        warm_up=12,
         quality_epochs=0,
-        turns=15,
+        turns=11,
     ),
 }
 
