@@ -1,4 +1,4 @@
-"""Large embedding tables taken side by side: the bits of PyTorch's own backward pass, and threads that do share the work."""
+"""Large embedding tables taken side by side: the bits of PyTorch's own passes, and threads that do share the work."""
 
 import copy
 import threading
@@ -8,9 +8,12 @@ import torch
 from torch import nn
 
 from tallystick.benchmark import lossless
+from tallystick.data.features import Features, FeatureShape
+from tallystick.models.tabular import Columns
 from tallystick.training.tables import LARGE_VALUES, Tables
 
-ROWS = LARGE_VALUES // 4
+LARGE = FeatureShape(numeric=3, cardinalities=(LARGE_VALUES // 4, 7, 5_000))
+SMALL = FeatureShape(numeric=1, cardinalities=(100, 7))
 
 
 @pytest.fixture(autouse=True)
@@ -23,119 +26,120 @@ def three_threads():
 
 
 class Net(nn.Module):
-    """Tables in all the ways that a user's module may use them."""
+    """Columns in all the ways that a user's module may use them."""
 
     def __init__(self):
         super().__init__()
-        self.plain = nn.Embedding(ROWS, 4)
-        self.padded = nn.Embedding(ROWS, 4, padding_idx=3)
-        self.twice = nn.Embedding(ROWS, 4)
-        self.small = nn.Embedding(10, 4)
-        self.frozen = nn.Embedding(ROWS, 4).requires_grad_(requires_grad=False)
-        self.unused = nn.Embedding(ROWS, 4)
-        self.ignored = nn.Embedding(ROWS, 4)
-        self.tied = nn.Embedding(ROWS, 4)
-        self.head = nn.Linear(4, ROWS, bias=False)
-        self.head.weight = self.tied.weight
-        self.mlp = nn.Sequential(nn.Linear(24, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.plain, self.twice, self.frozen, self.ignored = (Columns(LARGE, embedding_width=4) for _ in range(4))
+        self.frozen.embeddings[0].weight.requires_grad_(requires_grad=False)
+        self.ids_only = Columns(FeatureShape(numeric=0, cardinalities=LARGE.cardinalities), embedding_width=4)
+        self.small = Columns(SMALL, embedding_width=4)
+        self.mlp = nn.Sequential(nn.Linear(4 * 15 + 12 + 9, 8), nn.ReLU(), nn.Linear(8, 4))
 
-    def forward(self, codes_BG):
-        self.ignored(codes_BG[:, 0])
-        rows = [self.plain(codes_BG[:, 0]).relu_(), self.padded(codes_BG[:, 1]), self.small(codes_BG[:, 2] % 10)]
-        rows += [self.twice(codes_BG[:, 2]), self.twice(codes_BG[:, 3]), self.frozen(codes_BG[:, 0])]
-        return self.head(self.mlp(torch.cat(rows, dim=1)) + self.tied(codes_BG[:, 1]))
+    def forward(self, large, small):
+        self.ignored(large)
+        ids = Features(numeric_NF=torch.empty(len(large), 0), categorical_NG=large.categorical_NG)
+        rows = [self.plain(large).relu_(), self.twice(large), self.twice(large.rows(torch.arange(len(large)).flip(0)))]
+        return self.mlp(torch.cat([*rows, self.frozen(large), self.ids_only(ids), self.small(small)], dim=1))
 
 
-def test_every_gradient_has_the_bits_of_an_ordinary_backward_pass():
+def batch(shape, rows):
+    codes = [torch.randint(0, min(size, 50), (rows,)) for size in shape.cardinalities]  # rows meet, so an order of sums shows
+    return Features(numeric_NF=torch.randn(rows, shape.numeric), categorical_NG=torch.stack(codes, dim=1))
+
+
+def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes():
     torch.manual_seed(0)
     ours = Net()
     theirs = copy.deepcopy(ours)
     tables = Tables(ours)
-    codes_BG = torch.randint(0, 50, (300, 4))  # many rows meet in one code, so an order of sums would show
-    grad = torch.randn(300, ROWS)
-    theirs(codes_BG).backward(grad)
+    given = batch(LARGE, 300), batch(SMALL, 300)
+    grad = torch.randn(300, 4)
+    reference = theirs(*given)
+    reference.backward(grad)
     with tables.forward() as lookups:
-        out = ours(codes_BG)
+        out = ours(*given)
+    assert torch.equal(out, reference)
     out.backward(grad)
-    assert [lookup.table is weight for lookup, weight in zip(lookups, put_off(ours), strict=True)] == [True] * 5
-    assert ours.plain.weight.grad is None
+    put_off = [ours.ignored, ours.plain, ours.twice, ours.twice, ours.frozen, ours.ids_only]
+    assert [lookup.columns for lookup in lookups] == put_off
+    assert ours.plain.table(0).grad is None
     tables.backward(lookups)
-    for (name, mine), reference in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        assert (mine.grad is None) == (reference.grad is None), name
-        assert mine.grad is None or torch.equal(mine.grad, reference.grad), name
-    assert ours.plain.weight.grad.count_nonzero() > 0
-    assert ours.ignored.weight.grad is None
+    assert ours.plain.table(0).grad.count_nonzero() > 0
+    for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
+        assert (mine.grad is None) == (other.grad is None), name
+        assert mine.grad is None or torch.equal(mine.grad, other.grad), name
 
 
-def put_off(net):
-    return net.ignored.weight, net.plain.weight, net.padded.weight, net.twice.weight, net.twice.weight
-
-
-def test_outside_of_a_training_pass_nothing_is_put_off():
-    net = Net()
+def test_a_training_pass_leaves_nothing_behind():
+    net, given = Net(), (batch(LARGE, 5), batch(SMALL, 5))
     tables = Tables(net)
-    codes_BG = torch.randint(0, 50, (3, 4))
-    with torch.no_grad(), tables.forward() as lookups:
-        net(codes_BG)
-    assert lookups == []
-    net(codes_BG).sum().backward()
-    assert net.plain.weight.grad is not None
+    with pytest.raises(IndexError), tables.forward():
+        net.plain(Features(numeric_NF=torch.zeros(1, 3), categorical_NG=torch.tensor([[LARGE_VALUES, 0, 0]])))
+    net(*given).sum().backward()
+    assert net.plain.table(0).grad is not None
 
 
-def test_tables_are_taken_at_the_same_time():
-    net = nn.ModuleList(nn.Embedding(ROWS, 4) for _ in range(3))
-    tables = Tables(net)
-    with tables.forward() as lookups:
-        sum(table(torch.tensor([1])).sum() for table in net).backward()
-    meeting, came = threading.Barrier(3), []
+def test_tables_are_taken_at_the_same_time(monkeypatch):
+    columns = Columns(LARGE, embedding_width=4)
+    tables, meeting, came = Tables(columns), threading.Barrier(3), []
+    part = columns.part
 
-    def meet(_):
+    def meet(joined_BW, place):
         meeting.wait(timeout=30)
         came.append(threading.get_ident())
+        return part(joined_BW, place)
 
-    for table in net:
-        table.weight.register_post_accumulate_grad_hook(meet)
-    tables.backward(lookups)
-    assert len(set(came)) == 3
-
-
-def test_an_error_in_any_thread_comes_out():
-    net = nn.ModuleList(nn.Embedding(ROWS, 4) for _ in range(2))
-    tables = Tables(net)
+    monkeypatch.setattr(columns, "part", meet)
     with tables.forward() as lookups:
-        sum(table(torch.tensor([1])).sum() for table in net).backward()
-    meeting = threading.Barrier(2)
+        out = columns(batch(LARGE, 5))
+    assert len(set(came)) == 3
+    out.sum().backward()
+    tables.backward(lookups)
+    assert len(came) == 6
+    assert len(set(came[3:])) == 3
 
-    def fail_elsewhere(_):
+
+def test_an_error_in_any_thread_comes_out(monkeypatch):
+    columns = Columns(LARGE, embedding_width=4)
+    tables, meeting = Tables(columns), threading.Barrier(3)
+
+    def fail_elsewhere(joined_BW, place):
         meeting.wait(timeout=30)
         if threading.current_thread() is not threading.main_thread():
             raise MemoryError("no room")
+        return joined_BW[:, :4]
 
-    for table in net:
-        table.weight.register_post_accumulate_grad_hook(fail_elsewhere)
-    with pytest.raises(MemoryError, match="no room"):
-        tables.backward(lookups)
+    monkeypatch.setattr(columns, "part", fail_elsewhere)
+    with pytest.raises(MemoryError, match="no room"), tables.forward():
+        columns(batch(LARGE, 5))
 
 
-@pytest.mark.parametrize("why", ["one thread", "a party that is a thread"])
+@pytest.mark.parametrize("why", ["one thread", "a party that is a thread", "small tables", "another precision"])
 def test_pytorch_does_it_all_where_there_is_nothing_to_share(why):
-    net, found = nn.ModuleList([nn.Embedding(ROWS, 4), nn.Embedding(ROWS, 4)]), []
+    columns = Columns(SMALL if why == "small tables" else LARGE, embedding_width=4)
+    given = batch(SMALL if why == "small tables" else LARGE, 5)
+    if why == "another precision":
+        columns.double()
+    found = []
 
     def train():
-        with Tables(net).forward() as lookups:
-            sum(table(torch.tensor([1])).sum() for table in net).backward()
+        with Tables(columns).forward() as lookups:
+            columns(given).sum().backward()
         found.append(len(lookups))
 
     if why == "one thread":
         torch.set_num_threads(1)
         train()
         torch.set_num_threads(3)
-    else:
+    elif why == "a party that is a thread":
         thread = threading.Thread(target=train)
         thread.start()
         thread.join()
+    else:
+        train()
     assert found == [0]
-    assert all(table.weight.grad is not None for table in net)
+    assert columns.table(0).grad is not None
 
 
 def test_processes_with_large_tables_train_to_the_bits_of_one_process(monkeypatch):

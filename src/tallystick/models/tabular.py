@@ -3,7 +3,7 @@
 Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D cut width.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,9 +26,22 @@ class Columns(nn.Module):
         super().__init__()
         self.embeddings = nn.ModuleList(Table(size, embedding_width) for size in shape.cardinalities)
         self.width = shape.numeric + embedding_width * len(shape.cardinalities)
+        self._numeric, self._embedding_width = shape.numeric, embedding_width
+        self.embed: Callable[[Features], Tensor] | None = None  # another way to the same tensor, for a party that trains
+
+    def table(self, place: int) -> nn.Parameter:
+        """The weights of the categorical column at this place."""
+        return self.embeddings[place].get_parameter("weight")
+
+    def part(self, joined_BW: Tensor, place: int) -> Tensor:
+        """What that column has of a batch."""
+        start = self._numeric + self._embedding_width * place
+        return joined_BW[:, start : start + self._embedding_width]
 
     def forward(self, features: Features) -> Tensor:
         """Concatenate what the columns give."""
+        if self.embed is not None:
+            return self.embed(features)
         embedded = [table(features.categorical_NG[:, g]) for g, table in enumerate(self.embeddings)]
         return torch.cat([features.numeric_NF, *embedded], dim=1) if embedded else features.numeric_NF
 

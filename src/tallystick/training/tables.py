@@ -1,82 +1,91 @@
-"""The backward pass of large embedding tables, several at a time.
+"""Large embedding tables while a party trains: looked up, and their gradients worked out, several at a time.
 
-PyTorch works out one table's gradient after the other, in one thread. But a table's gradient depends on no other table, so here
-each of a party's threads takes a table. No sum is taken in another order: the bits stay the same.
+PyTorch takes one table after the other, in one thread. But tables do not depend on each other, so here each of a party's threads
+takes a table. No sum is taken in another order: the bits are those of the ordinary forward and backward pass, which the model
+itself keeps to (models/tabular.py), so that training in one process stays a reference that shares nothing with this.
 """
 
 import threading
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from tallystick.data.features import Features
+from tallystick.models.tabular import Columns
+
 LARGE_VALUES = 1 << 16
-"""A table of so many values is worth a thread's while."""
+"""Columns whose tables hold so many values are worth the threads' while."""
 
 
 @dataclass(kw_only=True, eq=False)
 class Lookup:
-    """Rows that a table gave in a forward pass, and once the backward pass has come so far, their gradient."""
+    """The codes of a batch, column by column, and once the backward pass has come so far, the gradient of what they gave."""
 
-    table: Tensor
-    rows: Tensor
-    grad: Tensor | None = None
+    columns: Columns
+    codes_GB: Tensor
+    grad_BW: Tensor | None = None
 
 
 class Tables:
-    """A module's large embedding tables, whose part of the backward pass is put off and then shared among the threads.
+    """A module's columns with large tables, which are shared among the threads; the backward pass stops there until asked.
 
     With a single thread, or on a GPU, there is nothing to share, and PyTorch does it all. So it does for parties that are
     threads of one process: they would fight over the number of threads, which PyTorch keeps once for all threads to come.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        self._tables = _large_tables(module) if in_main_thread and torch.get_num_threads() > 1 else []
+        shared = threading.current_thread() is threading.main_thread() and torch.get_num_threads() > 1
+        self._columns = _with_large_tables(module) if shared else []
         self._pool = ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,))
 
     @contextmanager
     def forward(self) -> Iterator[list[Lookup]]:
         """Gives a list in which a forward pass of the module leaves its lookups; backward() needs it."""
         lookups: list[Lookup] = []
-
-        def put_off(table: nn.Module, _codes: Any, rows: Tensor) -> Tensor | None:
-            if not rows.requires_grad:
-                return None
-            assert isinstance(table, nn.Embedding)
-            lookups.append(Lookup(table=table.weight, rows=rows))
-            seen: Tensor = _PutOff.apply(rows.detach().requires_grad_(), lookups[-1])  # type: ignore[no-untyped-call]
-            return seen
-
-        hooks = [table.register_forward_hook(put_off) for table in self._tables]
+        for columns in self._columns:
+            columns.embed = partial(self._embed, columns, lookups)
         try:
             yield lookups
         finally:
-            for hook in hooks:
-                hook.remove()
+            for columns in self._columns:
+                columns.embed = None
 
-    def backward(self, lookups: list[Lookup]) -> None:
+    def _embed(self, columns: Columns, lookups: list[Lookup], features: Features) -> Tensor:
+        numeric_BF, codes_GB = features.numeric_NF, features.categorical_NG.t().contiguous()
+        joined_BW = torch.empty(len(numeric_BF), columns.width)
+        joined_BW[:, : numeric_BF.shape[1]] = numeric_BF
+
+        def look_up(place: int) -> None:
+            torch.index_select(columns.table(place).detach(), 0, codes_GB[place], out=columns.part(joined_BW, place))
+
+        self._share(look_up, range(len(columns.embeddings)))
+        lookups.append(Lookup(columns=columns, codes_GB=codes_GB))
+        seen_BW: Tensor = _PutOff.apply(joined_BW.requires_grad_(), lookups[-1])  # type: ignore[no-untyped-call]
+        return seen_BW
+
+    def backward(self, lookups: Sequence[Lookup]) -> None:
         """Take these lookups' gradients, at which the backward pass has stopped, back to the tables."""
-        waiting: dict[Tensor, list[Lookup]] = {}
         for lookup in lookups:
-            if lookup.grad is not None:
-                waiting.setdefault(lookup.table, []).append(lookup)
-        if not waiting:
-            return
+            if lookup.grad_BW is not None:
+                self._share(partial(_backward, lookup, lookup.grad_BW), range(len(lookup.columns.embeddings)))
+
+    def _share(self, do: Callable[[int], None], places: Iterable[int]) -> None:
+        waiting = list(places)
 
         def work() -> None:
             while True:
                 try:
-                    _, found = waiting.popitem()
-                except KeyError:
+                    place = waiting.pop()
+                except IndexError:
                     return
-                torch.autograd.backward([lookup.rows for lookup in found], [lookup.grad for lookup in found])
+                do(place)
 
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -89,28 +98,32 @@ class Tables:
             torch.set_num_threads(threads)
 
 
+def _backward(lookup: Lookup, grad_BW: Tensor, place: int) -> None:
+    weight = lookup.columns.table(place)
+    if weight.requires_grad:
+        found = torch.zeros_like(weight).index_add_(0, lookup.codes_GB[place], lookup.columns.part(grad_BW, place))
+        weight.grad = found if weight.grad is None else weight.grad + found
+
+
 class _PutOff(torch.autograd.Function):
     """The identity; the backward pass ends here and leaves the gradient with the lookup."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, lookup: Lookup) -> Tensor:
+    def forward(ctx: Any, joined_BW: Tensor, lookup: Lookup) -> Tensor:
         ctx.lookup = lookup
-        return rows.detach()
+        return joined_BW.detach()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[None, None]:
-        ctx.lookup.grad = grad
+    def backward(ctx: Any, grad_BW: Tensor) -> tuple[None, None]:
+        ctx.lookup.grad_BW = grad_BW
         return None, None
 
 
-def _large_tables(module: nn.Module) -> list[nn.Embedding]:
-    uses = Counter(id(parameter) for _, parameter in module.named_parameters(remove_duplicate=False))
-    return [
-        table
-        for table in module.modules()
-        if isinstance(table, nn.Embedding)
-        and table.weight.numel() >= LARGE_VALUES
-        and table.weight.device.type == "cpu"
-        and uses[id(table.weight)] == 1  # another use's share of the gradient would be added in another order
-    ]
+def _with_large_tables(module: nn.Module) -> list[Columns]:
+    return [columns for columns in module.modules() if isinstance(columns, Columns) and _are_large(list(columns.parameters()))]
+
+
+def _are_large(tables: Sequence[Tensor]) -> bool:
+    on_cpu = all(table.device.type == "cpu" and table.dtype == torch.float32 for table in tables)
+    return on_cpu and sum(table.numel() for table in tables) >= LARGE_VALUES
