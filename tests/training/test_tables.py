@@ -1,23 +1,30 @@
-"""Large embedding tables taken side by side: the bits of PyTorch's own passes, and threads that do share the work."""
+"""Embedding tables taken side by side: the bits of PyTorch's own passes, and threads that do share the work."""
 
 import copy
+import gc
 import threading
 
 import pytest
 import torch
+from loops import Setting, assert_same_bits, telling, training
 from torch import nn
 
-from tallystick.benchmark import lossless
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.tabular import Columns
-from tallystick.training.tables import LARGE_VALUES, Tables
+from tallystick.network.channel import memory_channels
+from tallystick.training import tables
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.label_party import train_label_party
+from tallystick.training.tables import SideBySide
 
-LARGE = FeatureShape(numeric=3, cardinalities=(LARGE_VALUES // 4, 7, 5_000))
-SMALL = FeatureShape(numeric=1, cardinalities=(100, 7))
+SHAPE = FeatureShape(numeric=3, cardinalities=(2_000, 7, 500))
+FEW = FeatureShape(numeric=1, cardinalities=(100, 7))
 
 
 @pytest.fixture(autouse=True)
-def three_threads():
+def three_threads(monkeypatch):
+    monkeypatch.setattr(tables, "WORTH_LOOKUPS", 300)
     before = torch.get_num_threads()
     torch.set_num_threads(3)
     yield
@@ -25,22 +32,42 @@ def three_threads():
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def meetings(monkeypatch):
+    """Notes how many places each piece of shared work has."""
+    noted, share = [], SideBySide._share
+
+    def noting(self, do, places):
+        noted.append(len(places := list(places)))
+        share(self, do, places)
+
+    monkeypatch.setattr(SideBySide, "_share", noting)
+    return noted
+
+
 class Net(nn.Module):
     """Columns in all the ways that a user's module may use them."""
 
     def __init__(self):
         super().__init__()
-        self.plain, self.twice, self.frozen, self.ignored = (Columns(LARGE, embedding_width=4) for _ in range(4))
+        self.plain, self.thrice, self.frozen, self.tied, self.learnt, self.ignored = (
+            Columns(SHAPE, embedding_width=4) for _ in range(6)
+        )
         self.frozen.embeddings[0].weight.requires_grad_(requires_grad=False)
-        self.ids_only = Columns(FeatureShape(numeric=0, cardinalities=LARGE.cardinalities), embedding_width=4)
-        self.small = Columns(SMALL, embedding_width=4)
-        self.mlp = nn.Sequential(nn.Linear(4 * 15 + 12 + 9, 8), nn.ReLU(), nn.Linear(8, 4))
+        self.tied.embeddings = nn.ModuleList([self.tied.embeddings[0]] * 3)
+        self.norm = nn.BatchNorm1d(3)
+        self.ids_only = Columns(FeatureShape(numeric=0, cardinalities=SHAPE.cardinalities), embedding_width=4)
+        self.few = Columns(FEW, embedding_width=4)
+        self.mlp = nn.Sequential(nn.Linear(7 * 15 + 12 + 9, 8), nn.ReLU(), nn.Linear(8, 4))
 
-    def forward(self, large, small):
-        self.ignored(large)
-        ids = Features(numeric_NF=torch.empty(len(large), 0), categorical_NG=large.categorical_NG)
-        rows = [self.plain(large).relu_(), self.twice(large), self.twice(large.rows(torch.arange(len(large)).flip(0)))]
-        return self.mlp(torch.cat([*rows, self.frozen(large), self.ids_only(ids), self.small(small)], dim=1))
+    def forward(self, given, few):
+        self.ignored(given)
+        size, numbers, codes = len(given), given.numeric_NF, given.categorical_NG
+        rows = [self.thrice(given.rows(torch.arange(size).roll(shift))) for shift in range(3)]
+        rows += [self.plain(given).relu_(), self.frozen(given), self.tied(given), self.few(few)]
+        rows.append(self.learnt(Features(numeric_NF=self.norm(numbers), categorical_NG=codes)))
+        rows.append(self.ids_only(Features(numeric_NF=torch.empty(size, 0), categorical_NG=codes)))
+        return self.mlp(torch.cat(rows, dim=1))
 
 
 def batch(shape, rows):
@@ -48,85 +75,116 @@ def batch(shape, rows):
     return Features(numeric_NF=torch.randn(rows, shape.numeric), categorical_NG=torch.stack(codes, dim=1))
 
 
-def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes():
+def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes(meetings):
     torch.manual_seed(0)
     ours = Net()
     theirs = copy.deepcopy(ours)
-    tables = Tables(ours)
-    given = batch(LARGE, 300), batch(SMALL, 300)
+    given = batch(SHAPE, 300), batch(FEW, 300)
     grad = torch.randn(300, 4)
     reference = theirs(*given)
-    reference.backward(grad)
-    with tables.forward() as lookups:
+    with SideBySide(ours).forward():
         out = ours(*given)
+    assert meetings == [3] * 7 + [2, 3, 3]
     assert torch.equal(out, reference)
-    out.backward(grad)
-    put_off = [ours.ignored, ours.plain, ours.twice, ours.twice, ours.frozen, ours.ids_only]
-    assert [lookup.columns for lookup in lookups] == put_off
-    assert ours.plain.table(0).grad is None
-    tables.backward(lookups)
+    for _ in range(2):
+        reference.backward(grad, retain_graph=True)
+        out.backward(grad, retain_graph=True)
+    assert sorted(meetings[10:]) == [2] * 4 + [3] * 14  # not for what is ignored, and two of the three where one is frozen
     assert ours.plain.table(0).grad.count_nonzero() > 0
     for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
         assert (mine.grad is None) == (other.grad is None), name
         assert mine.grad is None or torch.equal(mine.grad, other.grad), name
 
 
-def test_a_training_pass_leaves_nothing_behind():
-    net, given = Net(), (batch(LARGE, 5), batch(SMALL, 5))
-    tables = Tables(net)
-    with pytest.raises(IndexError), tables.forward():
-        net.plain(Features(numeric_NF=torch.zeros(1, 3), categorical_NG=torch.tensor([[LARGE_VALUES, 0, 0]])))
-    net(*given).sum().backward()
-    assert net.plain.table(0).grad is not None
+@pytest.mark.parametrize("how", [training(), training(mode="pipelined", staleness=2)], ids=["synchronous", "pipelined"])
+def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
+    def train(worth):
+        monkeypatch.setattr(tables, "WORTH_LOOKUPS", worth)
+        setting, folder = Setting(), tmp_path / str(worth)
+        bottoms, label = setting.modules()
+        mine, theirs = memory_channels("bank", "shop", timeout_s=20)
+        common = {"training": how, "schedule": setting.schedule}
+        given = (label, setting.own_source, setting.objective, [mine], [bottoms["shop"].width])
+        party = threading.Thread(
+            target=telling,
+            args=(lambda: train_label_party(*given, **common, store=CheckpointStore(folder / "bank")), [mine]),
+        )
+        party.start()
+        source, store = setting.columns["shop"].rows, CheckpointStore(folder / "shop")
+        train_feature_party(bottoms["shop"], source, theirs, **common, store=store)
+        party.join()
+        return {"steps": how.epochs * setting.schedule.steps_per_epoch}, bottoms["shop"].state_dict()
+
+    _, ordinary = train(10**9)
+    assert meetings == []
+    run, shared = train(1)
+    assert meetings == [2] * (2 * run["steps"])
+    assert_same_bits(shared, ordinary)
 
 
-def test_tables_are_taken_at_the_same_time(monkeypatch):
-    columns = Columns(LARGE, embedding_width=4)
-    tables, meeting, came = Tables(columns), threading.Barrier(3), []
-    part = columns.part
+def test_a_failing_pass_leaves_nothing_behind():
+    columns, wrong = Columns(SHAPE, embedding_width=4), batch(SHAPE, 300)
+    wrong.categorical_NG[0, 1] = 7
+    with pytest.raises(IndexError), SideBySide(columns).forward():
+        columns(wrong)
+    before = torch.get_num_threads()
+    columns(batch(SHAPE, 300)).sum().backward()
+    assert before == torch.get_num_threads() == 3
+    assert columns.table(0).grad is not None
 
-    def meet(joined_BW, place):
+
+def test_threads_meet_and_an_error_in_any_comes_out_once_all_have_stopped():
+    side_by_side, meeting, came = SideBySide(Columns(SHAPE, embedding_width=4)), threading.Barrier(3), []
+
+    def meet(place):
         meeting.wait(timeout=30)
-        came.append(threading.get_ident())
-        return part(joined_BW, place)
+        came.append((place, threading.get_ident(), torch.get_num_threads()))
 
-    monkeypatch.setattr(columns, "part", meet)
-    with tables.forward() as lookups:
-        out = columns(batch(LARGE, 5))
-    assert len(set(came)) == 3
-    out.sum().backward()
-    tables.backward(lookups)
-    assert len(came) == 6
-    assert len(set(came[3:])) == 3
+    side_by_side._share(meet, range(6))
+    assert sorted(place for place, _, _ in came) == list(range(6))
+    assert len({thread for _, thread, _ in came}) == 3
+    assert {threads for _, _, threads in came} == {1}
+    done = []
 
-
-def test_an_error_in_any_thread_comes_out(monkeypatch):
-    columns = Columns(LARGE, embedding_width=4)
-    tables, meeting = Tables(columns), threading.Barrier(3)
-
-    def fail_elsewhere(joined_BW, place):
+    def fail_elsewhere(place):
         meeting.wait(timeout=30)
         if threading.current_thread() is not threading.main_thread():
             raise MemoryError("no room")
-        return joined_BW[:, :4]
+        done.append(place)
 
-    monkeypatch.setattr(columns, "part", fail_elsewhere)
-    with pytest.raises(MemoryError, match="no room"), tables.forward():
-        columns(batch(LARGE, 5))
+    with pytest.raises(MemoryError, match="no room"):
+        side_by_side._share(fail_elsewhere, range(3))
+    assert len(done) == 1
 
 
-@pytest.mark.parametrize("why", ["one thread", "a party that is a thread", "small tables", "another precision"])
-def test_pytorch_does_it_all_where_there_is_nothing_to_share(why):
-    columns = Columns(SMALL if why == "small tables" else LARGE, embedding_width=4)
-    given = batch(SMALL if why == "small tables" else LARGE, 5)
+def test_its_threads_end_with_it():
+    before = set(threading.enumerate())
+    side_by_side = SideBySide(Columns(SHAPE, embedding_width=4))
+    side_by_side._share(lambda _: None, range(9))
+    started = set(threading.enumerate()) - before
+    assert started
+    del side_by_side
+    gc.collect()
+    for thread in started:
+        thread.join(timeout=30)
+        assert not thread.is_alive()
+
+
+@pytest.mark.parametrize("why", ["one thread", "a party that is a thread", "a small batch", "another precision", "other columns"])
+def test_pytorch_does_it_all_where_sharing_does_not_pay_or_fit(why, meetings):
+    columns = Columns(SHAPE, embedding_width=4)
+    given = batch(SHAPE, 90 if why == "a small batch" else 300)
     if why == "another precision":
         columns.double()
-    found = []
+    if why == "other columns":
+        given = batch(FeatureShape(numeric=1, cardinalities=SHAPE.cardinalities), 300)
+    widths = []
 
     def train():
-        with Tables(columns).forward() as lookups:
-            columns(given).sum().backward()
-        found.append(len(lookups))
+        with SideBySide(columns).forward():
+            out = columns(given)
+        out.sum().backward()
+        widths.append(out.shape[1])
 
     if why == "one thread":
         torch.set_num_threads(1)
@@ -138,12 +196,6 @@ def test_pytorch_does_it_all_where_there_is_nothing_to_share(why):
         thread.join()
     else:
         train()
-    assert found == [0]
+    assert meetings == []
+    assert widths == [13 if why == "other columns" else 15]
     assert columns.table(0).grad is not None
-
-
-def test_processes_with_large_tables_train_to_the_bits_of_one_process(monkeypatch):
-    monkeypatch.setenv("OMP_NUM_THREADS", "3")
-    found = lossless.run()
-    assert found["max_abs_weight_difference"] == 0.0
-    assert found["max_abs_weight_change_by_training"] > 0.01

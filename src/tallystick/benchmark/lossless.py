@@ -20,9 +20,8 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
-# At both parties two tables large enough to be taken side by side (training/tables.py).
-FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300, 20_000, 30_000))
-OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12, 20_000, 30_000))
+FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300))
+OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
 NETWORK = NetworkModel(hidden=(64, 32, 32), cut_after=2)
 WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
 ROWS, BATCH, EPOCHS = 5_000, 250, 10

@@ -107,7 +107,7 @@ class _Link:
     async def _read_bytes(self, count: int) -> memoryview:
         # Aligned, as tensors want it, and not filled with zeros first.
         view = memoryview(torch.empty(count, dtype=torch.uint8).numpy())  # type: ignore[arg-type]
-        # Not recv_into(): it comes to the same, after half as long again.
+        # read() is what recv_into() calls after some checks, which add up.
         read: Callable[[int, memoryview], Any] = self._socket.read
         done = 0
         while done < count:
@@ -122,7 +122,7 @@ class _Link:
                 raise LinkBroken("the peer hung up")
             done += got
             self.progress = time.monotonic()
-            self._turn += RECORD_BYTES  # of which it reads one at a time
+            self._turn += RECORD_BYTES  # read() gives at most one record
             if self._turn >= TURN_BYTES:
                 await self._end_turn()
         return view

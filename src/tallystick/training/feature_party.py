@@ -25,7 +25,7 @@ from tallystick.training.plan import (
     optimizer_of,
     staleness_of,
 )
-from tallystick.training.tables import Lookup, Tables
+from tallystick.training.tables import SideBySide
 
 
 def train_feature_party(
@@ -113,11 +113,11 @@ class _Loop:
 
     def __init__(self, bottom: nn.Module, optimizer: torch.optim.Optimizer | None, channel: Channel, *, staleness: int) -> None:
         self.bottom = bottom
-        self.tables = Tables(bottom)
+        self.tables = SideBySide(bottom)
         self.optimizer = optimizer
         self.channel = channel
         self.staleness = staleness
-        self._in_flight: deque[tuple[int, list[tuple[Tensor, list[Lookup]]]]] = deque()
+        self._in_flight: deque[tuple[int, list[Tensor]]] = deque()
         self._batches_in_flight = 0
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
@@ -126,13 +126,13 @@ class _Loop:
 
         ``meanwhile`` is called once the message is on its way.
         """
-        embedded = []
+        cuts_BD = []
         for part in features:
-            with self._stash(), self.tables.forward() as lookups:
-                embedded.append((self.bottom(part), lookups))
-        send_embedding(self.channel, group[0].step, *(cut_BD for cut_BD, _ in embedded))
-        self._in_flight.append((group[0].step, embedded))
-        self._batches_in_flight += len(embedded)
+            with self._stash(), self.tables.forward():
+                cuts_BD.append(self.bottom(part))
+        send_embedding(self.channel, group[0].step, *cuts_BD)
+        self._in_flight.append((group[0].step, cuts_BD))
+        self._batches_in_flight += len(cuts_BD)
         meanwhile()
         while self._batches_in_flight > self.staleness:
             self._backward()
@@ -143,20 +143,18 @@ class _Loop:
             self._backward()
 
     def _backward(self) -> None:
-        step, embedded = self._in_flight.popleft()
-        self._batches_in_flight -= len(embedded)
-        rows = [len(cut_BD) for cut_BD, _ in embedded]
-        last_BD, _ = embedded[-1]
+        step, cuts_BD = self._in_flight.popleft()
+        self._batches_in_flight -= len(cuts_BD)
+        rows = [len(cut_BD) for cut_BD in cuts_BD]
         if self.optimizer is not None:
             self.optimizer.zero_grad()  # takes a while for large tables, in which the gradient is on its way
-        grads_BD = receive_gradient(self.channel, step, sum(rows), last_BD.shape[1]).to(last_BD.device)
+        grads_BD = receive_gradient(self.channel, step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
         if self.optimizer is None:
             return
-        for (cut_BD, lookups), grad_BD in zip(embedded, torch.split(grads_BD, rows), strict=True):
+        for cut_BD, grad_BD in zip(cuts_BD, torch.split(grads_BD, rows), strict=True):
             torch.autograd.backward(cut_BD, grad_BD)
-            self.tables.backward(lookups)
             self.optimizer.step()
-            if cut_BD is not last_BD:
+            if cut_BD is not cuts_BD[-1]:
                 self.optimizer.zero_grad()
 
     def _stash(self) -> AbstractContextManager[object]:

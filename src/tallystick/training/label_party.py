@@ -18,7 +18,7 @@ from tallystick.training.defended import CutDefense
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, commits, ignore_commit, optimizer_of
-from tallystick.training.tables import Tables
+from tallystick.training.tables import SideBySide
 
 
 def train_label_party(
@@ -49,7 +49,7 @@ def train_label_party(
     loss is no longer finite.
     """
     optimizer = optimizer_of(training, model)
-    tables = Tables(model)
+    tables = SideBySide(model)
     progressed = store.load(resume_from, model, optimizer) if resume_from else Progressed()
     store.drop_after(resume_from)
     model.train()
@@ -87,7 +87,7 @@ def _take_message(
     own: Source | None,
     objective: Objective,
     optimizer: torch.optim.Optimizer | None,
-    tables: Tables,
+    tables: SideBySide,
     channels: Sequence[Channel],
     widths: Sequence[int],
     group: Sequence[Batch],
@@ -109,7 +109,7 @@ def _take_message(
     loss_sum = torch.zeros((), device=device)
     for number, batch in enumerate(group):
         cuts_BD = [parts[number].detach().requires_grad_() for parts in received]
-        with tables.forward() as lookups:
+        with tables.forward():
             logits = model(cuts_BD, own_columns[number])
         loss, targets_B = objective(logits, batch.index_B, cuts_BD)
         if optimizer is not None:
@@ -124,7 +124,6 @@ def _take_message(
             for channel, answer in zip(channels, answers, strict=True):
                 send_gradient(channel, group[0].step, *answer)
         if optimizer is not None:
-            tables.backward(lookups)
             optimizer.step()
         loss_sum += loss.detach() * rows[number]
     return loss_sum

@@ -1,16 +1,14 @@
-"""Large embedding tables while a party trains: looked up, and their gradients worked out, several at a time.
+"""Embedding tables while a party trains: looked up, and their gradients worked out, several at a time.
 
-PyTorch takes one table after the other, in one thread. But tables do not depend on each other, so here each of a party's threads
-takes a table. No sum is taken in another order: the bits are those of the ordinary forward and backward pass, which the model
-itself keeps to (models/tabular.py), so that training in one process stays a reference that shares nothing with this.
+PyTorch takes one table after the other, and most of it in one thread. But tables do not depend on each other, so here each of a
+party's threads takes a table. No sum is taken in another order: the bits are those of models/tabular.py: one_by_one, to which
+training in one process keeps, so that it stays a reference which shares nothing with this.
 """
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import torch
@@ -18,68 +16,56 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from tallystick.data.features import Features
-from tallystick.models.tabular import Columns
+from tallystick.models.tabular import Columns, one_by_one
 
-LARGE_VALUES = 1 << 16
-"""Columns whose tables hold so many values are worth the threads' while."""
+WORTH_LOOKUPS = 100_000
+"""Lookups of a batch, rows times tables, below which the threads' meeting costs more than it saves."""
 
-
-@dataclass(kw_only=True, eq=False)
-class Lookup:
-    """The codes of a batch, column by column, and once the backward pass has come so far, the gradient of what they gave."""
-
-    columns: Columns
-    codes_GB: Tensor
-    grad_BW: Tensor | None = None
+Share = Callable[[Callable[[int], None], Iterable[int]], None]
 
 
-class Tables:
-    """A module's columns with large tables, which are shared among the threads; the backward pass stops there until asked.
+class SideBySide:
+    """A way for a module's columns to embed large batches with all threads.
 
-    With a single thread, or on a GPU, there is nothing to share, and PyTorch does it all. So it does for parties that are
-    threads of one process: they would fight over the number of threads, which PyTorch keeps once for all threads to come.
+    With a single thread there is nothing to share, and nothing changes. Nor does it for parties that are threads of one process:
+    they would fight over the number of threads, which PyTorch keeps once for all threads to come.
     """
 
     def __init__(self, module: nn.Module) -> None:
-        shared = threading.current_thread() is threading.main_thread() and torch.get_num_threads() > 1
-        self._columns = _with_large_tables(module) if shared else []
-        self._pool = ThreadPoolExecutor(initializer=torch.set_num_threads, initargs=(1,))
+        others = torch.get_num_threads() - 1 if threading.current_thread() is threading.main_thread() else 0
+        self._columns = [columns for columns in module.modules() if isinstance(columns, Columns)] if others else []
+        self._pool = ThreadPoolExecutor(max_workers=max(others, 1))
 
     @contextmanager
-    def forward(self) -> Iterator[list[Lookup]]:
-        """Gives a list in which a forward pass of the module leaves its lookups; backward() needs it."""
-        lookups: list[Lookup] = []
+    def forward(self) -> Iterator[None]:
+        """Within this block the columns go this way; the backward pass then does by itself."""
         for columns in self._columns:
-            columns.embed = partial(self._embed, columns, lookups)
+            columns.embed = self._embed
         try:
-            yield lookups
+            yield
         finally:
             for columns in self._columns:
-                columns.embed = None
+                columns.embed = one_by_one
 
-    def _embed(self, columns: Columns, lookups: list[Lookup], features: Features) -> Tensor:
-        numeric_BF, codes_GB = features.numeric_NF, features.categorical_NG.t().contiguous()
-        joined_BW = torch.empty(len(numeric_BF), columns.width)
-        joined_BW[:, : numeric_BF.shape[1]] = numeric_BF
-
-        def look_up(place: int) -> None:
-            torch.index_select(columns.table(place).detach(), 0, codes_GB[place], out=columns.part(joined_BW, place))
-
-        self._share(look_up, range(len(columns.embeddings)))
-        lookups.append(Lookup(columns=columns, codes_GB=codes_GB))
-        seen_BW: Tensor = _PutOff.apply(joined_BW.requires_grad_(), lookups[-1])  # type: ignore[no-untyped-call]
-        return seen_BW
-
-    def backward(self, lookups: Sequence[Lookup]) -> None:
-        """Take these lookups' gradients, at which the backward pass has stopped, back to the tables."""
-        for lookup in lookups:
-            if lookup.grad_BW is not None:
-                self._share(partial(_backward, lookup, lookup.grad_BW), range(len(lookup.columns.embeddings)))
+    def _embed(self, columns: Columns, features: Features) -> Tensor:
+        numeric_BF, codes_BG = features.numeric_NF, features.categorical_NG
+        weights = [columns.table(place) for place in range(codes_BG.shape[1])]
+        fits = numeric_BF.shape[1] == columns.numeric and all(
+            tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights)
+        )
+        if not fits or codes_BG.numel() < WORTH_LOOKUPS:
+            return one_by_one(columns, features)
+        # The last comes first, as in an ordinary backward pass: it decides in which order a weight's gradients are added.
+        joined_BW: Tensor = _Lookup.apply(self._share, numeric_BF, codes_BG, *reversed(weights))  # type: ignore[no-untyped-call]
+        return joined_BW
 
     def _share(self, do: Callable[[int], None], places: Iterable[int]) -> None:
+        """Do it for all places, the last ones first, in this thread and others."""
         waiting = list(places)
+        threads = torch.get_num_threads()
 
         def work() -> None:
+            torch.set_num_threads(1)
             while True:
                 try:
                     place = waiting.pop()
@@ -87,43 +73,58 @@ class Tables:
                     return
                 do(place)
 
-        threads = torch.get_num_threads()
-        torch.set_num_threads(1)
+        others = [self._pool.submit(work) for _ in range(min(threads, len(waiting)) - 1)]
         try:
-            others = [self._pool.submit(work) for _ in range(min(threads, len(waiting)) - 1)]
             work()
             for other in others:
                 other.result()
         finally:
+            waiting.clear()
+            wait(others)
             torch.set_num_threads(threads)
 
 
-def _backward(lookup: Lookup, grad_BW: Tensor, place: int) -> None:
-    weight = lookup.columns.table(place)
-    if weight.requires_grad:
-        found = torch.zeros_like(weight).index_add_(0, lookup.codes_GB[place], lookup.columns.part(grad_BW, place))
-        weight.grad = found if weight.grad is None else weight.grad + found
-
-
-class _PutOff(torch.autograd.Function):
-    """The identity; the backward pass ends here and leaves the gradient with the lookup."""
+class _Lookup(torch.autograd.Function):
+    """Numbers beside the rows of the tables, (B, F + G E)."""
 
     @staticmethod
-    def forward(ctx: Any, joined_BW: Tensor, lookup: Lookup) -> Tensor:
-        ctx.lookup = lookup
-        return joined_BW.detach()
+    def forward(ctx: Any, share: Share, numeric_BF: Tensor, codes_BG: Tensor, *last_first: Tensor) -> Tensor:
+        weights = last_first[::-1]
+        codes_GB = codes_BG.t().contiguous()
+        ctx.share, ctx.ends, ctx.shapes = share, _ends(numeric_BF, weights), [weight.shape for weight in weights]
+        ctx.save_for_backward(codes_GB)
+        joined_BW = numeric_BF.new_empty(len(numeric_BF), ctx.ends[-1])
+        joined_BW[:, : ctx.ends[0]] = numeric_BF
+
+        def look_up(place: int) -> None:
+            part_BE = joined_BW[:, ctx.ends[place] : ctx.ends[place + 1]]
+            torch.index_select(weights[place].detach(), 0, codes_GB[place], out=part_BE)
+
+        share(look_up, _smallest_first(ctx.shapes))
+        return joined_BW
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad_BW: Tensor) -> tuple[None, None]:
-        ctx.lookup.grad_BW = grad_BW
-        return None, None
+    def backward(ctx: Any, grad_BW: Tensor) -> tuple[Tensor | None, ...]:
+        (codes_GB,) = ctx.saved_tensors
+        grads: list[Tensor | None] = [None for _ in ctx.shapes]
+
+        def add_up(place: int) -> None:
+            part_BE = grad_BW[:, ctx.ends[place] : ctx.ends[place + 1]]
+            grads[place] = part_BE.new_zeros(ctx.shapes[place]).index_add_(0, codes_GB[place], part_BE)
+
+        needed = ctx.needs_input_grad[3:][::-1]
+        ctx.share(add_up, (place for place in _smallest_first(ctx.shapes) if needed[place]))
+        grad_BF = grad_BW[:, : ctx.ends[0]] if ctx.needs_input_grad[1] else None
+        return None, grad_BF, None, *reversed(grads)
 
 
-def _with_large_tables(module: nn.Module) -> list[Columns]:
-    return [columns for columns in module.modules() if isinstance(columns, Columns) and _are_large(list(columns.parameters()))]
+def _ends(numeric_BF: Tensor, weights: Iterable[Tensor]) -> list[int]:
+    ends = [numeric_BF.shape[1]]
+    for weight in weights:
+        ends.append(ends[-1] + weight.shape[1])
+    return ends
 
 
-def _are_large(tables: Sequence[Tensor]) -> bool:
-    on_cpu = all(table.device.type == "cpu" and table.dtype == torch.float32 for table in tables)
-    return on_cpu and sum(table.numel() for table in tables) >= LARGE_VALUES
+def _smallest_first(shapes: Sequence[torch.Size]) -> list[int]:
+    return sorted(range(len(shapes)), key=lambda place: shapes[place].numel())
