@@ -49,11 +49,10 @@ class SideBySide:
 
     def _embed(self, columns: Columns, features: Features) -> Tensor:
         numeric_BF, codes_BG = features.numeric_NF, features.categorical_NG
-        weights = [columns.table(place) for place in range(codes_BG.shape[1])]
-        fits = numeric_BF.shape[1] == columns.numeric and all(
-            tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights)
-        )
-        if not fits or codes_BG.numel() < WORTH_LOOKUPS:
+        weights = [columns.table(place) for place in range(len(columns.embeddings))]
+        as_made = (numeric_BF.shape[1], codes_BG.shape[1]) == (columns.numeric, len(weights))
+        plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights))
+        if not as_made or not plain or codes_BG.numel() < WORTH_LOOKUPS:
             return one_by_one(columns, features)
         # The last comes first, as in an ordinary backward pass: it decides in which order a weight's gradients are added.
         joined_BW: Tensor = _Lookup.apply(self._share, numeric_BF, codes_BG, *reversed(weights))  # type: ignore[no-untyped-call]
