@@ -1,8 +1,8 @@
 """Embedding tables taken side by side: the bits of PyTorch's own passes, and threads that do share the work."""
 
 import copy
-import gc
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from tallystick.training import tables
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
-from tallystick.training.tables import SideBySide
+from tallystick.training.tables import side_by_side
 
 SHAPE = FeatureShape(numeric=3, cardinalities=(2_000, 7, 500))
 FEW = FeatureShape(numeric=1, cardinalities=(100, 7))
@@ -33,15 +33,21 @@ def three_threads(monkeypatch):
 
 
 @pytest.fixture
+def pool():
+    with ThreadPoolExecutor(2) as threads:
+        yield threads
+
+
+@pytest.fixture
 def meetings(monkeypatch):
     """Notes how many places each piece of shared work has."""
-    noted, share = [], SideBySide._share
+    noted, share = [], tables._share
 
-    def noting(self, do, places):
+    def noting(pool, do, places):
         noted.append(len(places := list(places)))
-        share(self, do, places)
+        share(pool, do, places)
 
-    monkeypatch.setattr(SideBySide, "_share", noting)
+    monkeypatch.setattr(tables, "_share", noting)
     return noted
 
 
@@ -82,13 +88,13 @@ def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes(meetings):
     given = batch(SHAPE, 300), batch(FEW, 300)
     grad = torch.randn(300, 4)
     reference = theirs(*given)
-    with SideBySide(ours).forward():
+    with side_by_side(ours):
         out = ours(*given)
-    assert meetings == [3] * 7 + [2, 3, 3]
-    assert torch.equal(out, reference)
-    for _ in range(2):
-        reference.backward(grad, retain_graph=True)
-        out.backward(grad, retain_graph=True)
+        assert meetings == [3] * 7 + [2, 3, 3]
+        assert torch.equal(out, reference)
+        for _ in range(2):
+            reference.backward(grad, retain_graph=True)
+            out.backward(grad, retain_graph=True)
     assert sorted(meetings[10:]) == [2] * 4 + [3] * 14  # not for what is ignored, and two of the three where one is frozen
     assert ours.plain.table(0).grad.count_nonzero() > 0
     for (name, mine), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
@@ -125,7 +131,7 @@ def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
 def test_a_failing_pass_leaves_nothing_behind():
     columns, wrong = Columns(SHAPE, embedding_width=4), batch(SHAPE, 300)
     wrong.categorical_NG[0, 1] = 7
-    with pytest.raises(IndexError), SideBySide(columns).forward():
+    with pytest.raises(IndexError), side_by_side(columns):
         columns(wrong)
     before = torch.get_num_threads()
     columns(batch(SHAPE, 300)).sum().backward()
@@ -133,14 +139,14 @@ def test_a_failing_pass_leaves_nothing_behind():
     assert columns.table(0).grad is not None
 
 
-def test_threads_meet_and_an_error_in_any_comes_out_once_all_have_stopped():
-    side_by_side, meeting, came = SideBySide(Columns(SHAPE, embedding_width=4)), threading.Barrier(3), []
+def test_threads_meet_and_an_error_in_any_comes_out_once_all_have_stopped(pool):
+    meeting, came = threading.Barrier(3), []
 
     def meet(place):
         meeting.wait(timeout=30)
         came.append((place, threading.get_ident(), torch.get_num_threads()))
 
-    side_by_side._share(meet, range(6))
+    tables._share(pool, meet, range(6))
     assert sorted(place for place, _, _ in came) == list(range(6))
     assert len({thread for _, thread, _ in came}) == 3
     assert {threads for _, _, threads in came} == {1}
@@ -153,21 +159,18 @@ def test_threads_meet_and_an_error_in_any_comes_out_once_all_have_stopped():
         done.append(place)
 
     with pytest.raises(MemoryError, match="no room"):
-        side_by_side._share(fail_elsewhere, range(3))
+        tables._share(pool, fail_elsewhere, range(3))
     assert len(done) == 1
 
 
 def test_its_threads_end_with_it():
     before = set(threading.enumerate())
-    side_by_side = SideBySide(Columns(SHAPE, embedding_width=4))
-    side_by_side._share(lambda _: None, range(9))
-    started = set(threading.enumerate()) - before
-    assert started
-    del side_by_side
-    gc.collect()
-    for thread in started:
-        thread.join(timeout=30)
-        assert not thread.is_alive()
+    columns = Columns(SHAPE, embedding_width=4)
+    with side_by_side(columns):
+        columns(batch(SHAPE, 300))
+        started = set(threading.enumerate()) - before
+        assert started
+    assert not any(thread.is_alive() for thread in started)
 
 
 @pytest.mark.parametrize("why", ["one thread", "a party that is a thread", "a small batch", "another precision", "other columns"])
@@ -181,9 +184,9 @@ def test_pytorch_does_it_all_where_sharing_does_not_pay_or_fit(why, meetings):
     widths = []
 
     def train():
-        with SideBySide(columns).forward():
+        with side_by_side(columns):
             out = columns(given)
-        out.sum().backward()
+            out.sum().backward()
         widths.append(out.shape[1])
 
     if why == "one thread":

@@ -206,9 +206,7 @@ class _PlainColumns(Columns):
 
     def forward(self, features: Features) -> Tensor:
         codes_BG = features.categorical_NG
-        embedded = [
-            functional.embedding(codes_BG[:, g], table.get_parameter("weight")) for g, table in enumerate(self.embeddings)
-        ]
+        embedded = [functional.embedding(codes_BG[:, g], self.table(g)) for g in range(len(self.embeddings))]
         return torch.cat([features.numeric_NF, *embedded], dim=1)
 
 

@@ -25,7 +25,7 @@ from tallystick.training.plan import (
     optimizer_of,
     staleness_of,
 )
-from tallystick.training.tables import SideBySide
+from tallystick.training.tables import side_by_side
 
 
 def train_feature_party(
@@ -58,29 +58,30 @@ def train_feature_party(
     bottom.train()
     total = training.epochs * schedule.steps_per_epoch
     last_commit = progressed.step
-    while progressed.epoch < training.epochs and not progressed.stopped:
-        done = progressed.step - progressed.epoch * schedule.steps_per_epoch
-        messages = _Messages(schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done), source)
-        for group, features in messages:
-            loop.forward(group, features, meanwhile=messages.load)
-            if last_commit and group[0].step <= last_commit + 1 + loop.staleness <= group[-1].step:
-                committed(last_commit)
-            if commits(group, training, schedule):
-                loop.drain()
-                progressed.step = last_commit = group[-1].step
-                store.save(progressed, bottom, optimizer)
-            progress("training", group[-1].step, total)
-        loop.drain()
-        send_embeddings(bottom, source, schedule.validation(), channel)
-        verdict = channel.receive(EpochVerdict)
-        progressed.epoch += 1
-        progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
-        progressed.stopped = verdict.stop
-        if verdict.improved:
-            progressed.best_epoch = verdict.epoch
-            store.save_best(bottom)
-        store.save(progressed, bottom, optimizer)
-        committed(last_commit)  # the label party commits before its verdict
+    with side_by_side(bottom):
+        while progressed.epoch < training.epochs and not progressed.stopped:
+            done = progressed.step - progressed.epoch * schedule.steps_per_epoch
+            messages = _Messages(schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done), source)
+            for group, features in messages:
+                loop.forward(group, features, meanwhile=messages.load)
+                if last_commit and group[0].step <= last_commit + 1 + loop.staleness <= group[-1].step:
+                    committed(last_commit)
+                if commits(group, training, schedule):
+                    loop.drain()
+                    progressed.step = last_commit = group[-1].step
+                    store.save(progressed, bottom, optimizer)
+                progress("training", group[-1].step, total)
+            loop.drain()
+            send_embeddings(bottom, source, schedule.validation(), channel)
+            verdict = channel.receive(EpochVerdict)
+            progressed.epoch += 1
+            progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
+            progressed.stopped = verdict.stop
+            if verdict.improved:
+                progressed.best_epoch = verdict.epoch
+                store.save_best(bottom)
+            store.save(progressed, bottom, optimizer)
+            committed(last_commit)  # the label party commits before its verdict
     store.load_best(bottom)
     return progressed
 
@@ -113,7 +114,6 @@ class _Loop:
 
     def __init__(self, bottom: nn.Module, optimizer: torch.optim.Optimizer | None, channel: Channel, *, staleness: int) -> None:
         self.bottom = bottom
-        self.tables = SideBySide(bottom)
         self.optimizer = optimizer
         self.channel = channel
         self.staleness = staleness
@@ -128,7 +128,7 @@ class _Loop:
         """
         cuts_BD = []
         for part in features:
-            with self._stash(), self.tables.forward():
+            with self._stash():
                 cuts_BD.append(self.bottom(part))
         send_embedding(self.channel, group[0].step, *cuts_BD)
         self._in_flight.append((group[0].step, cuts_BD))

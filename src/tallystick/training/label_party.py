@@ -18,7 +18,7 @@ from tallystick.training.defended import CutDefense
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, commits, ignore_commit, optimizer_of
-from tallystick.training.tables import SideBySide
+from tallystick.training.tables import side_by_side
 
 
 def train_label_party(
@@ -49,35 +49,35 @@ def train_label_party(
     loss is no longer finite.
     """
     optimizer = optimizer_of(training, model)
-    tables = SideBySide(model)
     progressed = store.load(resume_from, model, optimizer) if resume_from else Progressed()
     store.drop_after(resume_from)
     model.train()
     total = training.epochs * schedule.steps_per_epoch
     last_commit = progressed.step
-    while progressed.epoch < training.epochs and not progressed.stopped:
-        started = time.monotonic()
-        done = progressed.step - progressed.epoch * schedule.steps_per_epoch
-        loss_sum = torch.tensor(progressed.loss_sum, dtype=torch.float64)
-        for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
-            loss_sum += _take_message(model, own, objective, optimizer, tables, channels, widths, group, defense)
-            if last_commit and group[0].step == last_commit + 1:
-                committed(last_commit)
-            if commits(group, training, schedule):
-                progressed.step, progressed.loss_sum = group[-1].step, loss_sum.item()
-                last_commit = group[-1].step
-                store.save(progressed, model, optimizer)
-            progress("training", group[-1].step, total)
-        train_loss = loss_sum.item() / len(schedule.train_N)
-        logits = receive_logits(model, own, schedule.validation(), channels, widths)
-        validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
-        verdict = _judge(progressed, train_loss, validation_loss, time.monotonic() - started, training)
-        progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
-        if verdict.improved:
-            store.save_best(model)
-        store.save(progressed, model, optimizer)
-        for channel in channels:
-            channel.send(verdict)
+    with side_by_side(model):
+        while progressed.epoch < training.epochs and not progressed.stopped:
+            started = time.monotonic()
+            done = progressed.step - progressed.epoch * schedule.steps_per_epoch
+            loss_sum = torch.tensor(progressed.loss_sum, dtype=torch.float64)
+            for group in schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done):
+                loss_sum += _take_message(model, own, objective, optimizer, channels, widths, group, defense)
+                if last_commit and group[0].step == last_commit + 1:
+                    committed(last_commit)
+                if commits(group, training, schedule):
+                    progressed.step, progressed.loss_sum = group[-1].step, loss_sum.item()
+                    last_commit = group[-1].step
+                    store.save(progressed, model, optimizer)
+                progress("training", group[-1].step, total)
+            train_loss = loss_sum.item() / len(schedule.train_N)
+            logits = receive_logits(model, own, schedule.validation(), channels, widths)
+            validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
+            verdict = _judge(progressed, train_loss, validation_loss, time.monotonic() - started, training)
+            progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
+            if verdict.improved:
+                store.save_best(model)
+            store.save(progressed, model, optimizer)
+            for channel in channels:
+                channel.send(verdict)
     store.load_best(model)
     return progressed
 
@@ -87,7 +87,6 @@ def _take_message(
     own: Source | None,
     objective: Objective,
     optimizer: torch.optim.Optimizer | None,
-    tables: SideBySide,
     channels: Sequence[Channel],
     widths: Sequence[int],
     group: Sequence[Batch],
@@ -109,9 +108,7 @@ def _take_message(
     loss_sum = torch.zeros((), device=device)
     for number, batch in enumerate(group):
         cuts_BD = [parts[number].detach().requires_grad_() for parts in received]
-        with tables.forward():
-            logits = model(cuts_BD, own_columns[number])
-        loss, targets_B = objective(logits, batch.index_B, cuts_BD)
+        loss, targets_B = objective(model(cuts_BD, own_columns[number]), batch.index_B, cuts_BD)
         if optimizer is not None:
             optimizer.zero_grad()
         torch.autograd.backward(loss)

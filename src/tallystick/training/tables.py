@@ -9,6 +9,8 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from functools import partial
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,63 +26,65 @@ WORTH_LOOKUPS = 100_000
 Share = Callable[[Callable[[int], None], Iterable[int]], None]
 
 
-class SideBySide:
-    """A way for a module's columns to embed large batches with all threads.
+@contextmanager
+def side_by_side(module: nn.Module) -> Iterator[None]:
+    """Within this block a module's columns embed large batches with all threads, and so do the backward passes.
 
     With a single thread there is nothing to share, and nothing changes. Nor does it for parties that are threads of one process:
     they would fight over the number of threads, which PyTorch keeps once for all threads to come.
     """
-
-    def __init__(self, module: nn.Module) -> None:
-        others = torch.get_num_threads() - 1 if threading.current_thread() is threading.main_thread() else 0
-        self._columns = [columns for columns in module.modules() if isinstance(columns, Columns)] if others else []
-        self._pool = ThreadPoolExecutor(max_workers=max(others, 1))
-
-    @contextmanager
-    def forward(self) -> Iterator[None]:
-        """Within this block the columns go this way; the backward pass then does by itself."""
-        for columns in self._columns:
-            columns.embed = self._embed
+    others = torch.get_num_threads() - 1 if threading.current_thread() is threading.main_thread() else 0
+    shared = [columns for columns in module.modules() if isinstance(columns, Columns)] if others else []
+    if not shared:
+        yield
+        return
+    with ThreadPoolExecutor(others) as pool:
+        for columns in shared:
+            columns.embed = partial(_embed, partial(_share, pool))
         try:
             yield
         finally:
-            for columns in self._columns:
+            for columns in shared:
                 columns.embed = one_by_one
 
-    def _embed(self, columns: Columns, features: Features) -> Tensor:
-        numeric_BF, codes_BG = features.numeric_NF, features.categorical_NG
-        weights = [columns.table(place) for place in range(len(columns.embeddings))]
-        as_made = (numeric_BF.shape[1], codes_BG.shape[1]) == (columns.numeric, len(weights))
-        plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights))
-        if not as_made or not plain or codes_BG.numel() < WORTH_LOOKUPS:
-            return one_by_one(columns, features)
-        # The last comes first, as in an ordinary backward pass: it decides in which order a weight's gradients are added.
-        joined_BW: Tensor = _Lookup.apply(self._share, numeric_BF, codes_BG, *reversed(weights))  # type: ignore[no-untyped-call]
-        return joined_BW
 
-    def _share(self, do: Callable[[int], None], places: Iterable[int]) -> None:
-        """Do it for all places, the last ones first, in this thread and others."""
-        waiting = list(places)
-        threads = torch.get_num_threads()
+def _share(pool: ThreadPoolExecutor, do: Callable[[int], None], places: Iterable[int]) -> None:
+    """Do it for all places, the last ones first, in this thread and others."""
+    waiting = list(places)
+    threads = torch.get_num_threads()
 
-        def work() -> None:
-            torch.set_num_threads(1)
-            while True:
-                try:
-                    place = waiting.pop()
-                except IndexError:
-                    return
-                do(place)
+    def work() -> None:
+        torch.set_num_threads(1)
+        while True:
+            try:
+                place = waiting.pop()
+            except IndexError:
+                return
+            do(place)
 
-        others = [self._pool.submit(work) for _ in range(min(threads, len(waiting)) - 1)]
-        try:
-            work()
-            for other in others:
-                other.result()
-        finally:
-            waiting.clear()
-            wait(others)
-            torch.set_num_threads(threads)
+    others = [pool.submit(work) for _ in range(min(threads, len(waiting)) - 1)]
+    try:
+        work()
+        for other in others:
+            other.result()
+    finally:
+        waiting.clear()
+        wait(others)
+        torch.set_num_threads(threads)
+
+
+def _embed(share: Share, columns: Columns, features: Features) -> Tensor:
+    numeric_BF, codes_BG = features.numeric_NF, features.categorical_NG
+    if codes_BG.numel() < WORTH_LOOKUPS:
+        return one_by_one(columns, features)
+    weights = [columns.table(place) for place in range(len(columns.embeddings))]
+    as_made = (numeric_BF.shape[1], codes_BG.shape[1]) == (columns.numeric, len(weights))
+    plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights))
+    if not as_made or not plain:
+        return one_by_one(columns, features)
+    # The last comes first, as in an ordinary backward pass: it decides in which order a weight's gradients are added.
+    joined_BW: Tensor = _Lookup.apply(share, numeric_BF, codes_BG, *reversed(weights))  # type: ignore[no-untyped-call]
+    return joined_BW
 
 
 class _Lookup(torch.autograd.Function):
@@ -90,7 +94,8 @@ class _Lookup(torch.autograd.Function):
     def forward(ctx: Any, share: Share, numeric_BF: Tensor, codes_BG: Tensor, *last_first: Tensor) -> Tensor:
         weights = last_first[::-1]
         codes_GB = codes_BG.t().contiguous()
-        ctx.share, ctx.ends, ctx.shapes = share, _ends(numeric_BF, weights), [weight.shape for weight in weights]
+        ctx.share, ctx.shapes = share, [weight.shape for weight in weights]
+        ctx.ends = list(accumulate((width for _, width in ctx.shapes), initial=numeric_BF.shape[1]))
         ctx.save_for_backward(codes_GB)
         joined_BW = numeric_BF.new_empty(len(numeric_BF), ctx.ends[-1])
         joined_BW[:, : ctx.ends[0]] = numeric_BF
@@ -116,13 +121,6 @@ class _Lookup(torch.autograd.Function):
         ctx.share(add_up, (place for place in _smallest_first(ctx.shapes) if needed[place]))
         grad_BF = grad_BW[:, : ctx.ends[0]] if ctx.needs_input_grad[1] else None
         return None, grad_BF, None, *reversed(grads)
-
-
-def _ends(numeric_BF: Tensor, weights: Iterable[Tensor]) -> list[int]:
-    ends = [numeric_BF.shape[1]]
-    for weight in weights:
-        ends.append(ends[-1] + weight.shape[1])
-    return ends
 
 
 def _smallest_first(shapes: Sequence[torch.Size]) -> list[int]:
