@@ -145,8 +145,7 @@ def tls_context(identity: Identity, transport: TransportName, *, listens: bool =
             chain.write_bytes(identity.certificate + b"\n" + identity.key)
             context.load_cert_chain(chain)
     except ssl.SSLError as error:
-        why = (error.reason or str(error)).lower().replace("_", " ")
-        raise ConfigError(f"tls.certificate: TLS does not take the certificate of {identity.name} ({why})") from None
+        raise ConfigError(f"tls.certificate: TLS does not take the certificate of {identity.name} ({reason(error)})") from None
     except OSError as error:
         raise ConfigError(f"tls.key: cannot be handed to TLS by a temporary file ({error.strerror or error})") from None
     return context
@@ -170,21 +169,33 @@ def probe(identity: Identity, peer: str, address: str, *, transport: TransportNa
             tls.settimeout(1.0)
             try:
                 if tls.recv(1) == b"":
-                    return (
-                        f"{peer} at {address}: closed the connection right after the TLS handshake; it may not accept this "
-                        f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
-                    )
+                    return not_accepted(peer, address, "the peer hung up")
             except TimeoutError:
                 pass
     except ssl.SSLCertVerificationError as error:
         return f"{peer} at {address}: its certificate is refused: {error.verify_message}"
     except ssl.SSLError as error:
-        return f"{peer} at {address}: TLS 1.3 handshake failed: {error.reason or error}"
+        return f"{peer} at {address}: TLS 1.3 handshake failed: {reason(error)}"
     except TimeoutError:
         return f"{peer} at {address}: no answer within {timeout_s:g} s; check the address and the firewall"
     except OSError as error:
-        return f"{peer} at {address}: {error.strerror or error}"
+        return f"{peer} at {address}: {reason(error)}"
     return None
+
+
+def reason(error: OSError) -> str:
+    """What TLS or the system says of a failure, in words."""
+    if isinstance(error, ssl.SSLError):
+        return (error.reason or str(error)).lower().replace("_", " ")
+    return error.strerror or str(error)
+
+
+def not_accepted(peer: str, address: str, why: str) -> str:
+    """What there is to say of a listener that hangs up where in TLS 1.3 it judges a dialler's certificate."""
+    return (
+        f"{peer} at {address}: closed the connection right after the TLS handshake ({why}); it may not accept this "
+        f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
+    )
 
 
 def another_transport(peer: str, address: str, transport: TransportName) -> str:

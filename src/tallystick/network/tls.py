@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from tallystick.errors import IdentityError
-from tallystick.network.certificates import ALPN, Identity, another_transport, tls_context
+from tallystick.network.certificates import ALPN, Identity, another_transport, not_accepted, reason, tls_context
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
 from tallystick.network.session import FrameTooLarge, Limits, LinkBroken
@@ -51,7 +51,7 @@ class _Link:
             )
         except OSError as error:
             raw.close()
-            raise LinkBroken(_reason(error)) from None
+            raise LinkBroken(reason(error)) from None
         self._file = self._socket.fileno()
         self._driver = driver
         self._loop = asyncio.get_running_loop()
@@ -156,7 +156,7 @@ class _Link:
         elif isinstance(error, ssl.SSLWantWriteError):
             await self._ready(self._loop.add_writer, self._loop.remove_writer)
         else:
-            raise LinkBroken(_reason(error)) from None
+            raise LinkBroken(reason(error)) from None
 
     async def _ready(self, add: Callable[..., None], remove: Callable[[int], bool]) -> None:
         """Wait until the socket can be read, or written; a reader and a writer may both wait for the same."""
@@ -212,13 +212,13 @@ class TlsTransport:
         except TimeoutError:
             raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
         except OSError as error:
-            raise LinkBroken(f"{where}: {error.strerror or error}") from None
+            raise LinkBroken(f"{where}: {reason(error)}") from None
         link = self._link(raw, self._dials, peer)
         try:
             await self._shake_hands(link, peer, where)
             if not link.speaks_tallystick:
                 raise LinkBroken(another_transport(peer, address, "tls"))
-            await self._meet(link, peer, where, meet)
+            await self._meet(link, peer, address, meet)
         finally:
             self._hang_up(link)
 
@@ -232,17 +232,14 @@ class TlsTransport:
         except LinkBroken as error:
             raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
 
-    async def _meet(self, link: _Link, peer: str, where: str, meet: Meet) -> None:
+    async def _meet(self, link: _Link, peer: str, address: str, meet: Meet) -> None:
         try:
             await meet(link)
         except LinkBroken as error:
             if link.heard:
                 raise
             # In TLS 1.3 a listener judges our certificate when our side of the handshake is done.
-            raise LinkBroken(
-                f"{where}: closed the connection right after the TLS handshake ({error}); it may not accept this "
-                f"side's certificate: is it expired, or from a CA that {peer} does not trust?"
-            ) from None
+            raise LinkBroken(not_accepted(peer, address, str(error))) from None
 
     # Listening
 
@@ -336,9 +333,3 @@ async def _connect(address: str, timeout_s: float) -> socket.socket:
         else:
             return raw
     raise failure
-
-
-def _reason(error: Exception) -> str:
-    if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).lower().replace("_", " ")
-    return (error.strerror if isinstance(error, OSError) else None) or str(error)
