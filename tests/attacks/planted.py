@@ -2,7 +2,8 @@
 
 import torch
 
-from tallystick.attacks.leakage import LeakVerdict, audit_leakage
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.metrics import AttackMetrics
 from tallystick.attacks.view import StepView, View
 
 ROWS, BATCH, EPOCHS, WIDTH = 3000, 300, 2, 6
@@ -51,10 +52,10 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
     return View(received="cut_gradient", steps=tuple(steps), classes=classes)
 
 
-def audit_by_epoch(view: View, label_N: torch.Tensor, *, clean=None, attacks=None) -> dict[int, dict[str, LeakVerdict]]:
+def audit_by_epoch(view: View, label_N: torch.Tensor, *, clean=None, attacks=None) -> dict[int, dict[str, AttackMetrics]]:
     """Audit each epoch's steps by themselves."""
     return {
-        epoch: audit_leakage(
+        epoch: evaluate_label_inference(
             view.epoch(epoch),
             label_N,
             clean=clean and [clean_BD for clean_BD, step in zip(clean, view.steps, strict=True) if step.epoch == epoch],

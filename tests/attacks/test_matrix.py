@@ -9,7 +9,7 @@ from planted import generator
 from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
-from tallystick.attacks.leakage.linear import fit_linear, log_odds, standardised
+from tallystick.attacks.label_inference.linear import fit_linear, log_odds, standardised
 from tallystick.attacks.matrix import SAMPLE, k_means, rescaled, top_direction, two_means_cut
 
 

@@ -1,23 +1,21 @@
-"""Membership attacks on views whose answer is known, one row of the table per attack; the judge against sklearn."""
+"""Membership attacks on views whose answer is known, one row of the table per attack."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
-from tallystick.attacks.audit import as_figures, audit_membership
-from tallystick.attacks.discriminator import LearnedDiscriminator
-from tallystick.attacks.judge import Judge, Verdict, rank_auc, tpr_at_fpr
-from tallystick.attacks.membership import (
-    Consistency,
-    DirectionFlips,
-    GradientDirection,
-    IdenticalEmbeddings,
-    SpectralMembership,
-    TwinEmbeddings,
-)
+from tallystick.attacks.membership.consistency import Consistency
+from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
+from tallystick.attacks.membership.discriminator import LearnedDiscriminator
+from tallystick.attacks.membership.evaluate import EVALUATOR, evaluate_membership
+from tallystick.attacks.membership.identical import IdenticalEmbeddings
+from tallystick.attacks.membership.spectral import SpectralMembership
+from tallystick.attacks.membership.twins import TwinEmbeddings
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, rank_auc
 from tallystick.attacks.view import Attack, Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
@@ -101,10 +99,10 @@ def honest(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor,
     return REAL_EMBEDDING[rows_B] + 0.1 * torch.randn(len(rows_B), WIDTH, generator=source), LABEL[rows_B].float()
 
 
-def judged(attack: Attack, view: View) -> Verdict:
-    verdict = Judge()(attack(view, generator=generator()), truth(), rng=np.random.default_rng(0))
-    assert verdict is not None
-    return verdict
+def evaluated(attack: Attack, view: View) -> AttackMetrics:
+    metrics = EVALUATOR(attack(view, generator=generator()), truth(), rng=np.random.default_rng(0))
+    assert metrics is not None
+    return metrics
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ def judged(attack: Attack, view: View) -> Verdict:
 )
 def test_each_attack_finds_what_it_is_aimed_at(attack: Attack, maker: Maker, least: float) -> None:
     """Seeded, so it cannot fail by chance; the bars lie below what theory gives for these views."""
-    assert judged(attack, view_of(maker, lacking=40, planted=40)).auc.mean >= least
+    assert evaluated(attack, view_of(maker, lacking=40, planted=40)).symmetric_auc.mean >= least
 
 
 @pytest.mark.parametrize(
@@ -132,19 +130,19 @@ def test_each_attack_finds_what_it_is_aimed_at(attack: Attack, maker: Maker, lea
     [SpectralMembership(), GradientDirection(), DirectionFlips(), Consistency(), IdenticalEmbeddings(), LearnedDiscriminator()],
 )
 def test_no_attack_finds_what_is_not_there(attack: Attack) -> None:
-    """Real and synthetic rows drawn alike: the folded AUC stays near its null value. Seeded."""
-    verdict = judged(attack, view_of(honest, lacking=40, planted=40))
-    assert verdict.auc.mean < 0.5 + verdict.folding + 0.06
+    """Real and synthetic rows drawn alike: the symmetric AUC stays near its null value. Seeded."""
+    metrics = evaluated(attack, view_of(honest, lacking=40, planted=40))
+    assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.06
 
 
 def test_majority_labels_leak_a_share_of_positives_without_a_false_alarm() -> None:
     """The direction attack's TPR at FPR 0 is the members' rate of positives and its AUC one half plus half of it."""
     view = view_of(majority)
     rate = float(LABEL[truth()].double().mean())
-    verdict = judged(GradientDirection(), view)
-    assert verdict.tpr_at_fpr.mean == pytest.approx(rate, abs=0.03)
-    assert judged(GradientDirection(), view).auc.mean > SPECTRAL_CHANCE
-    assert judged(DirectionFlips(), view).auc.mean == pytest.approx(0.5, abs=0.02)  # nothing flips
+    metrics = evaluated(GradientDirection(), view)
+    assert metrics.tpr_at_fpr.mean == pytest.approx(rate, abs=0.03)
+    assert evaluated(GradientDirection(), view).symmetric_auc.mean > SPECTRAL_CHANCE
+    assert evaluated(DirectionFlips(), view).symmetric_auc.mean == pytest.approx(0.5, abs=0.02)  # nothing flips
 
 
 SPECTRAL_CHANCE = 0.55
@@ -153,8 +151,8 @@ SPECTRAL_CHANCE = 0.55
 def test_absolute_projection_folds_two_equal_clusters() -> None:
     """Why the paper's attack can miss Gaussian features that differ by their centre alone; seeded."""
     view = view_of(two_clusters)
-    assert judged(SpectralMembership(label_scale=0), view).auc.mean < 0.7
-    assert judged(SpectralMembership(label_scale=0, signed=True), view).auc.mean > 0.99
+    assert evaluated(SpectralMembership(label_scale=0), view).symmetric_auc.mean < 0.7
+    assert evaluated(SpectralMembership(label_scale=0, signed=True), view).symmetric_auc.mean > 0.99
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 7), (7, 40)])
@@ -182,7 +180,7 @@ def test_learned_attack_works_without_planted_rows() -> None:
     view = view_of(outliers)
     even = torch.arange(0, 100, 2)
     view = View(received="cut_embedding", steps=view.steps, known_present=even)
-    assert judged(LearnedDiscriminator(), view).auc.mean > 0.9
+    assert evaluated(LearnedDiscriminator(), view).symmetric_auc.mean > 0.9
     blind = View(received="cut_embedding", steps=view.steps)
     assert len(LearnedDiscriminator()(blind, generator=generator()).rows[0]) == 0
 
@@ -191,7 +189,7 @@ def test_one_epoch_gives_the_attacks_across_epochs_nothing() -> None:
     view = view_of(fresh_donors)
     one = View(received="cut_embedding", steps=view.steps[: ROWS // BATCH])
     for attack in (Consistency(), DirectionFlips()):
-        assert Judge()(attack(one, generator=generator()), truth(), rng=np.random.default_rng(0)) is None
+        assert EVALUATOR(attack(one, generator=generator()), truth(), rng=np.random.default_rng(0)) is None
 
 
 def test_identical_embeddings_are_found_exactly_and_never_missed() -> None:
@@ -210,7 +208,7 @@ def test_identical_embeddings_are_found_exactly_and_never_missed() -> None:
     assert set(found.tolist()) == {*donors.tolist(), *copies.tolist()}
 
 
-def test_judge_against_sklearn() -> None:
+def test_evaluator_against_sklearn() -> None:
     rng = np.random.default_rng(4)
     for _ in range(20):
         real_N = rng.random(60) < 0.4
@@ -218,35 +216,42 @@ def test_judge_against_sklearn() -> None:
         assert rank_auc(real_N, score_N) == pytest.approx(roc_auc_score(real_N, score_N))
         fprs, tprs, _ = roc_curve(real_N, score_N, drop_intermediate=False)
         for fpr in (0.0, 0.1, 0.5):
-            assert tpr_at_fpr(real_N, score_N, fpr) == pytest.approx(tprs[fprs <= fpr].max())
+            scores = Scores(rows=(torch.arange(60),), values=(torch.from_numpy(score_N),))
+            metrics = AttackEvaluator(fpr=fpr, replicates=1)(scores, torch.from_numpy(real_N), rng=rng)
+            assert metrics is not None
+            assert metrics.tpr_at_fpr.mean == pytest.approx(tprs[fprs <= fpr].max())
+            turned = replace(scores, values=(-scores.values[0],))
+            found = AttackEvaluator(fpr=fpr, replicates=1, either_end=True)(turned, torch.from_numpy(real_N), rng=rng)
+            assert found is not None
+            assert found.tpr_at_fpr.mean >= metrics.tpr_at_fpr.mean
 
 
-def test_judge_folds_and_states_the_lift() -> None:
-    """A guess on 2,000 groups of 40 rows: the folded mean is one half plus ``folding`` within 0.004 (> 3 standard errors)."""
+def test_symmetric_auc_of_a_guess_is_as_stated() -> None:
+    """A guess on 2,000 groups of 40 rows: the mean is the stated chance level within 0.004 (> 3 standard errors)."""
     rng = np.random.default_rng(6)
     present = torch.tensor([True, False] * 20)
     scores = Scores(rows=(torch.arange(40),) * 2000, values=tuple(torch.tensor(rng.random(40)) for _ in range(2000)))
-    verdict = Judge()(scores, present, rng=rng)
-    assert verdict is not None
-    assert verdict.auc.mean == pytest.approx(0.5 + verdict.folding, abs=0.004)
-    assert verdict.auc.low < verdict.auc.mean < verdict.auc.high
+    metrics = EVALUATOR(scores, present, rng=rng)
+    assert metrics is not None
+    assert metrics.symmetric_auc.mean == pytest.approx(metrics.chance_symmetric_auc, abs=0.004)
+    assert metrics.symmetric_auc.low < metrics.symmetric_auc.mean < metrics.symmetric_auc.high
     below = Scores(rows=(torch.arange(40),), values=(-present.double(),))
-    folded = Judge()(below, present, rng=rng)
+    folded = EVALUATOR(below, present, rng=rng)
     assert folded is not None
-    assert folded.auc.mean == 1.0
+    assert folded.symmetric_auc.mean == 1.0
     assert folded.tpr_at_fpr.mean == 1.0
 
 
-def test_judge_and_view_refuse_what_they_cannot_use() -> None:
+def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
     rows = (torch.arange(2),)
     with pytest.raises(DataError, match="NaN"):
-        Judge()(
+        EVALUATOR(
             Scores(rows=rows, values=(torch.tensor([0.0, torch.nan]),)), torch.tensor([True, False]), rng=np.random.default_rng(0)
         )
     with pytest.raises(DataError, match="no step"):
         View(received="cut_gradient", steps=())
     with pytest.raises(ConfigError, match="fpr=1"):
-        Judge(fpr=1)
+        AttackEvaluator(fpr=1)
     with pytest.raises(ConfigError, match="pool=0"):
         IdenticalEmbeddings(pool=0)
     with pytest.raises(ConfigError, match="label_scale=-1"):
@@ -256,17 +261,17 @@ def test_judge_and_view_refuse_what_they_cannot_use() -> None:
     with pytest.raises(ConfigError, match="hidden=0"):
         LearnedDiscriminator(hidden=0)
     same = Scores(rows=rows, values=(torch.zeros(2),))
-    assert Judge()(same, torch.tensor([True, True]), rng=np.random.default_rng(0)) is None
+    assert EVALUATOR(same, torch.tensor([True, True]), rng=np.random.default_rng(0)) is None
 
 
 def test_audit_runs_all_attacks_and_leaves_out_those_with_nothing_to_see() -> None:
     steps = view_of(fresh_donors).steps
-    found = audit_membership("cut_embedding", steps, truth(), planted=20)
+    found = evaluate_membership("cut_embedding", steps, truth(), planted=20)
     assert set(found) == {"spectral", "spectral-signed", "identical", "twins", "consistency", "learned"}
-    assert found["consistency"].auc.mean > 0.95
-    assert set(as_figures(found["learned"])) == {"auc", "auc_interval", "chance", "tpr_at_fpr_0", "tpr_at_fpr_0_interval"}
-    one_epoch = audit_membership("cut_embedding", steps[: ROWS // BATCH], truth(), planted=20)
+    assert found["consistency"].symmetric_auc.mean > 0.95
+    assert {"symmetric_auc", "symmetric_auc_interval", "chance_symmetric_auc", "tpr_at_fpr"} <= set(found["learned"].as_figures())
+    one_epoch = evaluate_membership("cut_embedding", steps[: ROWS // BATCH], truth(), planted=20)
     assert set(found) - set(one_epoch) == {"consistency"}
-    assert audit_membership("cut_embedding", steps, torch.ones(ROWS, dtype=torch.bool)) == {}
-    gradients = audit_membership("cut_gradient", view_of(majority).steps, truth(), planted=20)
+    assert evaluate_membership("cut_embedding", steps, torch.ones(ROWS, dtype=torch.bool)) == {}
+    gradients = evaluate_membership("cut_gradient", view_of(majority).steps, truth(), planted=20)
     assert set(gradients) == {"spectral", "direction", "flips", "consistency", "learned"}

@@ -93,7 +93,7 @@ def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: Click
         leaks[name] = found["attacks"]
     assert leaks["none"]["direction-1"]["auc"] > 0.99
     assert leaks["none"]["direction-1-clean"]["auc"] > 0.99
-    assert leaks["marvell"]["direction-1"]["folded"] < 0.75
+    assert leaks["marvell"]["direction-1"]["symmetric_auc"] < 0.75
     assert {"completion", "probe", "clusters-embedding", "norm-averaged"} <= set(leaks["none"])
 
 

@@ -161,7 +161,7 @@ def test_several_classes_and_pipelined_messages(tmp_path, monkeypatch):
 def test_a_union_is_audited_on_rows_that_the_label_party_has(tmp_path):
     result = run(tmp_path, rare(500), alignment__method="union", defense=[MARVELL])
     assert result.sections.membership is not None
-    assert "only rows that this side has are judged" in result.sections.leakage.summary
+    assert "only rows that this side has are scored" in result.sections.leakage.summary
     view = run_folder(tmp_path) / "view"
     assert (view / "labels.safetensors").exists()
     assert not (run_folder(tmp_path, "shop") / "view").exists()  # recorded for the membership audit, then dropped

@@ -138,19 +138,3 @@ class Attack(Protocol):
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score rows of the view."""
         ...
-
-
-def scored(view: View, values: list[Tensor]) -> Scores:
-    """Make Scores of one value per row and step, keeping the rows whose presence the attacker does not know anyhow."""
-    unknown_N = view.known() == 0
-    keep = [unknown_N[step.rows_B] for step in view.steps]
-    return Scores(
-        rows=tuple(step.rows_B[keep_B] for step, keep_B in zip(view.steps, keep, strict=True)),
-        values=tuple(value_B[keep_B].double() for value_B, keep_B in zip(values, keep, strict=True)),
-    )
-
-
-def scored_rows(view: View, sum_N: Tensor, count_N: Tensor) -> Scores:
-    """Make Scores of one mean per row over the whole run, keeping rows that are unknown and were seen often enough."""
-    rows = torch.nonzero((view.known() == 0) & (count_N > 0)).squeeze(1)
-    return Scores(rows=(rows,), values=((sum_N[rows] / count_N[rows]).double(),))

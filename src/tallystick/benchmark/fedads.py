@@ -15,7 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakJudge, audit_leakage
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.fedads_data import AdTable, encode_ads, read_ads
 from tallystick.benchmark.florist import spread
@@ -128,8 +130,8 @@ def _run(network: SplitNetwork, method: Method, seed: int) -> dict[str, Any]:
     leaks = _audit(_all_rows(network), labels_N, (LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
     return {
         "test_auc": last.test_auc,
-        "leak_auc": leaks[LEAK]["hard_auc"],
-        "leak_folded": max(leaks[LEAK]["hard_auc"], 1 - leaks[LEAK]["hard_auc"]),
+        "leak_auc": leaks[LEAK]["balanced_accuracy"],
+        "leak_folded": max(leaks[LEAK]["balanced_accuracy"], 1 - leaks[LEAK]["balanced_accuracy"]),
         "attacks": {name: figures["auc"] for name, figures in leaks.items()},  # oriented by the attacker: .5 is a guess
     }
 
@@ -144,9 +146,9 @@ def _all_rows(network: SplitNetwork) -> tuple[StepView]:
 
 def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
     view = View(received="cut_gradient", steps=tuple(steps))
-    attacks = {name: LEAKAGE_ATTACKS[name] for name in names}
-    found = audit_leakage(view, labels_N, attacks=attacks, judge=LeakJudge(replicates=1), seed=seed)
-    return {name: verdict.as_figures() for name, verdict in found.items()}
+    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
+    found = evaluate_label_inference(view, labels_N, attacks=attacks, evaluator=AttackEvaluator(replicates=1), seed=seed)
+    return {name: metrics.as_figures() for name, metrics in found.items()}
 
 
 def _about(table: AdTable, data: SplitData, schedule: Schedule) -> dict[str, Any]:

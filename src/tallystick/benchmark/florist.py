@@ -299,7 +299,7 @@ def _summary(
     attacks = {
         name: {
             figure: spread([each.attacks[name][figure] for each in runs if name in each.attacks])
-            for figure in ("auc", "chance", "tpr_at_fpr_0")
+            for figure in ("symmetric_auc", "chance_symmetric_auc", "tpr_at_fpr")
         }
         for name in runs[0].attacks
     }
@@ -331,8 +331,8 @@ def _tables(by_key: ByKey, name: str) -> dict[str, Any]:
                 {
                     "strategy": strategy,
                     "paper": value,
-                    "measured": (attack := found["attacks"].get(f"{party}/spectral", {})).get("auc"),
-                    "chance": attack.get("chance"),
+                    "measured": (attack := found["attacks"].get(f"{party}/spectral", {})).get("symmetric_auc"),
+                    "chance": attack.get("chance_symmetric_auc"),
                 }
                 for strategy, value in printed.items()
                 if (found := by_key.get((side, strategy, ATTACKED_RATIO))) is not None
@@ -360,7 +360,7 @@ def _tables(by_key: ByKey, name: str) -> dict[str, Any]:
                     "paper_auc": paper.DRAWS["auc"][k],
                     "auc": found["auc"],
                     "paper_attack_auc": paper.DRAWS["attack_auc"][k],
-                    "attack_auc": found["attacks"]["feature party/spectral"]["auc"],
+                    "attack_auc": found["attacks"]["feature party/spectral"]["symmetric_auc"],
                 }
                 for k, found in draws.items()
                 if found is not None
@@ -402,7 +402,10 @@ def _checks(by_key: ByKey) -> list[dict[str, Any]]:
             found = found.get(step) if found is not None else None
         return None if found is None else float(found)
 
-    gradients, embeddings = ("attacks", "feature party/spectral", "auc"), ("attacks", "label party/spectral", "auc")
+    gradients, embeddings = (
+        ("attacks", "feature party/spectral", "symmetric_auc"),
+        ("attacks", "label party/spectral", "symmetric_auc"),
+    )
     ace = figure("labels", "majority", "ace")
     partial = figure("labels", "baseline-partial", "auc")
     majority = figure("labels", "majority", *gradients)

@@ -106,7 +106,10 @@ def _attack_tables(found: dict[str, Any]) -> list[Table]:
                         note=f"Ratio {ATTACKED_RATIO:g}; below each AUC its interval over seeds.",
                         columns=["strategy", *names],
                         rows=[
-                            [strategy, *(spread_of(attacks[name]["auc"]) if name in attacks else None for name in names)]
+                            [
+                                strategy,
+                                *(spread_of(attacks[name]["symmetric_auc"]) if name in attacks else None for name in names),
+                            ]
                             for strategy, attacks in chosen
                         ],
                     )

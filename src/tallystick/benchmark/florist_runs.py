@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.audit import as_figures, audit_membership
-from tallystick.attacks.membership import IdenticalEmbeddings
+from tallystick.attacks.membership.evaluate import evaluate_membership
+from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.criteo import ClickData
 from tallystick.benchmark.florist_loop import FeatureSide, LabelSide, predict, train
@@ -180,19 +180,19 @@ class Trained:
         }
 
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
-        """Run that party's attacks on its view and judge them by whether the other side has the row."""
+        """Run that party's attacks on its view and measure them by whether the other side has the row."""
         membership, setting = self.job.membership, self.setting
         if party == "feature":
-            found = audit_membership(
+            found = evaluate_membership(
                 "cut_gradient", self.views[0], membership.has_labels_U, planted=setting.planted, seed=self.seed
             )
         else:
             present_U = membership.has_features_U
-            found = audit_membership("cut_embedding", self.views[1], present_U, planted=setting.planted, seed=self.seed)
+            found = evaluate_membership("cut_embedding", self.views[1], present_U, planted=setting.planted, seed=self.seed)
             one_pass = {"identical-one-pass": IdenticalEmbeddings()}
             step = self._one_pass(membership.has_labels_U)
-            found |= audit_membership("cut_embedding", [step], present_U, planted=0, attacks=one_pass, seed=self.seed)
-        return {name: as_figures(verdict) for name, verdict in found.items()}
+            found |= evaluate_membership("cut_embedding", [step], present_U, planted=0, attacks=one_pass, seed=self.seed)
+        return {name: metrics.as_figures() for name, metrics in found.items()}
 
     @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:

@@ -164,12 +164,12 @@ def last(runs: Sequence[Run], metric: str, *, epoch: int = -1) -> dict[str, floa
     if metric == "test_auc":
         return spread([each["epochs"][epoch]["test_auc"] for each in runs])
     if epoch == -1:
-        return spread([each["attacks"][metric]["folded"] for each in runs]) if metric in _attacks(runs) else None
+        return spread([each["attacks"][metric]["symmetric_auc"] for each in runs]) if metric in _attacks(runs) else None
     return spread([each["epochs"][epoch]["leaks"][metric] for each in runs])
 
 
 def _attacks(runs: Sequence[Run]) -> list[str]:
-    """Attacks that every seed's run has: one that found no batch to judge in some seed is left out."""
+    """Attacks that every seed's run has: one that found no batch to score in some seed is left out."""
     return [attack for attack in runs[0]["attacks"] if all(attack in each["attacks"] for each in runs)]
 
 
@@ -187,7 +187,7 @@ def _summary(name: str, runs: Sequence[Run]) -> dict[str, Any]:
 
 
 BY_PLACE = ("layers", "components")
-FIGURES_OF_AN_ATTACK = ("auc", "folded", "folding", "hard_auc", "tpr_at_fpr")
+FIGURES_OF_AN_ATTACK = ("auc", "symmetric_auc", "chance_symmetric_auc", "balanced_accuracy", "tpr_at_fpr")
 
 
 def _by_epoch(runs: Sequence[Run]) -> dict[str, list[list[float]]]:
@@ -262,7 +262,7 @@ def _frontier(at: str, by_name: ByName) -> dict[str, Any]:
 
 
 def _leaks(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    return {attack: spread([each["attacks"][attack]["folded"] for each in runs]) for attack in _attacks(runs)}
+    return {attack: spread([each["attacks"][attack]["symmetric_auc"] for each in runs]) for attack in _attacks(runs)}
 
 
 def _paired(base: Sequence[Run], runs: Sequence[Run]) -> dict[str, float]:

@@ -138,7 +138,7 @@ def _scenarios(scenarios: Sequence[dict[str, Any]]) -> list[Table]:
         [
             each["name"],
             spread_of(each["test_auc"]),
-            *(spread_of(each["attacks"][name]["folded"]) if name in each["attacks"] else None for name in attacks),
+            *(spread_of(each["attacks"][name]["symmetric_auc"]) if name in each["attacks"] else None for name in attacks),
         ]
         for each in scenarios
     ]

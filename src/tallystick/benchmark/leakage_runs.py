@@ -13,9 +13,10 @@ import polars as pl
 import torch
 from torch import Tensor, nn
 
-from tallystick.attacks.judge import rank_auc
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakJudge, audit_leakage
-from tallystick.attacks.leakage.spectral import spectral_scores
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.spectral import spectral_scores
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator, symmetric_auc
 from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.criteo import ClickData, ClickTable
 from tallystick.benchmark.leakage_loop import Epoch, Schedule, SplitData, SplitNetwork, evenly
@@ -32,7 +33,7 @@ OVER_EPOCHS = ("norm-averaged", "direction-5-averaged", "completion-gradient", "
 CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
-JUDGE = LeakJudge(replicates=1)  # intervals come from seeds
+EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,12 +88,12 @@ class Scenario:
 
 
 def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, seed: int) -> dict[str, Any]:
-    """Train once, and judge the feature party's attacks on what it saw of each epoch.
+    """Train once, and measure the feature party's attacks on what it saw of each epoch.
 
     Returns:
         name, seed, seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
         and the AUC of the spectral attack on every layer's output and of the cut's principal components, if asked for. Leak AUCs
-        are max(a, 1 - a) per batch, see ``LeakVerdict.folded``.
+        are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
     started = time.perf_counter()
     schedule = scenario.schedule or schedule
@@ -103,7 +104,7 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, s
     for epoch in network.epochs(build(scenario.defense, target=Target())):
         last = epoch.number == schedule.epochs - 1
         found = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
-        leaks = {name: found[name]["folded"] for name in (*EACH_EPOCH, CLEAN_HINT)}
+        leaks = {name: found[name]["symmetric_auc"] for name in (*EACH_EPOCH, CLEAN_HINT)}
         epochs.append({"test_auc": epoch.test_auc, "loss": epoch.loss, "leaks": leaks})
         if scenario.every_attack:
             gradients += [replace(step, sent_BD=None) for step in epoch.steps]
@@ -124,7 +125,7 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
     chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in chosen]
-    names = [name for name in LEAKAGE_ATTACKS if name not in OVER_EPOCHS] if every else EACH_EPOCH
+    names = [name for name in LABEL_INFERENCE_ATTACKS if name not in OVER_EPOCHS] if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
     clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
     return _audit(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}
@@ -134,9 +135,9 @@ def _audit(
     steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], *, seed: int, clean: Sequence[Tensor] | None = None
 ) -> dict[str, dict[str, Any]]:
     view = View(received="cut_gradient", steps=tuple(steps))
-    attacks = {name: LEAKAGE_ATTACKS[name] for name in names}
-    verdicts = audit_leakage(view, labels_N, attacks=attacks, clean=clean, judge=JUDGE, seed=seed)
-    return {name: verdict.as_figures() for name, verdict in verdicts.items()}
+    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
+    found = evaluate_label_inference(view, labels_N, attacks=attacks, clean=clean, evaluator=EVALUATOR, seed=seed)
+    return {name: metrics.as_figures() for name, metrics in found.items()}
 
 
 def layer_aucs(network: SplitNetwork) -> list[float]:
@@ -145,7 +146,7 @@ def layer_aucs(network: SplitNetwork) -> list[float]:
     The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
     """
     by_pass = [
-        [_folded(network.data.training_labels_N[rows_B] > 0.5, spectral_scores(output_BD)) for output_BD in outputs]
+        [symmetric_auc(network.data.training_labels_N[rows_B] > 0.5, spectral_scores(output_BD)) for output_BD in outputs]
         for rows_B, outputs in layer_outputs(network)
     ]
     return [float(auc) for auc in np.mean(by_pass, axis=0)]
@@ -160,7 +161,7 @@ def component_aucs(network: SplitNetwork) -> list[float]:
     centred_ND = cut_ND.double() - cut_ND.double().mean(dim=0)
     directions_DD = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors.flip(1)
     positive_N = network.data.training_labels_N[rows_N] > 0.5
-    return [_folded(positive_N, centred_ND @ direction_D) for direction_D in directions_DD[:, :COMPONENTS].T]
+    return [symmetric_auc(positive_N, centred_ND @ direction_D) for direction_D in directions_DD[:, :COMPONENTS].T]
 
 
 @torch.no_grad()
@@ -181,11 +182,6 @@ def _after_each_layer(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
         if isinstance(module, nn.ReLU) or module is modules[-1]:
             found.append(x_BD)
     return found
-
-
-def _folded(positive_B: Tensor, score_B: Tensor) -> float:
-    auc = rank_auc(positive_B.numpy(), score_B.numpy())
-    return max(auc, 1 - auc)
 
 
 def balanced(table: ClickTable, positive_rate: float, *, seed: int) -> ClickTable:

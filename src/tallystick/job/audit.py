@@ -1,6 +1,6 @@
 """The audits of a run: which steps are recorded, and what the recorded views give away.
 
-Shapes: N aligned positions, R rows that are judged.
+Shapes: N aligned positions, R rows that are scored.
 """
 
 import json
@@ -11,8 +11,10 @@ import msgspec
 import torch
 from torch import Tensor
 
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakageAttack, LeakVerdict, audit_leakage
-from tallystick.attacks.leakage.knowledge import FewLabels
+from tallystick.attacks.label_inference.auxiliary import FewLabels
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.metrics import AttackMetrics
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
 from tallystick.defenses.build import build
@@ -91,7 +93,7 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     membership = leakage = None
     with job.logbook.during("audit", ()):
         if rows.fills is not None and contract.union.audit:
-            membership = _audit_membership(job, rows.fills.own_U, run_id=run_id)
+            membership = _evaluate_membership(job, rows.fills.own_U, run_id=run_id)
         if _audits_labels(job):
             leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
     if leakage is None:
@@ -118,7 +120,7 @@ def _stores(job: Job, run_id: str) -> list[ViewStore]:
     return [ViewStore(folder=job.folder.views / peer, contract=job.contract.hash, run_id=run_id) for peer in peers]
 
 
-def _audit_membership(job: Job, own_U: Tensor, *, run_id: str) -> shown.Audit | None:
+def _evaluate_membership(job: Job, own_U: Tensor, *, run_id: str) -> shown.Audit | None:
     received: Received = "cut_gradient" if job.name == job.contract.label_party else "cut_embedding"
     (store,) = _stores(job, run_id)  # a union has two parties
     steps = [step for step in store.load(received) if step.epoch < MEMBERSHIP_EPOCHS]
@@ -128,7 +130,7 @@ def _audit_membership(job: Job, own_U: Tensor, *, run_id: str) -> shown.Audit | 
 
 
 def save_labels(folder: RunFolder, contract: Contract, target_N: Tensor, own_N: Tensor, *, run_id: str) -> None:
-    """Keep the true labels beside the views, readable by this user alone, so that attacks can be judged again later."""
+    """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id}
     tensors = {"label_N": target_N.to(torch.int64), "own_N": own_N}
     write_tensors(folder.views / LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
@@ -157,7 +159,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, 
 
 
 def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int = HINTS, seed: int = 0) -> shown.Audit:
-    """Attack every feature party's recorded view of a run for labels and judge with the true ones.
+    """Attack every feature party's recorded view of a run for labels and measure by the true ones.
 
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
     another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
@@ -165,7 +167,7 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
     label_N, own_N, run_id = load_labels(folder, contract)
     attacks = [
         (name, replace(row, knows=FewLabels(count=hints)) if isinstance(row.knows, FewLabels) else row)
-        for name, row in LEAKAGE_ATTACKS.items()
+        for name, row in LABEL_INFERENCE_ATTACKS.items()
         if row.multiclass or contract.target.type == "binary"
     ]
     found: list[shown.Attack] = []
@@ -178,8 +180,10 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
         rows = max(rows, sum(len(step.rows_B) for step in view.steps))
         epochs |= set(view.epochs)
         for done, (name, row) in enumerate(attacks):
-            verdicts = audit_leakage(view, label_N, classes=contract.target.classes, hints=hints, attacks={name: row}, seed=seed)
-            found += [_shown(name, row, peer, verdict) for verdict in verdicts.values()]
+            measured = evaluate_label_inference(
+                view, label_N, classes=contract.target.classes, auxiliary_labels=hints, attacks={name: row}, seed=seed
+            )
+            found += [_shown(name, row, peer, metrics) for metrics in measured.values()]
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
     summary = _summary(contract, rows, sorted(epochs), trained=_trained_epochs(folder))
     return shown.Audit(summary=summary, defense="; ".join(defense_lines(contract)), attacks=found)
@@ -218,25 +222,25 @@ def _summary(contract: Contract, rows: int, epochs: list[int], *, trained: int |
     *before, last = (str(epoch + 1) for epoch in epochs)
     when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
     of = f"of {trained}" if trained is not None else "of a run that was not finished"
-    only = "; only rows that this side has are judged" if contract.alignment.method != "intersection" else ""
+    only = "; only rows that this side has are scored" if contract.alignment.method != "intersection" else ""
     return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of {when} {of}{only}."
 
 
-def _shown(name: str, row: LeakageAttack, peer: str, verdict: LeakVerdict) -> shown.Attack:
+def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.Attack:
     reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
     return shown.Attack(
         name=name,
         view=f"{peer}, from {reads}, knowing {row.knows.describe()}",
-        auc=verdict.auc.mean,
-        low=verdict.auc.low,
-        high=verdict.auc.high,
-        folded_auc=verdict.folded.mean,
-        folded_low=verdict.folded.low,
-        folded_high=verdict.folded.high,
-        folded_chance=max(verdict.chance, 0.5 + verdict.folding),
-        hard_auc=verdict.hard_auc.mean,
-        tpr_at_fpr_001=verdict.tpr_at_fpr.mean,
-        chance=verdict.chance,
+        auc=metrics.auc.mean,
+        low=metrics.auc.low,
+        high=metrics.auc.high,
+        folded_auc=metrics.symmetric_auc.mean,
+        folded_low=metrics.symmetric_auc.low,
+        folded_high=metrics.symmetric_auc.high,
+        folded_chance=metrics.chance_symmetric_auc,
+        hard_auc=metrics.balanced_accuracy.mean,
+        tpr_at_fpr_001=metrics.tpr_at_fpr.mean,
+        chance=metrics.chance_auc,
         upper_bound=row.upper_bound,
         note="needs labels that no attacker has: what there is to be found" if row.upper_bound else "",
     )

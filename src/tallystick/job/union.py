@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.attacks.audit import audit_membership
+from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.view import Received, StepView
 from tallystick.config.contract import Contract, Union
 from tallystick.data.features import Features
@@ -92,21 +92,21 @@ class Fills:
 def audit_union(
     steps: Sequence[StepView], own_U: Tensor, *, peer: str, received: Received, say: Callable[[str], None]
 ) -> shown.Audit:
-    """Attack what this party sent, as its peer could, and judge with the truth that only this party has."""
+    """Attack what this party sent, as its peer could, and measure by the truth that only this party has."""
     say("attacking what this side sent, as the peer could")
-    verdicts = audit_membership(received, steps, own_U >= 0)
+    found = evaluate_membership(received, steps, own_U >= 0)
     what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
     attacks = [
         shown.Attack(
             name=name,
             view=f"{peer}, from {what}",
-            auc=verdict.auc.mean,
-            low=verdict.auc.low,
-            high=verdict.auc.high,
-            tpr_at_fpr_0=verdict.tpr_at_fpr.mean,
-            note=f"a guess would give {0.5 + verdict.folding:.3f}" if verdict.folding > 0.005 else "",
+            auc=metrics.symmetric_auc.mean,
+            low=metrics.symmetric_auc.low,
+            high=metrics.symmetric_auc.high,
+            tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
+            note=f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else "",
         )
-        for name, verdict in verdicts.items()
+        for name, metrics in found.items()
     ]
     epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
     rows = sum(len(step.rows_B) for step in steps)

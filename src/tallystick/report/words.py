@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.evaluation.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
@@ -141,7 +141,7 @@ def leak_headline(audit: Audit) -> list[str]:
 
 def plain(name: str) -> str:
     """What a label attack does, in a line; nothing for one that is not known here."""
-    return LEAKAGE_ATTACKS[name].plain if name in LEAKAGE_ATTACKS else ""
+    return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
 def _runnable(attack: Attack) -> bool:

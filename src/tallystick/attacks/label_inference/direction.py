@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tallystick.attacks.leakage.seen import matrices, per_step
+from tallystick.attacks.label_inference.observations import matrices, per_step
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError, DataError
 

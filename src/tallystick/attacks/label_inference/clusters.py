@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from tallystick.attacks.leakage.seen import matrices, per_step, sightings, whole_run
+from tallystick.attacks.label_inference.observations import matrices, observations, per_step, whole_run
 from tallystick.attacks.matrix import k_means
 from tallystick.attacks.view import Received, Scores, View
 
@@ -20,8 +20,8 @@ class ClusterAttack:
     """Split rows into as many clusters as there are classes by k-means; of two, the smaller is positive. Hard guesses.
 
     FedAds, section 5.2.1, attack (2), whose clustering algorithm is not named; several classes: Sun et al., appendix E. Knows
-    no label, only that positives are the rarer class. With several classes the clusters stay unnamed, and the judge names them
-    as fits best: more than the attacker can.
+    no label, only that positives are the rarer class. With several classes the clusters stay unnamed, and the evaluator names
+    them as fits best: more than the attacker can.
 
     Args:
         target: what is read: own cut embeddings, or cut gradients.
@@ -35,7 +35,7 @@ class ClusterAttack:
         """Score rows 0 or 1, or one column per cluster; ``generator`` draws starts. Equal rows share a cluster: a guess."""
         named = view.classes == 2
         if self.scope == "run":
-            rows, x_ND = sightings(view, self.target)
+            rows, x_ND = observations(view, self.target)
             return whole_run(view, rows, _assign(x_ND, view.classes, generator), named=named)
         values = [_assign(x_BD, view.classes, generator) for x_BD in matrices(view, self.target)]
         return per_step(view, values, named=named)

@@ -1,6 +1,6 @@
 """A discriminator learned from rows whose presence at the other side the attacker knows.
 
-Shapes: B rows of a step's batch, D cut width, P features per sighting, S sightings of known rows, N rows.
+Shapes: B rows of a step's batch, D cut width, P features per observation, S observations of known rows, N rows.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, normalize
 
-from tallystick.attacks.view import Scores, StepView, View, scored_rows
+from tallystick.attacks.membership.observations import mean_over_run
+from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError
 
 
@@ -20,14 +21,14 @@ class LearnedDiscriminator:
     Not in the paper. Its hints cost the attacker nothing: the other side certainly has the rows of the union that the
     attacker lacks, and certainly lacks the dummy rows that the attacker planted (View.known_absent). Without planted rows it
     learns known-present against unknown rows (positive-unlabelled learning, Elkan and Noto 2008), which ranks alike. A row is
-    scored by the mean over all its sightings, so that more epochs tell more. The upper end of what the attacks here find;
+    scored by the mean over all its observations, so that more epochs tell more. The upper end of what the attacks here find;
     still no bound on what another attacker could.
 
     Args:
         hidden: width of the one hidden layer.
-        steps: Adam steps over all known sightings.
+        steps: Adam steps over all known observations.
         weight_decay: L2 penalty.
-        most: greatest number of sightings per class to learn from.
+        most: greatest number of observations per class to learn from.
     """
 
     hidden: int = 32
@@ -49,13 +50,13 @@ class LearnedDiscriminator:
             synthetic = known_N == 0
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         if not (real.any() and synthetic.any()):
-            return scored_rows(view, sum_N, count_N)
-        network = self._learn(_sightings(view, real), _sightings(view, synthetic), generator)
+            return mean_over_run(view, sum_N, count_N)
+        network = self._learn(_observations(view, real), _observations(view, synthetic), generator)
         with torch.no_grad():
             for step in view.steps:
-                sum_N[step.rows_B] += network(sighting(step)).squeeze(1).double()
+                sum_N[step.rows_B] += network(observation(step)).squeeze(1).double()
                 count_N[step.rows_B] += 1
-        return scored_rows(view, sum_N, count_N)
+        return mean_over_run(view, sum_N, count_N)
 
     def _learn(self, real_SP: Tensor, synthetic_SP: Tensor, generator: torch.Generator) -> nn.Module:
         chosen = [x_SP[torch.randperm(len(x_SP), generator=generator)[: self.most]] for x_SP in (real_SP, synthetic_SP)]
@@ -76,12 +77,12 @@ class LearnedDiscriminator:
         return network
 
 
-def _sightings(view: View, wanted_N: Tensor) -> Tensor:
-    """Describe all sightings of the wanted rows; steps are described one at a time, since all at once may not fit in memory."""
-    return torch.cat([sighting(step)[wanted_N[step.rows_B]] for step in view.steps])
+def _observations(view: View, wanted_N: Tensor) -> Tensor:
+    """Describe all observations of the wanted rows, a step at a time, since all at once may not fit in memory."""
+    return torch.cat([observation(step)[wanted_N[step.rows_B]] for step in view.steps])
 
 
-def sighting(step: StepView) -> Tensor:
+def observation(step: StepView) -> Tensor:
     """Describe each row of a step: its vector relative to the batch, its length and direction, and its fit with the label."""
     x_BD = step.received_BD.float()
     mean_D, deviation_D = x_BD.mean(dim=0), x_BD.std(dim=0, correction=0)

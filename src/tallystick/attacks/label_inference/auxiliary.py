@@ -1,4 +1,4 @@
-"""Which labels an attacker is told: drawn from the truth by the audit, and put into the view, before the attack sees it.
+"""Auxiliary labels: those that an attacker knows, drawn from the truth by the evaluation before the attack sees the view.
 
 Shapes: N rows of the run, B rows of a step's batch.
 """
@@ -14,10 +14,10 @@ from tallystick.attacks.view import View
 from tallystick.errors import ConfigError
 
 
-class Knowledge(Protocol):
+class AuxiliaryLabels(Protocol):
     """Decides which labels the attacker knows."""
 
-    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
         """Put the known labels, and no others, into the view."""
         ...
 
@@ -30,7 +30,7 @@ class Knowledge(Protocol):
 class NoLabels:
     """No label at all."""
 
-    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
         """Leave the view as it is."""
         return view
 
@@ -40,29 +40,29 @@ class NoLabels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HintsPerBatch:
+class LabelsPerBatch:
     """In every batch, some random rows of each class that is looked for: the positive one, or each of several.
 
-    A batch with fewer such rows gives all it has, and then has none left to judge: the judge skips it and counts it.
+    A batch with fewer such rows gives all it has, and then has none left to score: the evaluator skips it and counts it.
 
     Args:
-        count: hints per batch and class, at least 1.
+        count: labels per batch and class, at least 1.
     """
 
     count: int = 1
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ConfigError(f"hints per batch: count={self.count}; expected at least 1")
+            raise ConfigError(f"labels per batch: count={self.count}; expected at least 1")
 
-    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
-        """Draw hints for every step by itself."""
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+        """Draw labels for every step by itself."""
         known = []
         for step in view.steps:
             truth_B = labels_N[step.rows_B]
             label_B = torch.full_like(step.rows_B, -1)
             for value in range(1 if view.classes == 2 else 0, view.classes):
-                label_B[_some(truth_B == value, self.count, rng)] = value
+                label_B[_sample(truth_B == value, self.count, rng)] = value
             known.append(label_B)
         return replace(view, known_labels=tuple(known))
 
@@ -85,17 +85,17 @@ class FewLabels:
         if self.count < 2:
             raise ConfigError(f"few labels: count={self.count}; expected at least one per class")
 
-    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
         """Draw rows once."""
         if self.count < view.classes:
             raise ConfigError(f"few labels: count={self.count}; expected at least one for each of {view.classes} classes")
-        seen_N = _seen(view)
+        observed_N = _observed(view)
         chosen = []
         for value in range(view.classes):
-            of_class_N = seen_N & (labels_N[: view.rows] == value)
+            of_class_N = observed_N & (labels_N[: view.rows] == value)
             share = self.count // view.classes + (value < self.count % view.classes)
-            chosen.append(_some(of_class_N, min(share, int(of_class_N.sum()) // 2), rng))
-        return _told(view, torch.cat(chosen), labels_N)
+            chosen.append(_sample(of_class_N, min(share, int(of_class_N.sum()) // 2), rng))
+        return _reveal(view, torch.cat(chosen), labels_N)
 
     def describe(self) -> str:
         """Say how many."""
@@ -116,29 +116,29 @@ class ShareOfLabels:
         if not 0 < self.share < 1:
             raise ConfigError(f"share of labels: share={self.share}; expected a number in (0, 1)")
 
-    def tell(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:
         """Draw rows once."""
-        seen_N = _seen(view)
-        return _told(view, _some(seen_N, round(self.share * int(seen_N.sum())), rng), labels_N)
+        observed_N = _observed(view)
+        return _reveal(view, _sample(observed_N, round(self.share * int(observed_N.sum())), rng), labels_N)
 
     def describe(self) -> str:
         """Say how many."""
         return f"{self.share:.0%} of all labels"
 
 
-def _seen(view: View) -> Tensor:
-    seen_N = torch.zeros(view.rows, dtype=torch.bool)
+def _observed(view: View) -> Tensor:
+    observed_N = torch.zeros(view.rows, dtype=torch.bool)
     for step in view.steps:
-        seen_N[step.rows_B] = True
-    return seen_N
+        observed_N[step.rows_B] = True
+    return observed_N
 
 
-def _some(wanted_N: Tensor, count: int, rng: np.random.Generator) -> Tensor:
+def _sample(wanted_N: Tensor, count: int, rng: np.random.Generator) -> Tensor:
     candidates = torch.nonzero(wanted_N).squeeze(1).numpy()
     return torch.from_numpy(rng.choice(candidates, size=min(count, len(candidates)), replace=False))
 
 
-def _told(view: View, rows: Tensor, labels_N: Tensor) -> View:
+def _reveal(view: View, rows: Tensor, labels_N: Tensor) -> View:
     known_N = torch.full((view.rows,), -1, dtype=torch.int64)
     known_N[rows] = labels_N[rows]
     return replace(view, known_labels=tuple(known_N[step.rows_B] for step in view.steps))

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from tallystick.attacks.leakage.linear import fit_linear, log_odds, standardised
-from tallystick.attacks.leakage.seen import known_rows, sightings, whole_run
+from tallystick.attacks.label_inference.linear import fit_linear, log_odds, standardised
+from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
@@ -47,7 +47,7 @@ class Probe:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score rows of unknown label by their log odds; ``generator`` draws weights and minibatches."""
-        rows, x_ND = sightings(view, self.target)
+        rows, x_ND = observations(view, self.target)
         x_ND = standardised(x_ND)
         label_N = known_rows(view)[rows]
         told = torch.nonzero(label_N >= 0).squeeze(1)

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import torch
 
-from tallystick.attacks.leakage.seen import binary_only, known_rows
+from tallystick.attacks.label_inference.observations import binary_only, known_rows
 from tallystick.attacks.view import Attack, Scores, View
 
 
 @dataclass(frozen=True, kw_only=True)
 class OverEpochs:
-    """Average an attack's standardised score of each row over all its sightings.
+    """Average an attack's standardised score of each row over all its observations.
 
     In neither paper, whose attacks look at one batch at a time. A defence that adds fresh noise to every gradient (Marvell,
     isotropic noise, Gaussian DP) is weaker after E epochs, by up to sqrt(E) in signal to noise; a label that is flipped once is

@@ -9,63 +9,65 @@ from planted import BATCH, ROWS, audit_by_epoch, generator, labels, planted_view
 from scipy.stats import norm
 from torch.nn.functional import cosine_similarity
 
-from tallystick.attacks.leakage import LEAKAGE_ATTACKS, LeakJudge, LeakVerdict, audit_leakage
-from tallystick.attacks.leakage.averaged import OverEpochs
-from tallystick.attacks.leakage.clusters import ClusterAttack
-from tallystick.attacks.leakage.completion import ModelCompletion
-from tallystick.attacks.leakage.direction import DirectionAttack
-from tallystick.attacks.leakage.knowledge import FewLabels, HintsPerBatch, ShareOfLabels
-from tallystick.attacks.leakage.norm import NormAttack
-from tallystick.attacks.leakage.probe import Probe
-from tallystick.attacks.leakage.spectral import SpectralAttack, spectral_scores
+from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch, ShareOfLabels
+from tallystick.attacks.label_inference.averaged import OverEpochs
+from tallystick.attacks.label_inference.clusters import ClusterAttack
+from tallystick.attacks.label_inference.completion import ModelCompletion
+from tallystick.attacks.label_inference.direction import DirectionAttack
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.norm import NormAttack
+from tallystick.attacks.label_inference.probe import Probe
+from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
 TRUTH, NOTHING = labels(), 0.0
-MULTICLASS = {name: row for name, row in LEAKAGE_ATTACKS.items() if row.multiclass}
+MULTICLASS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.multiclass}
 
 
-def verdict_of(name: str, view: View, truth: torch.Tensor, *, classes: int = 2) -> LeakVerdict:
-    return audit_leakage(view, truth, classes=classes, attacks={name: LEAKAGE_ATTACKS[name]})[name]
+def metrics_of(name: str, view: View, truth: torch.Tensor, *, classes: int = 2) -> AttackMetrics:
+    return evaluate_label_inference(view, truth, classes=classes, attacks={name: LABEL_INFERENCE_ATTACKS[name]})[name]
 
 
-@pytest.mark.parametrize("name", LEAKAGE_ATTACKS)
+@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
 def test_each_attack_reads_a_planted_label(name: str) -> None:
     """Both classes lie four deviations apart or more; seeded, so it cannot fail by chance."""
-    verdict = verdict_of(name, planted_view(TRUTH, gap=4.0), TRUTH)
-    assert verdict.auc.mean > 0.95
-    assert verdict.hard_auc.mean > 0.9
-    assert verdict.auc.low <= verdict.auc.mean <= verdict.auc.high
+    metrics = metrics_of(name, planted_view(TRUTH, gap=4.0), TRUTH)
+    assert metrics.auc.mean > 0.95
+    assert metrics.balanced_accuracy.mean > 0.9
+    assert metrics.auc.low <= metrics.auc.mean <= metrics.auc.high
 
 
-@pytest.mark.parametrize("name", LEAKAGE_ATTACKS)
+@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
 def test_no_attack_reads_what_is_not_there(name: str) -> None:
     """Standard error of a mean AUC over 1,500 rows or more with a quarter positives: at most 0.017. Three of them; seeded."""
-    verdict = verdict_of(name, planted_view(TRUTH, gap=NOTHING), TRUTH)
-    assert verdict.auc.mean == pytest.approx(0.5, abs=0.051)
-    assert verdict.tpr_at_fpr.mean < 0.02
-    assert verdict.folded.mean < 0.5 + verdict.folding + 0.051
+    metrics = metrics_of(name, planted_view(TRUTH, gap=NOTHING), TRUTH)
+    assert metrics.auc.mean == pytest.approx(0.5, abs=0.051)
+    assert metrics.tpr_at_fpr.mean < 0.02
+    assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.051
 
 
 @pytest.mark.parametrize("name", MULTICLASS)
 def test_attacks_on_several_classes(name: str) -> None:
     truth = labels(3)
-    assert verdict_of(name, planted_view(truth, gap=5.0), truth, classes=3).auc.mean > 0.95
-    guess = verdict_of(name, planted_view(truth, gap=NOTHING), truth, classes=3)
-    assert guess.auc.mean == pytest.approx(guess.chance, abs=0.05)
+    assert metrics_of(name, planted_view(truth, gap=5.0), truth, classes=3).auc.mean > 0.95
+    guess = metrics_of(name, planted_view(truth, gap=NOTHING), truth, classes=3)
+    assert guess.auc.mean == pytest.approx(guess.chance_auc, abs=0.05)
 
 
 def test_spectral_and_norm_scores_have_the_auc_of_theory() -> None:
     """Binormal scores of gap d have AUC Phi(d / sqrt 2); 3,000 rows: a standard error of 0.007, three of them. Seeded."""
     expected = norm.cdf(2.5 / 2**0.5)
     view = planted_view(TRUTH, gap=2.5, epochs=1)
-    assert verdict_of("spectral-embedding", view, TRUTH).auc.mean == pytest.approx(expected, abs=0.021)
+    assert metrics_of("spectral-embedding", view, TRUTH).auc.mean == pytest.approx(expected, abs=0.021)
     length_N = 20 + torch.randn(ROWS, generator=generator(1)) + 2.5 * TRUTH
     turn_ND = torch.nn.functional.normalize(torch.randn(ROWS, 4, generator=generator(2)), dim=1)
     long = replace(
         view, steps=tuple(replace(step, received_BD=length_N[step.rows_B, None] * turn_ND[step.rows_B]) for step in view.steps)
     )
-    assert verdict_of("norm", long, TRUTH).auc.mean == pytest.approx(expected, abs=0.021)
+    assert metrics_of("norm", long, TRUTH).auc.mean == pytest.approx(expected, abs=0.021)
 
 
 def test_spectral_score_against_numpy() -> None:
@@ -83,18 +85,18 @@ def test_absolute_spectral_score_folds_two_equal_clusters() -> None:
     """Why the signed score is the default; seeded."""
     truth = torch.arange(ROWS) % 2
     view = planted_view(truth, gap=4.0, epochs=1)
-    rows = {signed: replace(LEAKAGE_ATTACKS["spectral-embedding"], attack=SpectralAttack(target="cut_embedding", signed=signed))
-            for signed in (True, False)}  # fmt: skip
-    found = audit_leakage(view, truth, attacks={str(signed): row for signed, row in rows.items()})
-    assert found["True"].folded.mean > 0.99
-    assert found["False"].folded.mean < 0.6
+    row = LABEL_INFERENCE_ATTACKS["spectral-embedding"]
+    rows = {signed: replace(row, attack=SpectralAttack(target="cut_embedding", signed=signed)) for signed in (True, False)}
+    found = evaluate_label_inference(view, truth, attacks={str(signed): row for signed, row in rows.items()})
+    assert found["True"].symmetric_auc.mean > 0.99
+    assert found["False"].symmetric_auc.mean < 0.6
 
 
 @pytest.mark.parametrize("classes", [2, 3])
 @pytest.mark.parametrize("count", [1, 3])
 def test_direction_is_the_mean_cosine_with_the_hints(classes: int, count: int) -> None:
     truth = labels(classes)
-    view = HintsPerBatch(count=count).tell(planted_view(truth, gap=1.0, epochs=1), truth, rng=np.random.default_rng(0))
+    view = LabelsPerBatch(count=count).reveal(planted_view(truth, gap=1.0, epochs=1), truth, rng=np.random.default_rng(0))
     scores = DirectionAttack()(view, generator=generator())
     for index, (step, values) in enumerate(zip(view.steps, scores.values, strict=True)):
         label_B = view.known_label(index)
@@ -116,32 +118,32 @@ def test_direction_uses_clean_gradients_of_the_told_rows_where_it_is_given_them(
     noisy = replace(
         view, steps=tuple(replace(step, received_BD=step.received_BD + n) for step, n in zip(view.steps, noise, strict=True))
     )
-    one = {"direction-1": LEAKAGE_ATTACKS["direction-1"]}
-    granted = audit_leakage(noisy, TRUTH, clean=clean, attacks=one)["direction-1"]
-    assert granted.auc.low > audit_leakage(noisy, TRUTH, attacks=one)["direction-1"].auc.high
+    one = {"direction-1": LABEL_INFERENCE_ATTACKS["direction-1"]}
+    granted = evaluate_label_inference(noisy, TRUTH, clean=clean, attacks=one)["direction-1"]
+    assert granted.auc.low > evaluate_label_inference(noisy, TRUTH, attacks=one)["direction-1"].auc.high
     by_epoch = audit_by_epoch(noisy, TRUTH, clean=clean, attacks=one)
     assert np.mean([found["direction-1"].auc.mean for found in by_epoch.values()]) == pytest.approx(granted.auc.mean, abs=0.03)
-    told = HintsPerBatch(count=1).tell(noisy, TRUTH, rng=np.random.default_rng(0))
+    told = LabelsPerBatch(count=1).reveal(noisy, TRUTH, rng=np.random.default_rng(0))
     hints = tuple(c[told.known_label(index) >= 0] for index, c in enumerate(clean))
     (score_B, *_) = DirectionAttack()(replace(told, clean_hints=hints), generator=generator()).values
     expected_B = cosine_similarity(noisy.steps[0].received_BD.double(), hints[0].double())[told.known_label(0) < 0]
     torch.testing.assert_close(score_B, expected_B)
     with pytest.raises(DataError, match="clean gradients for 1 steps"):
-        audit_leakage(noisy, TRUTH, clean=clean[:1], attacks=one)
+        evaluate_label_inference(noisy, TRUTH, clean=clean[:1], attacks=one)
     with pytest.raises(DataError, match="clean hints of step 0"):
         DirectionAttack()(replace(told, clean_hints=tuple(hint_HD * torch.nan for hint_HD in hints)), generator=generator())
     with pytest.raises(DataError, match="known_labels of step 0 has shape"):
         DirectionAttack()(replace(told, known_labels=(torch.zeros(3),) * len(told.steps)), generator=generator())
 
 
-def judged(scores: Scores) -> LeakVerdict:
-    verdict = LeakJudge()(scores, TRUTH, rng=np.random.default_rng(0))
-    assert verdict is not None
-    return verdict
+def evaluated(scores: Scores) -> AttackMetrics:
+    metrics = AttackEvaluator()(scores, TRUTH, rng=np.random.default_rng(0))
+    assert metrics is not None
+    return metrics
 
 
 def test_inner_product_adds_length() -> None:
-    view = HintsPerBatch(count=5).tell(planted_view(TRUTH, gap=1.0, epochs=1), TRUTH, rng=np.random.default_rng(0))
+    view = LabelsPerBatch(count=5).reveal(planted_view(TRUTH, gap=1.0, epochs=1), TRUTH, rng=np.random.default_rng(0))
     cosine, inner = (DirectionAttack(measure=m)(view, generator=generator()).values[0] for m in ("cosine", "inner"))
     norm_B = view.steps[0].received_BD[view.known_label(0) < 0].double().norm(dim=1)
     torch.testing.assert_close(inner, cosine * norm_B)
@@ -150,10 +152,10 @@ def test_inner_product_adds_length() -> None:
 def test_fresh_noise_averages_out_over_epochs() -> None:
     """Four looks halve the noise: a cosine or norm of one look is worse. One epoch gives the average nothing to add. Seeded."""
     view = planted_view(TRUTH, gap=1.0, epochs=4)
-    once, averaged = verdict_of("direction-5", view, TRUTH), verdict_of("direction-5-averaged", view, TRUTH)
+    once, averaged = metrics_of("direction-5", view, TRUTH), metrics_of("direction-5-averaged", view, TRUTH)
     assert averaged.auc.low > once.auc.high
-    assert "direction-5-averaged" not in audit_leakage(view.epoch(0), TRUTH)
-    view = HintsPerBatch(count=1).tell(view, TRUTH, rng=np.random.default_rng(0))
+    assert "direction-5-averaged" not in evaluate_label_inference(view.epoch(0), TRUTH)
+    view = LabelsPerBatch(count=1).reveal(view, TRUTH, rng=np.random.default_rng(0))
     (rows,) = OverEpochs(attack=DirectionAttack())(view, generator=generator()).rows
     hints = torch.cat([step.rows_B[view.known_label(index) >= 0] for index, step in enumerate(view.steps)])
     assert not set(rows.tolist()) & set(hints.tolist())
@@ -162,10 +164,10 @@ def test_fresh_noise_averages_out_over_epochs() -> None:
 def test_mean_gradient_over_epochs_tells_more_than_one_epoch() -> None:
     """A defence's fresh noise averages out for whoever sums a row's gradients over epochs. Seeded."""
     view = planted_view(TRUTH, gap=1.0, epochs=4)
-    few = {"completion-gradient": LEAKAGE_ATTACKS["completion-gradient"]}
+    few = {"completion-gradient": LABEL_INFERENCE_ATTACKS["completion-gradient"]}
     by_epoch = audit_by_epoch(view, TRUTH, attacks=few)
     best = max(found["completion-gradient"].auc.high for found in by_epoch.values())
-    assert audit_leakage(view, TRUTH, attacks=few)["completion-gradient"].auc.low > best
+    assert evaluate_label_inference(view, TRUTH, attacks=few)["completion-gradient"].auc.low > best
 
 
 def test_completion_of_each_column_alike_finds_a_label_in_a_narrow_direction() -> None:
@@ -177,18 +179,20 @@ def test_completion_of_each_column_alike_finds_a_label_in_a_narrow_direction() -
     hidden = replace(
         view, steps=tuple(replace(s, sent_BD=torch.cat([s.sent_BD, wide[s.rows_B]], dim=1) * scale_D) for s in view.steps)
     )
-    few = {name: LEAKAGE_ATTACKS[name] for name in ("completion", "completion-standardised")}
-    found = audit_leakage(hidden, TRUTH, attacks=few)
+    few = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("completion", "completion-standardised")}
+    found = evaluate_label_inference(hidden, TRUTH, attacks=few)
     assert found["completion-standardised"].auc.mean > 0.9
     assert found["completion"].auc.mean < 0.8
 
 
 def test_more_labels_tell_more_and_are_not_scored() -> None:
     view = planted_view(TRUTH, gap=1.5, epochs=1)
-    few = {"completion": LEAKAGE_ATTACKS["completion"]}
-    found = [audit_leakage(view, TRUTH, hints=count, attacks=few)["completion"].auc.mean for count in (4, 400)]
+    few = {"completion": LABEL_INFERENCE_ATTACKS["completion"]}
+    found = [
+        evaluate_label_inference(view, TRUTH, auxiliary_labels=count, attacks=few)["completion"].auc.mean for count in (4, 400)
+    ]
     assert found[0] < found[1]
-    told = FewLabels(count=40).tell(view, TRUTH, rng=np.random.default_rng(0))
+    told = FewLabels(count=40).reveal(view, TRUTH, rng=np.random.default_rng(0))
     scored = ModelCompletion()(told, generator=generator()).rows[0]
     assert len(scored) == ROWS - 40
     known = torch.cat([told.known_label(index) for index in range(len(told.steps))])
@@ -198,10 +202,10 @@ def test_more_labels_tell_more_and_are_not_scored() -> None:
 @pytest.mark.parametrize("hidden", [0, 16])
 def test_probe_trains_on_one_half_and_scores_the_other(hidden: int) -> None:
     """Labels that are pure chance, though trained on, are not found again: a guess within three standard errors. Seeded."""
-    view = ShareOfLabels().tell(planted_view(TRUTH, gap=NOTHING, epochs=1), TRUTH, rng=np.random.default_rng(0))
+    view = ShareOfLabels().reveal(planted_view(TRUTH, gap=NOTHING, epochs=1), TRUTH, rng=np.random.default_rng(0))
     scores = Probe(hidden=hidden)(view, generator=generator())
     assert len(scores.rows[0]) == ROWS // 2
-    assert judged(scores).auc.mean == pytest.approx(0.5, abs=0.051)
+    assert evaluated(scores).auc.mean == pytest.approx(0.5, abs=0.051)
 
 
 def test_network_probe_finds_what_no_line_does() -> None:
@@ -210,7 +214,9 @@ def test_network_probe_finds_what_no_line_does() -> None:
     x_ND = torch.randn(ROWS, 4, generator=generator(4))
     truth = (x_ND[:, 0] * x_ND[:, 1] > 0).long()
     view = replace(view, steps=tuple(replace(step, sent_BD=x_ND[step.rows_B]) for step in view.steps))
-    found = audit_leakage(view, truth, attacks={name: LEAKAGE_ATTACKS[name] for name in ("probe", "probe-network")})
+    found = evaluate_label_inference(
+        view, truth, attacks={name: LABEL_INFERENCE_ATTACKS[name] for name in ("probe", "probe-network")}
+    )
     assert found["probe-network"].auc.mean > 0.9
     assert found["probe"].auc.mean < 0.6
 
@@ -228,25 +234,25 @@ def test_equal_or_zero_rows_are_a_guess(value: float) -> None:
     """Every attack, every label but the told ones: all rows score alike, hence AUC 0.5 exactly."""
     same = torch.full((60, 4), value)
     truth = (torch.arange(60) % 3 == 0).long()
-    found = audit_leakage(one_step(same, same), truth, hints=6)
-    assert set(found) == set(LEAKAGE_ATTACKS) - {"norm-averaged", "direction-5-averaged"}
-    for verdict in found.values():
-        assert verdict.auc.mean == verdict.folded.mean == verdict.hard_auc.mean == 0.5
+    found = evaluate_label_inference(one_step(same, same), truth, auxiliary_labels=6)
+    assert set(found) == set(LABEL_INFERENCE_ATTACKS) - {"norm-averaged", "direction-5-averaged"}
+    for metrics in found.values():
+        assert metrics.auc.mean == metrics.symmetric_auc.mean == metrics.balanced_accuracy.mean == 0.5
 
 
 @pytest.mark.parametrize("positives", [0, 1, 2])
 def test_few_positives(positives: int) -> None:
-    """No attack fails; without a positive left to find, the batch is not judged."""
+    """No attack fails; without a positive left to find, the batch is not evaluated."""
     view = one_step(torch.randn(40, 4, generator=generator()), torch.randn(40, 4, generator=generator(1)))
     truth = (torch.arange(40) < positives).long()
-    found = audit_leakage(view, truth, hints=2)
+    found = evaluate_label_inference(view, truth, auxiliary_labels=2)
     assert ("norm" in found) == (positives > 0)
     assert ("direction-1" in found) == (positives > 1)
     assert "direction-3" not in found
 
 
 def test_a_batch_of_one_row() -> None:
-    assert audit_leakage(one_step(torch.ones(1, 4), torch.ones(1, 4)), torch.ones(1)) == {}
+    assert evaluate_label_inference(one_step(torch.ones(1, 4), torch.ones(1, 4)), torch.ones(1)) == {}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
@@ -256,10 +262,10 @@ def test_broken_numbers_name_the_step(bad: float) -> None:
         broken = getattr(view.steps[12], field).clone()
         broken[3, 1] = bad
         steps = (*view.steps[:12], replace(view.steps[12], **{field: broken}), *view.steps[13:])
-        for name, row in LEAKAGE_ATTACKS.items():
+        for name, row in LABEL_INFERENCE_ATTACKS.items():
             if row.reads == names:
                 with pytest.raises(DataError, match=rf"step 12 of the view \(epoch 1\) holds a {names} that is NaN"):
-                    verdict_of(name, replace(view, steps=steps), TRUTH)
+                    metrics_of(name, replace(view, steps=steps), TRUTH)
 
 
 def test_what_was_not_recorded_is_left_out_or_an_error() -> None:
@@ -267,26 +273,26 @@ def test_what_was_not_recorded_is_left_out_or_an_error() -> None:
     gradients = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
     embeddings = replace(view, steps=tuple(replace(step, received_BD=torch.zeros(BATCH, 0)) for step in view.steps))
     for kept, other, reads in ((gradients, embeddings, "cut_gradient"), (embeddings, gradients, "cut_embedding")):
-        once = {name for name, row in LEAKAGE_ATTACKS.items() if row.reads == reads and "averaged" not in name}
-        assert set(audit_leakage(kept, TRUTH)) == once
+        once = {name for name, row in LABEL_INFERENCE_ATTACKS.items() if row.reads == reads and "averaged" not in name}
+        assert set(evaluate_label_inference(kept, TRUTH)) == once
         for name in once:
             with pytest.raises(DataError, match=f"holds no {reads}"):
-                verdict_of(name, other, TRUTH)
+                metrics_of(name, other, TRUTH)
     some = replace(view, steps=(*view.steps[:-1], gradients.steps[-1]))
     with pytest.raises(DataError, match="step 9 of the view"):
-        audit_leakage(some, TRUTH)
+        evaluate_label_inference(some, TRUTH)
 
 
 def test_views_of_another_kind_and_wrong_shape_are_errors() -> None:
     view = planted_view(TRUTH, gap=4.0, epochs=1)
     with pytest.raises(DataError, match="feature party"):
-        audit_leakage(replace(view, received="cut_embedding"), TRUTH)
+        evaluate_label_inference(replace(view, received="cut_embedding"), TRUTH)
     short = replace(view, steps=(replace(view.steps[0], received_BD=view.steps[0].received_BD[:5]),))
     with pytest.raises(DataError, match="shape"):
-        verdict_of("norm", short, TRUTH)
+        metrics_of("norm", short, TRUTH)
     narrow = replace(view, steps=(view.steps[0], replace(view.steps[1], sent_BD=view.steps[1].sent_BD[:, :2])))  # type: ignore[index]
     with pytest.raises(DataError, match="width 2"):
-        verdict_of("probe", narrow, TRUTH)
+        metrics_of("probe", narrow, TRUTH)
     with pytest.raises(DataError, match="known_labels has 1 entries for 10 steps"):
         replace(view, known_labels=(torch.zeros(1),))
     for rows_B in (torch.zeros(0).long(), torch.tensor([0, -1])):
@@ -299,32 +305,35 @@ def test_views_of_another_kind_and_wrong_shape_are_errors() -> None:
 def test_labels_that_do_not_fit_are_errors() -> None:
     view = planted_view(TRUTH, gap=4.0, epochs=1)
     with pytest.raises(DataError, match="one label per row"):
-        audit_leakage(view, TRUTH[:10])
+        evaluate_label_inference(view, TRUTH[:10])
     with pytest.raises(DataError, match="class numbers"):
-        audit_leakage(view, TRUTH + 1)
+        evaluate_label_inference(view, TRUTH + 1)
     with pytest.raises(DataError, match="class numbers"):
-        audit_leakage(view, TRUTH * 0.5)
+        evaluate_label_inference(view, TRUTH * 0.5)
     with pytest.raises(ConfigError, match="classes=1"):
-        audit_leakage(view, TRUTH, classes=1)
+        evaluate_label_inference(view, TRUTH, classes=1)
 
 
-@pytest.mark.parametrize("name", [name for name in LEAKAGE_ATTACKS if name not in MULTICLASS])
+@pytest.mark.parametrize("name", [name for name in LABEL_INFERENCE_ATTACKS if name not in MULTICLASS])
 def test_binary_attacks_refuse_several_classes(name: str) -> None:
     truth = labels(3)
     with pytest.raises(ConfigError, match="3 classes"):
-        verdict_of(name, planted_view(truth, gap=1.0), truth, classes=3)
+        metrics_of(name, planted_view(truth, gap=1.0), truth, classes=3)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
         (lambda: DirectionAttack(measure="angle"), "measure='angle'"),  # type: ignore[arg-type]
-        (lambda: HintsPerBatch(count=0), "count=0"),
+        (lambda: LabelsPerBatch(count=0), "count=0"),
         (lambda: FewLabels(count=1), "count=1"),
         (lambda: ShareOfLabels(share=1.0), "share=1.0"),
         (lambda: ModelCompletion(penalty=0), "penalty=0"),
         (lambda: Probe(steps=0), "steps=0"),
-        (lambda: audit_leakage(planted_view(labels(5), gap=1.0), labels(5), classes=5, hints=4), "each of 5 classes"),
+        (
+            lambda: evaluate_label_inference(planted_view(labels(5), gap=1.0), labels(5), classes=5, auxiliary_labels=4),
+            "each of 5 classes",
+        ),
     ],
 )
 def test_strengths_outside_their_range(make, message: str) -> None:
@@ -336,7 +345,7 @@ def test_every_epoch_by_itself() -> None:
     """A label that enters the embeddings in the second epoch is found there and not in the first. Seeded."""
     silent, telling = (planted_view(TRUTH, gap=gap, epochs=1, seed=8) for gap in (NOTHING, 3.0))
     steps = (*silent.steps, *(replace(step, epoch=1) for step in telling.steps))
-    attacks = {"spectral": LEAKAGE_ATTACKS["spectral-embedding"]}
+    attacks = {"spectral": LABEL_INFERENCE_ATTACKS["spectral-embedding"]}
     found = audit_by_epoch(View(received="cut_gradient", steps=steps), TRUTH, attacks=attacks)
     assert list(found) == [0, 1]
     assert found[0]["spectral"].auc.mean < 0.56
@@ -345,16 +354,16 @@ def test_every_epoch_by_itself() -> None:
 
 def test_one_seed_gives_the_same_bits() -> None:
     view = planted_view(TRUTH[:600], gap=1.0, epochs=1)
-    drawing = {name: LEAKAGE_ATTACKS[name] for name in ("direction-1", "clusters-embedding", "completion", "probe")}
-    one = audit_leakage(view, TRUTH, attacks=drawing, seed=3)
-    assert one == audit_leakage(view, TRUTH.float(), attacks=drawing, seed=3)
-    assert one["completion"] != audit_leakage(view, TRUTH, attacks=drawing, seed=4)["completion"]
+    drawing = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("direction-1", "clusters-embedding", "completion", "probe")}
+    one = evaluate_label_inference(view, TRUTH, attacks=drawing, seed=3)
+    assert one == evaluate_label_inference(view, TRUTH.float(), attacks=drawing, seed=3)
+    assert one["completion"] != evaluate_label_inference(view, TRUTH, attacks=drawing, seed=4)["completion"]
 
 
-@pytest.mark.parametrize("name", LEAKAGE_ATTACKS)
+@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
 def test_told_labels_are_true_and_not_scored(name: str) -> None:
-    view, row = planted_view(TRUTH[:600], gap=1.0), LEAKAGE_ATTACKS[name]
-    told = row.knows.tell(view, TRUTH, rng=np.random.default_rng(1))
+    view, row = planted_view(TRUTH[:600], gap=1.0), LABEL_INFERENCE_ATTACKS[name]
+    told = row.knows.reveal(view, TRUTH, rng=np.random.default_rng(1))
     for index, (step, rows_B) in enumerate(zip(told.steps, row.attack(told, generator=generator()).rows, strict=False)):
         label_B = told.known_label(index)
         assert torch.equal(label_B[label_B >= 0], TRUTH[step.rows_B][label_B >= 0])
@@ -363,8 +372,12 @@ def test_told_labels_are_true_and_not_scored(name: str) -> None:
 
 
 def test_names_of_simple_attacks_state_what_they_read() -> None:
-    assert isinstance(LEAKAGE_ATTACKS["norm"].attack, NormAttack)
-    assert LEAKAGE_ATTACKS["clusters-embedding"].attack == ClusterAttack(target="cut_embedding")
-    assert {name for name, row in LEAKAGE_ATTACKS.items() if row.upper_bound} == {"probe", "probe-network", "probe-gradient"}
-    assert LEAKAGE_ATTACKS["direction-3"].knows.describe() == "3 labels in every batch"
-    assert LEAKAGE_ATTACKS["probe"].knows.describe() == "50% of all labels"
+    assert isinstance(LABEL_INFERENCE_ATTACKS["norm"].attack, NormAttack)
+    assert LABEL_INFERENCE_ATTACKS["clusters-embedding"].attack == ClusterAttack(target="cut_embedding")
+    assert {name for name, row in LABEL_INFERENCE_ATTACKS.items() if row.upper_bound} == {
+        "probe",
+        "probe-network",
+        "probe-gradient",
+    }
+    assert LABEL_INFERENCE_ATTACKS["direction-3"].knows.describe() == "3 labels in every batch"
+    assert LABEL_INFERENCE_ATTACKS["probe"].knows.describe() == "50% of all labels"

@@ -8,8 +8,8 @@ from typing import Literal
 
 import torch
 
-from tallystick.attacks.leakage.linear import fit_linear, standardised
-from tallystick.attacks.leakage.seen import known_rows, sightings, whole_run
+from tallystick.attacks.label_inference.linear import fit_linear, standardised
+from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
@@ -43,7 +43,7 @@ class ModelCompletion:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
-        rows, x_ND = sightings(view, self.target)
+        rows, x_ND = observations(view, self.target)
         x_ND = rescaled(x_ND) if self.columns == "alike" else standardised(x_ND)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0

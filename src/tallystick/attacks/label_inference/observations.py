@@ -32,7 +32,7 @@ def matrices(view: View, target: Received) -> Iterator[Tensor]:
         yield matrix_BD.double()
 
 
-def sightings(view: View, target: Received) -> tuple[Tensor, Tensor]:
+def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
     """Give the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float64 (N, D).
 
     The last embedding comes from the most trained model. Gradients tell of one label throughout, and noise that a defence adds

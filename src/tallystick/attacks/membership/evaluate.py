@@ -1,27 +1,26 @@
-"""The membership audit: every attack on one party's view, judged; what a report's membership section holds.
+"""Every membership attack on one party's view, evaluated: what a report's membership section holds.
 
 Shapes: B rows of a step's batch, U rows of the union.
 
-A side can audit itself without learning anything new: what it sent is the other side's view, and which rows it has is the truth.
+A side can attack itself without learning anything new: what it sent is the other side's view, and which rows it has is the truth.
 It does not know which rows the attacker has, so it marks all as the attacker's (``own_B`` true): rows that only it has count as
 real rows, as they are.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.judge import Judge, Verdict
-from tallystick.attacks.membership import FEATURE_PARTY_ATTACKS, LABEL_PARTY_ATTACKS
+from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Attack, Received, StepView, View
 
-ATTACKS: Mapping[Received, Mapping[str, Attack]] = {"cut_gradient": FEATURE_PARTY_ATTACKS, "cut_embedding": LABEL_PARTY_ATTACKS}
+EVALUATOR = AttackEvaluator(fpr=0.0, either_end=True)
 
 
-def audit_membership(
+def evaluate_membership(
     received: Received,
     steps: Sequence[StepView],
     present_U: Tensor,
@@ -29,10 +28,10 @@ def audit_membership(
     planted: int = 200,
     attacks: Mapping[str, Attack] | None = None,
     seed: int = 0,
-) -> dict[str, Verdict]:
-    """Attack a view and judge.
+) -> dict[str, AttackMetrics]:
+    """Attack a view and measure how well that tells members.
 
-    FLORIST, appendix C, and the stronger attacks of membership.py. No guarantee: no attack here found more, another may.
+    FLORIST, appendix C, and the stronger attacks beside them. No guarantee: no attack here found more, another may.
 
     Args:
         received: what the view's owner received: "cut_gradient" for the feature party, "cut_embedding" for the label party.
@@ -43,7 +42,7 @@ def audit_membership(
         seed: of the told rows, of attacks that draw, and of the bootstrap.
 
     Returns:
-        a verdict per attack, leaving out attacks that had nothing to see (one epoch, or all rows of one kind).
+        metrics per attack, leaving out attacks that had nothing to see (one epoch, or all rows of one kind).
     """
     rng = np.random.default_rng([seed, 2])
     seen = torch.nonzero(torch.bincount(torch.cat([step.rows_B for step in steps]))).squeeze(1)
@@ -55,21 +54,10 @@ def audit_membership(
         candidates = seen[(kind_U & own_U)[seen]].numpy()
         told.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
     view = View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1])
-    judge, found = Judge(), {}
-    for name, attack in (ATTACKS[received] if attacks is None else attacks).items():
+    found = {}
+    for name, attack in (MEMBERSHIP_ATTACKS[received] if attacks is None else attacks).items():
         scores = attack(view, generator=torch.Generator().manual_seed(seed))
-        verdict = judge(scores, present_U, rng=np.random.default_rng(seed))
-        if verdict is not None:
-            found[name] = verdict
+        metrics = EVALUATOR(scores, present_U, rng=np.random.default_rng(seed))
+        if metrics is not None:
+            found[name] = metrics
     return found
-
-
-def as_figures(verdict: Verdict) -> dict[str, Any]:
-    """Write a verdict as plain numbers, for JSON."""
-    return {
-        "auc": verdict.auc.mean,
-        "auc_interval": [verdict.auc.low, verdict.auc.high],
-        "chance": 0.5 + verdict.folding,
-        "tpr_at_fpr_0": verdict.tpr_at_fpr.mean,
-        "tpr_at_fpr_0_interval": [verdict.tpr_at_fpr.low, verdict.tpr_at_fpr.high],
-    }

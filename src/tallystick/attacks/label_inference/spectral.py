@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.attacks.leakage.seen import binary_only, matrices, per_step
+from tallystick.attacks.label_inference.observations import binary_only, matrices, per_step
 from tallystick.attacks.matrix import top_direction, two_means_cut
 from tallystick.attacks.view import Received, Scores, View
 

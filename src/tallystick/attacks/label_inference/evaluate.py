@@ -1,0 +1,105 @@
+"""Every label inference attack on one feature party's view, evaluated: what a report's label section holds.
+
+Shapes: N rows of the run.
+
+The label party runs it: it can record what it sends and receives, which is all that crosses the wire, and it has the labels.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tallystick.attacks.label_inference.auxiliary import FewLabels
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.view import Received, View
+from tallystick.errors import ConfigError, DataError
+
+
+def evaluate_label_inference(
+    view: View,
+    labels_N: Tensor,
+    *,
+    classes: int = 2,
+    auxiliary_labels: int = 40,
+    clean: Sequence[Tensor] | None = None,
+    attacks: Mapping[str, LabelInferenceAttack] | None = None,
+    evaluator: AttackEvaluator | None = None,
+    seed: int = 0,
+) -> dict[str, AttackMetrics]:
+    """Attack one feature party's view and measure how well that tells the labels.
+
+    No guarantee: no attack here found more, another may.
+
+    Args:
+        view: what the feature party saw; labels that it knows are drawn here, one set per attack.
+        labels_N: the truth, a class number per row as the contract numbers them (0 or 1 if binary; floats will do).
+        classes: of the target, at least 2.
+        auxiliary_labels: labels that the few-label attacks are told, at least one per class.
+        clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
+            told: a stronger attacker, and Marvell's. None: it has only what it received.
+        attacks: by name; by default all that can read this view and target: a view without recorded embeddings leaves out those
+            that read them, several classes leave out those for two.
+        evaluator: by default TPR at FPR 0.001, intervals of 95 %.
+        seed: of the told labels, of attacks that draw, and of the bootstrap.
+
+    Returns:
+        metrics per attack, leaving out attacks for which no batch could be evaluated.
+
+    Raises:
+        DataError: the view is broken, or labels do not fit it.
+        ConfigError: an attack in ``attacks`` cannot be used on this target.
+    """
+    labels_N = _checked(labels_N, view, classes)
+    view = replace(view, classes=classes)
+    evaluator = evaluator or AttackEvaluator()
+    found = {}
+    for name, row in (_usable(view) if attacks is None else attacks).items():
+        knows = FewLabels(count=auxiliary_labels) if isinstance(row.knows, FewLabels) else row.knows
+        told = _with_clean_hints(knows.reveal(view, labels_N, rng=np.random.default_rng([seed, 3])), clean)
+        scores = row.attack(told, generator=torch.Generator().manual_seed(seed))
+        metrics = evaluator(scores, labels_N, classes=classes, rng=np.random.default_rng([seed, 4]))
+        if metrics is not None:
+            found[name] = metrics
+    return found
+
+
+def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:
+    if clean is None or view.known_labels is None:
+        return view
+    if [len(clean_BD) for clean_BD in clean] != [len(step.rows_B) for step in view.steps]:
+        raise DataError(
+            f"label inference: clean gradients for {len(clean)} steps do not fit the view's {len(view.steps)} step by step"
+        )
+    hints = [clean_BD[label_B >= 0] for clean_BD, label_B in zip(clean, view.known_labels, strict=True)]
+    return replace(view, clean_hints=tuple(hints))
+
+
+def _usable(view: View) -> dict[str, LabelInferenceAttack]:
+    recorded: set[Received] = set()
+    if any(step.received_BD.numel() for step in view.steps):
+        recorded.add("cut_gradient")
+    if any(step.sent_BD is not None for step in view.steps):
+        recorded.add("cut_embedding")
+    return {
+        name: row
+        for name, row in LABEL_INFERENCE_ATTACKS.items()
+        if row.reads in recorded and (row.multiclass or view.classes == 2)
+    }
+
+
+def _checked(labels_N: Tensor, view: View, classes: int) -> Tensor:
+    if classes < 2:
+        raise ConfigError(f"label inference: classes={classes}; expected at least 2 (a regression target has none to attack)")
+    if labels_N.ndim != 1 or len(labels_N) < view.rows:
+        raise DataError(
+            f"label inference: labels of shape {tuple(labels_N.shape)} for a view that names row {view.rows - 1}; "
+            "give one label per row"
+        )
+    whole_N = labels_N.to(torch.int64)
+    if not bool(((whole_N == labels_N) & (whole_N >= 0) & (whole_N < classes)).all()):
+        raise DataError(f"label inference: labels must be class numbers 0 to {classes - 1}; found others")
+    return whole_N

@@ -1,0 +1,128 @@
+"""The label inference attacks by name: an attack is a file here and a row in this table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tallystick.attacks.label_inference.auxiliary import AuxiliaryLabels, FewLabels, LabelsPerBatch, NoLabels, ShareOfLabels
+from tallystick.attacks.label_inference.averaged import OverEpochs
+from tallystick.attacks.label_inference.clusters import ClusterAttack
+from tallystick.attacks.label_inference.completion import ModelCompletion
+from tallystick.attacks.label_inference.direction import DirectionAttack
+from tallystick.attacks.label_inference.norm import NormAttack
+from tallystick.attacks.label_inference.probe import Probe
+from tallystick.attacks.label_inference.spectral import SpectralAttack
+from tallystick.attacks.view import Attack, Received
+
+NO_LABELS = NoLabels()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelInferenceAttack:
+    """One row of the table: an attack, and what it is given.
+
+    Args:
+        attack: scores rows of a view.
+        description: what it does, in a line for people who have never heard of it; reports show it beside the name.
+        reads: what it reads of a step.
+        knows: which labels the attacker is told.
+        multiclass: whether it can tell more than two classes apart.
+        upper_bound: needs labels that no attacker has; says what is there to be found, not what is lost.
+    """
+
+    attack: Attack
+    description: str
+    reads: Received
+    knows: AuxiliaryLabels = NO_LABELS
+    multiclass: bool = True
+    upper_bound: bool = False
+
+
+DIRECTION = "rows whose gradients point the way of a known row's share its label"
+SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
+CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
+AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
+
+LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
+    {
+        "norm": LabelInferenceAttack(
+            attack=NormAttack(),
+            description="the longer a row's gradient, the likelier the row is of the rarer class",
+            reads="cut_gradient",
+            multiclass=False,
+        ),
+        "direction-1": LabelInferenceAttack(
+            attack=DirectionAttack(), description=DIRECTION, reads="cut_gradient", knows=LabelsPerBatch(count=1)
+        ),
+        "direction-3": LabelInferenceAttack(
+            attack=DirectionAttack(), description=DIRECTION, reads="cut_gradient", knows=LabelsPerBatch(count=3)
+        ),
+        "direction-5": LabelInferenceAttack(
+            attack=DirectionAttack(), description=DIRECTION, reads="cut_gradient", knows=LabelsPerBatch(count=5)
+        ),
+        "spectral-gradient": LabelInferenceAttack(
+            attack=SpectralAttack(target="cut_gradient"), description=SPECTRAL, reads="cut_gradient", multiclass=False
+        ),
+        "spectral-embedding": LabelInferenceAttack(
+            attack=SpectralAttack(target="cut_embedding"), description=SPECTRAL, reads="cut_embedding", multiclass=False
+        ),
+        "clusters-gradient": LabelInferenceAttack(
+            attack=ClusterAttack(target="cut_gradient", scope="batch"), description=CLUSTERS, reads="cut_gradient"
+        ),
+        "clusters-embedding": LabelInferenceAttack(
+            attack=ClusterAttack(target="cut_embedding"), description=CLUSTERS, reads="cut_embedding"
+        ),
+        "norm-averaged": LabelInferenceAttack(
+            attack=OverEpochs(attack=NormAttack()),
+            description=f"as norm, {AVERAGED}",
+            reads="cut_gradient",
+            multiclass=False,
+        ),
+        "direction-5-averaged": LabelInferenceAttack(
+            attack=OverEpochs(attack=DirectionAttack()),
+            description=f"as direction-5, {AVERAGED}",
+            reads="cut_gradient",
+            knows=LabelsPerBatch(count=5),
+            multiclass=False,
+        ),
+        "completion": LabelInferenceAttack(
+            attack=ModelCompletion(),
+            description="a small model on the embeddings, taught by a few known rows, labels all the others",
+            reads="cut_embedding",
+            knows=FewLabels(),
+        ),
+        "completion-standardised": LabelInferenceAttack(
+            attack=ModelCompletion(columns="each"),
+            description="as completion, each embedding column brought to the same spread first",
+            reads="cut_embedding",
+            knows=FewLabels(),
+        ),
+        "completion-gradient": LabelInferenceAttack(
+            attack=ModelCompletion(target="cut_gradient"),
+            description="a small model on the gradients, taught by a few known rows, labels all the others",
+            reads="cut_gradient",
+            knows=FewLabels(),
+        ),
+        "probe": LabelInferenceAttack(
+            attack=Probe(),
+            description="a linear model on the embeddings, taught by half of all labels",
+            reads="cut_embedding",
+            knows=ShareOfLabels(),
+            upper_bound=True,
+        ),
+        "probe-network": LabelInferenceAttack(
+            attack=Probe(hidden=64),
+            description="a small network on the embeddings, taught by half of all labels",
+            reads="cut_embedding",
+            knows=ShareOfLabels(),
+            upper_bound=True,
+        ),
+        "probe-gradient": LabelInferenceAttack(
+            attack=Probe(target="cut_gradient"),
+            description="a linear model on the gradients, taught by half of all labels",
+            reads="cut_gradient",
+            knows=ShareOfLabels(),
+            upper_bound=True,
+        ),
+    }
+)

@@ -1,0 +1,54 @@
+"""Which way a row's cut gradient points, in one epoch and over several.
+
+Shapes: B rows of a step's batch, D cut width, N rows of the union.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from tallystick.attacks.matrix import top_direction
+from tallystick.attacks.membership.observations import mean_over_run, per_step
+from tallystick.attacks.view import Scores, View
+
+
+@dataclass(frozen=True, kw_only=True)
+class GradientDirection:
+    """Direction of a row's cut gradient: a row whose gradient points the way of a label that is never filled in is real.
+
+    Not in the paper. Perfect for its share: under majority labels every positive-looking gradient belongs to a shared row
+    (TPR = rate of positives at FPR 0), under minority every negative-looking one. For the feature party's view.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score every batch by itself; no randomness is used."""
+        return per_step(view, [_oriented_cosine(step.received_BD) for step in view.steps])
+
+
+@dataclass(frozen=True, kw_only=True)
+class DirectionFlips:
+    """Does a row's gradient change sides between epochs? A real label never changes; one drawn anew each step does.
+
+    Not in the paper, whose attacks look at one batch at a time. Aimed at random-pred and random-pos with fresh draws.
+    A run of one epoch gives it nothing to see: it then scores no rows.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score each row by |mean sign of its cosine| over the run; no randomness is used."""
+        sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
+        for step in view.steps:
+            sum_N[step.rows_B] += torch.sign(_oriented_cosine(step.received_BD))
+            count_N[step.rows_B] += 1
+        return mean_over_run(view, sum_N.abs(), torch.where(count_N > 1, count_N, 0.0))
+
+
+def _oriented_cosine(grad_BD: Tensor) -> Tensor:
+    """Cosine of each gradient with the batch's main direction, oriented so that the rarer side of 0 is positive.
+
+    A cut gradient is (p - y) times the top model's slope at that row. Slopes are much alike, so the sign of the cosine tells
+    the labels apart; residuals of a fitted model add up to 0, so the rarer label has the longer gradients.
+    """
+    cosine_B = cosine_similarity(grad_BD.double(), top_direction(grad_BD)[None, :], dim=1)
+    return cosine_B if (cosine_B > 0).double().mean() <= 0.5 else -cosine_B

@@ -1,0 +1,32 @@
+"""The membership attacks by the view that they read: an attack is a file here and a row in this table."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from tallystick.attacks.membership.consistency import Consistency
+from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
+from tallystick.attacks.membership.discriminator import LearnedDiscriminator
+from tallystick.attacks.membership.identical import IdenticalEmbeddings
+from tallystick.attacks.membership.spectral import SpectralMembership
+from tallystick.attacks.membership.twins import TwinEmbeddings
+from tallystick.attacks.view import Attack, Received
+
+MEMBERSHIP_ATTACKS: Mapping[Received, Mapping[str, Attack]] = MappingProxyType(
+    {
+        "cut_gradient": {
+            "spectral": SpectralMembership(),
+            "direction": GradientDirection(),
+            "flips": DirectionFlips(),
+            "consistency": Consistency(),
+            "learned": LearnedDiscriminator(),
+        },
+        "cut_embedding": {
+            "spectral": SpectralMembership(),
+            "spectral-signed": SpectralMembership(signed=True),
+            "identical": IdenticalEmbeddings(),
+            "twins": TwinEmbeddings(),
+            "consistency": Consistency(),
+            "learned": LearnedDiscriminator(),
+        },
+    }
+)

@@ -1,0 +1,281 @@
+"""How much an attack found out: its scores against the truth, which only the evaluator sees.
+
+Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures, L levels of a score.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, from_numpy
+
+from tallystick.attacks.matrix import two_means_cut
+from tallystick.attacks.view import Scores
+from tallystick.errors import ConfigError, DataError
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Integers = NDArray[np.int64]
+FEW_GROUPS = 5
+SHUFFLES = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """A mean with a percentile bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackMetrics:
+    """How well an attack's scores tell the truth: figures per batch (or of the whole run as one group), averaged.
+
+    With several classes every figure is the mean over classes of one against the rest.
+
+    Args:
+        auc: of scores as the attacker orients them.
+        symmetric_auc: max(a, 1 - a) in every batch, averaged: an attacker who could not orient its scores.
+        balanced_accuracy: (TPR + TNR) / 2 of hard guesses: scores cut by 2-means (which leaves 0 and 1 as they are), or the
+            highest column.
+        tpr_at_fpr: greatest share of positives (members) found while at most a share ``fpr`` of the others is.
+        fpr: that share.
+        chance_auc: what ``auc`` and ``balanced_accuracy`` of a guess are: 0.5, or more where clusters had to be named.
+        chance_symmetric_auc: what ``symmetric_auc`` of a guess is: taking the better side lifts it above 0.5 by about 0.8
+            standard errors of one group's AUC.
+        groups: groups that were evaluated.
+        skipped: groups left out, because no class is there beside another once rows with known labels are taken out.
+    """
+
+    auc: Interval
+    symmetric_auc: Interval
+    balanced_accuracy: Interval
+    tpr_at_fpr: Interval
+    fpr: float
+    chance_auc: float
+    chance_symmetric_auc: float
+    groups: int
+    skipped: int
+
+    def as_figures(self) -> dict[str, Any]:
+        """Write the metrics as plain numbers, for JSON."""
+        figures: dict[str, Any] = {}
+        for name in ("auc", "symmetric_auc", "balanced_accuracy", "tpr_at_fpr"):
+            interval: Interval = getattr(self, name)
+            figures[name] = interval.mean
+            figures[f"{name}_interval"] = [interval.low, interval.high]
+        return figures | {
+            "fpr": self.fpr,
+            "chance_auc": self.chance_auc,
+            "chance_symmetric_auc": self.chance_symmetric_auc,
+            "groups": self.groups,
+            "skipped": self.skipped,
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttackEvaluator:
+    """Compares an attack's scores with the truth, always by ranks; scores are never squashed first.
+
+    Sun et al., section 6.1 "leak AUC"; FLORIST, section 3 "Evaluation Metrics", corrected: the paper reports AUCs below one half
+    (.4426) as if they were safe. Intervals are percentile bootstrap over batches; with fewer than five batches, over the rows
+    within each, class by class. They cover the draw of batches, not the training's seed. Batches of several epochs hold the same
+    rows: with more than one epoch they are somewhat too narrow.
+
+    Args:
+        fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1); 0 means certain finds only.
+        either_end: whether the attacker may call certain the low end of its scores as well as the high one, so that the better
+            of the two counts for ``tpr_at_fpr``: it knows the contract, hence which end that is.
+        replicates: bootstrap replicates, at least 1.
+        level: coverage of the intervals.
+    """
+
+    fpr: float = 0.001
+    either_end: bool = False
+    replicates: int = 200
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.fpr < 1 and self.replicates >= 1 and 0 < self.level < 1):
+            raise ConfigError(
+                f"attack evaluator: fpr={self.fpr} must lie in [0, 1), level={self.level} in (0, 1), "
+                f"and replicates={self.replicates} must be at least 1"
+            )
+
+    def __call__(self, scores: Scores, truth_N: Tensor, *, classes: int = 2, rng: np.random.Generator) -> AttackMetrics | None:
+        """Evaluate.
+
+        Args:
+            scores: from an attack.
+            truth_N: a class number per row as the contract numbers them; for membership whether the other side has the row.
+            classes: how many there are.
+            rng: for the bootstrap.
+
+        Returns:
+            None if no group holds two classes.
+
+        Raises:
+            DataError: a score is not finite or of a wrong shape, or there is no truth for a row.
+        """
+        every = _groups(scores, truth_N, classes)
+        groups = [(truth_N, score) for truth_N, score in every if len(np.unique(truth_N)) > 1]
+        if not groups:
+            return None
+        chance = 0.5
+        if not scores.named:
+            chance = float(np.mean([_chance_of_naming(truth_N, score, rng) for truth_N, score in groups[:SHUFFLES]]))
+            groups = [(truth_N, name_clusters(truth_N, score)) for truth_N, score in groups]
+        ranked = [_Group.of(*group, fpr=self.fpr) for group in groups]
+        figures_MF = np.array([group.figures(np.ones(group.rows, dtype=np.int64)) for group in ranked])
+        if len(ranked) >= FEW_GROUPS:
+            drawn_RM = rng.integers(len(ranked), size=(self.replicates, len(ranked)))
+            resampled_RF = figures_MF[drawn_RM].mean(axis=1)
+        else:
+            resampled_RF = np.mean([[group.figures(group.draw(rng)) for _ in range(self.replicates)] for group in ranked], axis=0)
+        low_F, high_F = np.quantile(resampled_RF, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
+        auc, symmetric_auc, balanced_accuracy, *finds = [
+            Interval(mean=float(mean), low=float(low), high=float(high))
+            for mean, low, high in zip(figures_MF.mean(axis=0), low_F, high_F, strict=True)
+        ]
+        lift = float(np.mean([_lift_of_symmetry(truth_N, classes) for truth_N, _ in groups]))
+        return AttackMetrics(
+            auc=auc,
+            symmetric_auc=symmetric_auc,
+            balanced_accuracy=balanced_accuracy,
+            tpr_at_fpr=max(finds, key=lambda interval: interval.mean) if self.either_end else finds[0],
+            fpr=self.fpr,
+            chance_auc=chance,
+            chance_symmetric_auc=max(chance, 0.5 + lift),
+            groups=len(groups),
+            skipped=len(every) - len(groups),
+        )
+
+
+def rank_auc(positive_N: Bools, score_N: Floats) -> float:
+    """P(score of a positive row > score of another) + half P(equal); NaN if either kind is missing."""
+    positives, negatives = int(positive_N.sum()), int((~positive_N).sum())
+    if positives == 0 or negatives == 0:
+        return np.nan
+    _, group_N, count_G = np.unique(score_N, return_inverse=True, return_counts=True)
+    rank_G = np.cumsum(count_G) - (count_G - 1) / 2
+    return float((rank_G[group_N][positive_N].sum() - positives * (positives + 1) / 2) / (positives * negatives))
+
+
+def symmetric_auc(positive_N: Tensor, score_N: Tensor) -> float:
+    """max(a, 1 - a) of the AUC of a layer's or a component's scores."""
+    auc = rank_auc(positive_N.numpy(), score_N.numpy())
+    return max(auc, 1 - auc)
+
+
+def name_clusters(truth_N: Integers, cluster_NC: Floats) -> Floats:
+    """Reorder columns so that the most rows fall into the column of their class (Hungarian method)."""
+    classes = cluster_NC.shape[1]
+    count_CC = np.zeros((classes, classes), dtype=np.int64)
+    np.add.at(count_CC, (truth_N, cluster_NC.argmax(axis=1)), 1)
+    return cluster_NC[:, linear_sum_assignment(count_CC, maximize=True)[1]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Ranked:
+    """One class against the rest, ready to be counted with other weights: sorted once, however many replicates follow."""
+
+    positive_N: Bools
+    guess_N: Bools
+    level_N: Integers  # 0 for the lowest score, equal scores share a level
+    fpr: float
+
+    def figures(self, weight_N: Integers) -> tuple[float, ...]:
+        positive_L = np.bincount(self.level_N, weight_N * self.positive_N)
+        negative_L = np.bincount(self.level_N, weight_N * ~self.positive_N)
+        positives, negatives = positive_L.sum(), negative_L.sum()
+        below_L = np.cumsum(negative_L)
+        auc = float((positive_L * (below_L - negative_L / 2)).sum() / (positives * negatives))
+        allowed = np.floor(self.fpr * negatives)
+        highest = positive_L[negatives - below_L + negative_L <= allowed].sum() / positives
+        lowest = positive_L[below_L <= allowed].sum() / positives
+        tpr = (weight_N * (self.positive_N & self.guess_N)).sum() / positives
+        tnr = (weight_N * ~(self.positive_N | self.guess_N)).sum() / negatives
+        return auc, max(auc, 1 - auc), float((tpr + tnr) / 2), float(highest), float(lowest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Group:
+    """A batch (or the whole run) that is evaluated by itself; resampled within each class, so that no class vanishes."""
+
+    members: tuple[Integers, ...]  # positions of each class that occurs
+    ranked: tuple[_Ranked, ...]
+    rows: int
+
+    @classmethod
+    def of(cls, truth_N: Integers, score: Floats, *, fpr: float) -> "_Group":
+        present, guess_N = np.unique(truth_N), _hard_guess(score)
+        return cls(
+            members=tuple(np.flatnonzero(truth_N == c) for c in present),
+            ranked=tuple(
+                _Ranked(
+                    positive_N=truth_N == c,
+                    guess_N=guess_N == c,
+                    level_N=np.unique(score if score.ndim == 1 else score[:, c], return_inverse=True)[1],
+                    fpr=fpr,
+                )
+                for c in ([1] if score.ndim == 1 else present)
+            ),
+            rows=len(truth_N),
+        )
+
+    def figures(self, weight_N: Integers) -> Floats:
+        figures_CF: Floats = np.array([one.figures(weight_N) for one in self.ranked])
+        return np.asarray(figures_CF.mean(axis=0))
+
+    def draw(self, rng: np.random.Generator) -> Integers:
+        weight_N = np.zeros(self.rows, dtype=np.int64)
+        for member in self.members:
+            weight_N[member] = np.bincount(rng.integers(len(member), size=len(member)), minlength=len(member))
+        return weight_N
+
+
+def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Generator) -> float:
+    """What naming alone lifts a guess to: the mean AUC over shuffled labels."""
+    aucs = []
+    for _ in range(SHUFFLES):
+        shuffled_N = rng.permutation(truth_N)
+        named_NC = name_clusters(shuffled_N, cluster_NC)
+        aucs += [rank_auc(shuffled_N == c, named_NC[:, c]) for c in np.unique(shuffled_N)]
+    return float(np.mean(aucs))
+
+
+def _hard_guess(score: Floats) -> Integers:
+    """Give a class per row: the upper of two clusters of scores, or the highest column."""
+    if score.ndim == 2:
+        return np.asarray(score.argmax(axis=1))
+    cut = two_means_cut(from_numpy(score))
+    return np.zeros(len(score), dtype=np.int64) if cut is None else (score > cut).astype(np.int64)
+
+
+def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
+    """E|a - 1/2| of a guess without ties: sqrt(2 / pi) standard deviations of the Mann-Whitney statistic."""
+    wanted = [1] if classes == 2 else np.unique(truth_N)
+    counts = [int((truth_N == c).sum()) for c in wanted]
+    total = len(truth_N)
+    errors = [((total + 1) / (12 * count * (total - count))) ** 0.5 for count in counts]
+    return float(np.mean(errors) * (2 / np.pi) ** 0.5)
+
+
+def _groups(scores: Scores, truth_N: Tensor, classes: int) -> list[tuple[Integers, Floats]]:
+    groups = []
+    for rows, values in zip(scores.rows, scores.values, strict=True):
+        if len(rows) and int(rows.max()) >= len(truth_N):
+            raise DataError(
+                f"attack evaluator: row {int(rows.max())} is scored, but the truth is known for {len(truth_N)} rows only"
+            )
+        if tuple(values.shape) != ((len(rows),) if classes == 2 else (len(rows), classes)):
+            raise DataError(f"attack evaluator: scores of shape {tuple(values.shape)} for {len(rows)} rows and {classes} classes")
+        score = values.numpy().astype(np.float64)
+        if not np.isfinite(score).all():
+            raise DataError("attack evaluator: a score is NaN or infinite; an attack must give every row a finite score")
+        groups.append((truth_N[rows].numpy().astype(np.int64), score))
+    return groups
