@@ -5,11 +5,8 @@ from itertools import pairwise
 import pytest
 import torch
 
-from tallystick.cut.messages import receive_embedding, receive_gradient, send_embedding, send_gradient
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.recorder import MOST_BYTES, Plan, Recorder, ViewStore
-from tallystick.network.channel import memory_channels
-from tallystick.training.messages import EpochVerdict
 from tallystick.training.plan import Schedule
 
 ROWS, BATCH, WIDTH = 22, 4, 3
@@ -25,32 +22,23 @@ def embedding(index_B):
     return index_B[:, None].float() + torch.arange(WIDTH) / 10
 
 
-def crossed(schedule, folder, *, epochs=3, per_message=1, skip=0, whose="label", plan=None, contract="abc", run_id="r"):
-    """Both parties' messages of a training run, with a recorder at one of them; gives its store."""
-    here, there = memory_channels("shop" if whose == "label" else "bank", "peer", timeout_s=5)
+def crossed(schedule, folder, *, epochs=3, skip=0, plan=None, contract="abc", run_id="r"):
+    """What crosses in a training run, observed by a recorder; gives its store."""
     store = ViewStore(folder=folder, contract=contract, run_id=run_id)
     plan = plan or Plan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
-    recorder = Recorder(channel=here, schedule=schedule, plan=plan, store=store)
-    forth, back = (there, recorder) if whose == "label" else (recorder, there)
+    recorder = Recorder(steps_per_epoch=schedule.steps_per_epoch, plan=plan, store=store)
     for epoch in range(epochs):
-        for group in schedule.messages(epoch, size=per_message, skip=skip if epoch == 0 else 0):
-            index_R = torch.cat([batch.index_B for batch in group])
-            send_embedding(forth, group[0].step, embedding(index_R))
-            receive_embedding(back, group[0].step, len(index_R), WIDTH)
-            send_gradient(back, group[0].step, -embedding(index_R))
-            receive_gradient(forth, group[0].step, len(index_R), WIDTH)
-        for number, index_B in enumerate(schedule.validation()):
-            send_embedding(forth, number, 1000 + embedding(index_B))
-            receive_embedding(back, number, len(index_B), WIDTH)
-        back.send(EpochVerdict(epoch=epoch, improved=True, stop=False))
-        forth.receive(EpochVerdict)
+        for batch in schedule.epoch(epoch, skip=skip if epoch == 0 else 0):
+            given_BD, answer_BD = embedding(batch.index_B), -embedding(batch.index_B)
+            recorder.crossed(batch, given_BD, answer_BD)
+            given_BD.zero_()  # whoever trains on the same memory meanwhile changes nothing
+            answer_BD.zero_()
+        recorder.epoch_ended(epoch)
     return store
 
 
-@pytest.mark.parametrize("whose", ["label", "feature"])
-@pytest.mark.parametrize("per_message", [1, 2, 3])
-def test_every_step_is_kept_as_the_peer_saw_it(schedule, tmp_path, whose, per_message):
-    store = crossed(schedule, tmp_path, per_message=per_message, whose=whose)
+def test_every_step_is_kept_as_the_peer_saw_it(schedule, tmp_path):
+    store = crossed(schedule, tmp_path)
     steps = store.load("cut_gradient")
     batches = [(epoch, batch) for epoch in range(3) for batch in schedule.epoch(epoch)]
     assert [step.epoch for step in steps] == [epoch for epoch, _ in batches]
@@ -64,7 +52,7 @@ def test_every_step_is_kept_as_the_peer_saw_it(schedule, tmp_path, whose, per_me
 
 
 def test_a_resumed_epoch_is_recorded_from_where_it_resumed(schedule, tmp_path):
-    steps = crossed(schedule, tmp_path, per_message=2, skip=3).load("cut_gradient")
+    steps = crossed(schedule, tmp_path, skip=3).load("cut_gradient")
     expected = [batch.index_B.tolist() for batch in schedule.epoch(0, skip=3)]
     assert [step.rows_B.tolist() for step in steps if step.epoch == 0] == expected
     assert len([step for step in steps if step.epoch == 1]) == schedule.steps_per_epoch
@@ -72,7 +60,7 @@ def test_a_resumed_epoch_is_recorded_from_where_it_resumed(schedule, tmp_path):
 
 def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
     plan = Plan(first=1, later=1, batches=2)
-    store = crossed(schedule, tmp_path, per_message=3, plan=plan)
+    store = crossed(schedule, tmp_path, plan=plan)
     assert [step.epoch for step in store.load("cut_gradient")] == [0, 0, 2, 2]
     assert len(store.files()) == 2
     store = crossed(schedule, tmp_path / "first", plan=Plan(first=2, later=0, batches=2))

@@ -12,9 +12,10 @@ from tallystick.models.split import JoinedModel
 from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.label_party import train_label_party
+from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
-from tallystick.training.plan import Schedule
+from tallystick.training.plan import Schedule, ignore_commit
+from tallystick.training.run import TrainingRun
 
 ROWS, BATCH = 330, 32  # the last batch of an epoch is smaller
 SHAPES = {"club": FeatureShape(numeric=2, cardinalities=(7,)), "shop": FeatureShape(numeric=3, cardinalities=(4, 9))}
@@ -86,33 +87,21 @@ class Setting:
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
         told = committed or {}
 
-        def label_party():
-            widths = [bottom.width for bottom in bottoms.values()]
-            return train_label_party(
-                label,
-                self.own_source,
-                self.objective,
-                [wrap(pairs[name][0]) for name in self.parties],
-                widths,
-                training=how,
-                schedule=self.schedule,
-                store=CheckpointStore(folder / "bank"),
-                defense=defense,
-                resume_from=resume_from,
-                **({"committed": told["bank"]} if "bank" in told else {}),
-            )
-
-        def feature_party(name):
-            return train_feature_party(
-                bottoms[name],
-                self.columns[name].rows,
-                pairs[name][1],
+        def run_of(name):
+            return TrainingRun(
                 training=how,
                 schedule=self.schedule,
                 store=CheckpointStore(folder / name),
                 resume_from=resume_from,
-                **({"committed": told[name]} if name in told else {}),
+                committed=told.get(name, ignore_commit),
             )
+
+        def label_party():
+            peers = [FeaturePeer(channel=wrap(pairs[name][0]), width=bottoms[name].width) for name in self.parties]
+            return train_label_party(label, self.own_source, self.objective, peers, run_of("bank"), defense=defense)
+
+        def feature_party(name):
+            return train_feature_party(bottoms[name], self.columns[name].rows, pairs[name][1], run_of(name))
 
         with ThreadPoolExecutor(1 + len(self.parties)) as pool:
             at_label = pool.submit(telling, label_party, [pair[0] for pair in pairs.values()])

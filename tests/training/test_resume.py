@@ -8,7 +8,7 @@ import torch
 from loops import Setting, assert_same_bits, training, weights_of
 
 from tallystick.errors import ConfigError, StorageError
-from tallystick.training.checkpoint import CheckpointStore, Progressed, read_tensors, write_bytes, write_tensors
+from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_bytes, write_tensors
 from tallystick.training.objective import Supervised
 
 
@@ -105,15 +105,15 @@ import resource, signal, sys
 import torch
 from pathlib import Path
 from tallystick.errors import StorageError
-from tallystick.training.checkpoint import CheckpointStore, Progressed
+from tallystick.training.checkpoint import CheckpointStore, TrainingState
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)  # as on a full disk, write() fails instead
 store = CheckpointStore(Path(sys.argv[1]))
 small = torch.nn.Linear(10, 10)
 torch.nn.init.constant_(small.weight, 7.0)
-store.save(Progressed(step=5), small, None)
+store.save(TrainingState(step=5), small, None)
 store.save_best(small)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-for save in (lambda m: store.save(Progressed(step=10), m, None), store.save_best):
+for save in (lambda m: store.save(TrainingState(step=10), m, None), store.save_best):
     try:
         save(torch.nn.Linear(300, 300))
     except StorageError as error:
@@ -140,7 +140,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(2, 2)
-    store.save(Progressed(step=3), module, None)
+    store.save(TrainingState(step=3), module, None)
     path = tmp_path / "step-3.safetensors"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(StorageError, match=r"cannot read .*step-3.safetensors"):
@@ -150,7 +150,7 @@ def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
 def test_two_generations_stay(tmp_path):
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(2, 2)
     for step in (5, 10, 15, 100):
-        store.save(Progressed(step=step), module, None)
+        store.save(TrainingState(step=step), module, None)
     assert store.steps() == [15, 100]
     store.drop_after(15)
     assert store.steps() == [15]
@@ -162,7 +162,7 @@ def test_optimizer_state_and_random_state_come_back(tmp_path):
     module(torch.ones(4, 3)).sum().backward()
     optimizer.step()
     with torch.random.fork_rng():
-        store.save(Progressed(step=1), module, optimizer)
+        store.save(TrainingState(step=1), module, optimizer)
         expected = torch.rand(3)
         fresh = torch.nn.Linear(3, 2)
         again = torch.optim.Adam(fresh.parameters())

@@ -16,9 +16,10 @@ from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import JoinedModel, LabelModel
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.label_party import train_label_party
+from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
 
 FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300))
 OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
@@ -69,13 +70,11 @@ def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
     bottom, label = _modules(arguments["seed"])
     data = _Data(arguments["seed"])
     (channel,) = stage.channels.values()
-    training, schedule, store = _training(), data.schedule, CheckpointStore(stage.home / "checkpoints")
+    run = TrainingRun(training=_training(), schedule=data.schedule, store=CheckpointStore(stage.home / "checkpoints"))
     if stage.name == LABEL:
-        train_label_party(
-            label, data.own.rows, data.objective, [channel], [WIDTH], training=training, schedule=schedule, store=store
-        )
+        train_label_party(label, data.own.rows, data.objective, [FeaturePeer(channel=channel, width=WIDTH)], run)
     else:
-        train_feature_party(bottom, data.feature.rows, channel, training=training, schedule=schedule, store=store)
+        train_feature_party(bottom, data.feature.rows, channel, run)
     write_tensors(stage.home / "model.safetensors", dict((label if stage.name == LABEL else bottom).state_dict()), {})
     return {"done": True}
 

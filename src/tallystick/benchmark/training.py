@@ -30,13 +30,14 @@ from tallystick.models.build import seeded
 from tallystick.models.split import JoinedModel, LabelModel
 from tallystick.models.tabular import Columns, TabularBottom, TabularTop
 from tallystick.network.certificates import TransportName
-from tallystick.network.channel import Channel
+from tallystick.network.channel import Channel, no_progress
 from tallystick.network.messages import Message
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.label_party import train_label_party
+from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
 
 STALENESS = 8
 
@@ -214,16 +215,9 @@ def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str,
     _, model = _modules(scenario)
     epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
     with tempfile.TemporaryDirectory() as folder:
-        train_label_party(
-            model,
-            data.own_source,
-            data.objective,
-            [channel],
-            [scenario.bottom[-1]],
-            training=_training(mode, epochs),
-            schedule=schedule,
-            store=CheckpointStore(Path(folder)),
-        )
+        run = TrainingRun(training=_training(mode, epochs), schedule=schedule, store=CheckpointStore(Path(folder)))
+        peer = FeaturePeer(channel=channel, width=scenario.bottom[-1])
+        train_label_party(model, data.own_source, data.objective, [peer], run)
     return model
 
 
@@ -233,15 +227,13 @@ def _train_feature(
     bottom, _ = _modules(scenario)
     epochs = 1 if clock is not None else scenario.quality_epochs
     with tempfile.TemporaryDirectory() as folder:
-        train_feature_party(
-            bottom,
-            data.feature_source,
-            channel,
+        run = TrainingRun(
             training=_training(mode, epochs),
             schedule=schedule,
             store=CheckpointStore(Path(folder)),
-            progress=(lambda _what, step, _total: clock.at(step)) if clock is not None else (lambda _what, _step, _total: None),
+            progress=(lambda _what, step, _total: clock.at(step)) if clock is not None else no_progress,
         )
+        train_feature_party(bottom, data.feature_source, channel, run)
     return bottom
 
 

@@ -25,7 +25,6 @@ from tallystick.job.phases import Watcher
 from tallystick.job.recorder import Plan, Recorder, ViewStore
 from tallystick.job.rows import Aligned
 from tallystick.job.union import audit_union
-from tallystick.network.channel import Channel
 from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
@@ -36,27 +35,25 @@ HINTS = 40  # labels that few-label attacks are told, or one per class where the
 LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
 
 
-def record(
-    job: Job, rows: Aligned, channels: Sequence[Channel], widths: Sequence[int], *, run_id: str, resume_from: int
-) -> list[Channel]:
-    """Put recorders around the channels if the contract asks for an audit; otherwise give the channels themselves.
+def recorders(job: Job, rows: Aligned, widths: Sequence[int], *, run_id: str, resume_from: int) -> Sequence[Recorder | None]:
+    """Make a recorder for each peer's cut of that width if the contract asks for an audit; otherwise give None for each.
 
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
     """
     first, later = _kept(job, rows)
     if not first:
-        return list(channels)
+        return [None] * len(widths)
     if _audits_labels(job):
         assert rows.target_N is not None
         own_N = rows.is_own(torch.arange(len(rows.target_N)))
         save_labels(job.folder, job.contract, rows.target_N, own_N, run_id=run_id)
     schedule, epochs = rows.schedule(job.contract), job.contract.training.epochs
-    recorders: list[Channel] = []
-    for channel, width, store in zip(channels, widths, _stores(job, run_id), strict=True):
+    made = []
+    for width, store in zip(widths, _stores(job, run_id), strict=True):
         store.drop_from(resume_from // schedule.steps_per_epoch)
         plan = Plan.of(schedule, first=first, later=later, epochs=epochs, width=width)
-        recorders.append(Recorder(channel=channel, schedule=schedule, plan=plan, store=store))
-    return recorders
+        made.append(Recorder(steps_per_epoch=schedule.steps_per_epoch, plan=plan, store=store))
+    return made
 
 
 def _kept(job: Job, rows: Aligned) -> tuple[int, int]:
@@ -213,8 +210,8 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
 
 
 def _trained_epochs(folder: RunFolder) -> int | None:
-    progressed = folder.noted("training").get("progressed") if folder.trained else None
-    return int(progressed["epoch"]) if isinstance(progressed, dict) else None
+    state = folder.noted("training").get("state") if folder.trained else None
+    return int(state["epoch"]) if isinstance(state, dict) else None
 
 
 def _summary(contract: Contract, rows: int, epochs: list[int], *, trained: int | None) -> str:

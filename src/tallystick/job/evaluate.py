@@ -22,6 +22,7 @@ from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
 from tallystick.training.checkpoint import write_bytes
 from tallystick.training.label_party import train_label_party
+from tallystick.training.run import TrainingRun
 
 
 def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], findings: Findings) -> None:
@@ -33,8 +34,8 @@ def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], find
     findings.finished = Finished(rows=len(logits))
     if not len(logits):
         return
-    if findings.progressed is not None:
-        job.logbook.commit(findings.progressed.step)  # the feature parties had committed it before they embedded these
+    if findings.training is not None:
+        job.logbook.commit(findings.training.step)  # the feature parties had committed it before they embedded these
     own = rows.own_part()
     joint_T = rows.prediction_logits(logits[rows.is_own(rows.test_N)])
     baseline_T = None
@@ -98,17 +99,13 @@ def _baseline(job: Job, own: Aligned, findings: Findings) -> Tensor:
 
     assert own.encoder is not None
     model = job.label_model(own.encoder.feature_shape, [])
-    findings.own_only = train_label_party(
-        model,
-        own.source,
-        own.objective(job.contract),
-        [],
-        [],
+    run = TrainingRun(
         training=job.contract.training,
         schedule=own.schedule(job.contract),
         store=job.folder.store("baseline"),
         progress=progress,
     )
+    findings.own_only = train_label_party(model, own.source, own.objective(job.contract), [], run)
     return receive_logits(model, own.source, own.test_batches(job.contract), [], [])
 
 

@@ -1,4 +1,4 @@
-"""The recorder: a channel that keeps what crossed the cut, which is the peer's view; and the files it keeps it in.
+"""The recorder: it keeps what crosses the cut, which is the peer's view, in files.
 
 Shapes: S recorded steps of an epoch, R their rows together, B rows of one step, D cut width.
 
@@ -6,7 +6,6 @@ A file holds one epoch and is written whole once the epoch is over, readable by 
 gradients tell of rows and labels.
 """
 
-import contextlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,13 +15,10 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.view import Received, StepView
-from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.errors import ConfigError, DataError, StorageError
-from tallystick.network.channel import Channel, M, Traffic
-from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message
+from tallystick.network.messages import MEBIBYTE
 from tallystick.training.checkpoint import read_tensors, write_tensors
-from tallystick.training.messages import EpochVerdict
-from tallystick.training.plan import Schedule
+from tallystick.training.plan import Batch, Schedule
 
 ROWS_PER_EPOCH = 50_000
 MOST_BYTES = 256 * MEBIBYTE  # per peer, on disk and, for one epoch's share of it, in memory
@@ -173,80 +169,34 @@ class Plan:
 
 @dataclass(kw_only=True)
 class Recorder:
-    """A channel that records steps as both parties see them: cut embeddings forward, cut gradients back.
+    """Keeps steps as both parties see them: cut embeddings forward, cut gradients back.
 
-    A step counts once its gradient crossed, so forward passes without gradients (validation) are no part of it. Messages of
-    several batches are split into their steps. A run that resumes within an epoch records the rest of that epoch.
+    A step counts once its gradient crossed, so forward passes without gradients (validation) are no part of it. A run that
+    resumes within an epoch records the rest of that epoch.
     """
 
-    channel: Channel
-    schedule: Schedule
+    steps_per_epoch: int
     plan: Plan
     store: ViewStore
-    _waiting: dict[int, Tensor] = field(default_factory=dict)
-    _taken: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+    _taken: list[tuple[Batch, Tensor, Tensor]] = field(default_factory=list)
 
-    @property
-    def peer(self) -> str:
-        """Name of the party at the other end."""
-        return self.channel.peer
+    def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
+        """Keep a planned step as it was, whoever trains on the same memory meanwhile."""
+        epoch, number = divmod(batch.step - 1, self.steps_per_epoch)
+        if self.plan.records(epoch) and number < self.plan.batches:
+            self._taken.append((batch, embedding_BD.cpu().clone(), gradient_BD.cpu().clone()))
 
-    @property
-    def traffic(self) -> Traffic:
-        """What crossed so far."""
-        return self.channel.traffic
-
-    def send(self, message: Message) -> None:
-        """Send, and take note."""
-        self.channel.send(message)
-        self._note(message)
-
-    def receive(self, kind: type[M]) -> M:
-        """Receive the next message, and take note."""
-        message = self.channel.receive(kind)
-        with contextlib.suppress(MalformedMessage):  # whoever asked for it finds the same, and says so
-            self._note(message)
-        return message
-
-    def check(self) -> None:
-        """Raise what a receive would raise, without waiting."""
-        self.channel.check()
-
-    def _note(self, message: Message) -> None:
-        if isinstance(message, CutEmbedding) and self._planned(message.step):
-            self._waiting[message.step] = _copy(message.values)
-        elif isinstance(message, CutGradient) and message.step in self._waiting:
-            self._taken[message.step] = (self._waiting.pop(message.step), _copy(message.values))
-        elif isinstance(message, EpochVerdict):
-            self._end_epoch(message.epoch)
-
-    def _planned(self, step: int) -> bool:
-        """Validation batches are numbered from 0 on and look like early steps: without a gradient they are dropped again."""
-        epoch, number = divmod(step - 1, self.schedule.steps_per_epoch)
-        return step > 0 and self.plan.records(epoch) and number < self.plan.batches
-
-    def _end_epoch(self, epoch: int) -> None:
+    def epoch_ended(self, epoch: int) -> None:
         """Write what was recorded of the epoch that is over, and only then let another go."""
-        taken, self._taken = self._taken, {}
-        self._waiting.clear()
+        taken, self._taken = self._taken, []
         if not taken:
             return
-        batches = {batch.step: batch.index_B.cpu() for batch in self.schedule.epoch(epoch)}
-        steps, rows, embeddings, gradients = [], [], [], []
-        for first, (embedding_RD, gradient_RD) in sorted(taken.items()):
-            step, done = first, 0
-            while done < len(embedding_RD):  # a message of several batches
-                index_B = batches[step]
-                if self._planned(step):
-                    steps.append(step)
-                    rows.append(index_B)
-                    embeddings.append(embedding_RD[done : done + len(index_B)])
-                    gradients.append(gradient_RD[done : done + len(index_B)])
-                step, done = step + 1, done + len(index_B)
+        batches, embeddings, gradients = zip(*taken, strict=True)
+        rows = [batch.index_B.cpu() for batch in batches]
         self.store.save(
             epoch,
             {
-                "step_S": torch.tensor(steps),
+                "step_S": torch.tensor([batch.step for batch in batches]),
                 "rows_S": torch.tensor([len(index_B) for index_B in rows]),
                 "index_R": torch.cat(rows),
                 "embedding_RD": torch.cat(embeddings),
@@ -255,8 +205,3 @@ class Recorder:
         )
         for stale in self.plan.stale(self.store.epochs()):
             self.store.drop(stale)
-
-
-def _copy(values: Array) -> Tensor:
-    """What a step had, whoever trains on the same memory meanwhile."""
-    return torch.from_numpy(values.numpy().copy())

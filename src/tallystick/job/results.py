@@ -23,7 +23,7 @@ from tallystick.job.phases import Logbook
 from tallystick.job.release import privacy_section
 from tallystick.job.rows import Aligned
 from tallystick.report import result as shown
-from tallystick.training.checkpoint import Progressed
+from tallystick.training.checkpoint import TrainingState
 
 GUARANTEES = {
     "intersection": "honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
@@ -43,8 +43,8 @@ class Findings:
     helper: HelperOutcome | None = None
     rows: Aligned | None = None
     modules: dict[str, nn.Module] = field(default_factory=dict)
-    progressed: Progressed | None = None
-    own_only: Progressed | None = None
+    training: TrainingState | None = None
+    own_only: TrainingState | None = None
     evaluation: Comparison | None = None
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
@@ -64,7 +64,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         learnt=_learnt(contract, party, found),
         data=_data(party, found.rows, found.keys),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
-        training=_training(contract, logbook, found, found.progressed),
+        training=_training(contract, logbook, found, found.training),
         own_only_training=_training(contract, None, found, found.own_only),
         evaluation=found.evaluation,
         sections=shown.Sections(
@@ -74,7 +74,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
                 contract,
                 found.finished,
                 party.privacy if party.label is not None else None,
-                trained=found.progressed is not None,
+                trained=found.training is not None,
             ),
             notes=_notes(contract, party),
         ),
@@ -141,12 +141,12 @@ def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown
             shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
             for sentence in found.helper.learnt
         ]
-    if found.progressed is None:
+    if found.training is None:
         return items
     rows = len(found.rows.train_N) if found.rows is not None else 0
-    items += _learnt_by_label_party(contract, rows=rows, epochs=found.progressed.epoch)
+    items += _learnt_by_label_party(contract, rows=rows, epochs=found.training.epoch)
     for peer in contract.feature_parties:
-        items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.progressed.epoch, finished=found.finished)
+        items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.training.epoch, finished=found.finished)
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
 
 
@@ -205,10 +205,8 @@ def _model_part(party: str, name: str, module: nn.Module) -> shown.ModelPart:
     )
 
 
-def _training(
-    contract: Contract, logbook: Logbook | None, found: Findings, progressed: Progressed | None
-) -> shown.Training | None:
-    if progressed is None:
+def _training(contract: Contract, logbook: Logbook | None, found: Findings, state: TrainingState | None) -> shown.Training | None:
+    if state is None:
         return None
     history = [
         shown.Epoch(
@@ -217,15 +215,15 @@ def _training(
             validation_loss=record.get("validation_loss"),
             seconds=record["seconds"],
         )
-        for record in progressed.history
+        for record in state.history
     ]
     phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
-    seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in progressed.history)
-    steps = progressed.step - (found.resumed_from if logbook is not None else 0)
+    seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in state.history)
+    steps = state.step - (found.resumed_from if logbook is not None else 0)
     return shown.Training(
         mode=contract.training.mode if logbook is not None else "in one process",
-        steps=progressed.step,
-        best_epoch=progressed.best_epoch + 1 if progressed.best_epoch is not None else None,
+        steps=state.step,
+        best_epoch=state.best_epoch + 1 if state.best_epoch is not None else None,
         history=history,
         seconds=seconds,
         steps_per_s=steps / seconds if seconds and steps else None,

@@ -16,7 +16,7 @@ from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.messages import Finished
 from tallystick.job.alignment import align
-from tallystick.job.audit import audit_run, record
+from tallystick.job.audit import audit_run, recorders
 from tallystick.job.defense import RunDefense
 from tallystick.job.evaluate import evaluate
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
@@ -28,10 +28,12 @@ from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.report.page import render
 from tallystick.report.result import Result
-from tallystick.training.checkpoint import Progressed, read_tensors, write_bytes, write_tensors
+from tallystick.training.checkpoint import TrainingState, read_tensors, write_bytes, write_tensors
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.label_party import train_label_party
+from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.messages import CutWidth
+from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
 
 
 def run_party(job: Job) -> Result:
@@ -68,10 +70,10 @@ def _run_label_party(job: Job, findings: Findings) -> None:
         model = job.label_model(rows.encoder.feature_shape if rows.encoder else None, widths)
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
-            findings.progressed = _train_label(job, model, rows, widths, agreement)
-            _finish_training(job, model, findings.progressed, {"widths": widths, "calibration": rows.calibration_facts()})
+            findings.training = _train_label(job, model, rows, widths, agreement)
+            _finish_training(job, model, findings.training, {"widths": widths, "calibration": rows.calibration_facts()})
         else:
-            findings.progressed = _load_trained(job, model)
+            findings.training = _load_trained(job, model)
     findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
@@ -104,23 +106,12 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
         findings.modules = {"bottom model": bottom}
         channel.send(CutWidth(width=_width(bottom)))
         if "training" in job.phases and agreement.train:
-            (recorded,) = record(
-                job, rows, [channel], [_width(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from
-            )
-            findings.progressed = train_feature_party(
-                bottom,
-                rows.source,
-                recorded,
-                training=contract.training,
-                schedule=rows.schedule(contract),
-                store=job.folder.store(),
-                resume_from=agreement.resume_from,
-                progress=logbook.watcher.progress,
-                committed=logbook.commit,
-            )
-            _finish_training(job, bottom, findings.progressed, {})
+            (observer,) = recorders(job, rows, [_width(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
+            run = _training_run(job, rows.schedule(contract), agreement)
+            findings.training = train_feature_party(bottom, rows.source, channel, run, observer=observer)
+            _finish_training(job, bottom, findings.training, {})
         else:
-            findings.progressed = _load_trained(job, bottom)
+            findings.training = _load_trained(job, bottom)
     findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
@@ -212,23 +203,27 @@ def _rows(job: Job, keys: Keys, alignment: Alignment, channels: list[Channel]) -
     return united_rows(job.contract, job.party, job.frame, keys, alignment, job.folder)
 
 
-def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement) -> Progressed:
+def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement) -> TrainingState:
     """Train with the contract's defences: labels replaced and charged for before anything is sent."""
     defense = RunDefense.of(job.contract, job.folder)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.party.privacy, job.name, job.folder, rows, what=what)
     taught = defense.taught(rows)
     schedule = taught.schedule(job.contract)
-    return train_label_party(
-        model,
-        taught.source,
-        taught.objective(job.contract),
-        record(job, rows, job.feature_channels, widths, run_id=agreement.run_id, resume_from=agreement.resume_from),
-        widths,
+    observers = recorders(job, rows, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
+    peers = [
+        FeaturePeer(channel=channel, width=width, observer=observer)
+        for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
+    ]
+    run = _training_run(job, schedule, agreement)
+    return train_label_party(model, taught.source, taught.objective(job.contract), peers, run, defense=defense.cut(schedule))
+
+
+def _training_run(job: Job, schedule: Schedule, agreement: Agreement) -> TrainingRun:
+    return TrainingRun(
         training=job.contract.training,
         schedule=schedule,
         store=job.folder.store(),
-        defense=defense.cut(schedule),
         resume_from=agreement.resume_from,
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
@@ -244,18 +239,18 @@ def _save_coders(job: Job, rows: Aligned) -> None:
         write_bytes(job.folder.label_coder, rows.label_coder.to_json().encode())
 
 
-def _finish_training(job: Job, module: nn.Module, progressed: Progressed, facts: dict[str, object]) -> None:
-    job.folder.note("training", {"progressed": vars(progressed), **facts})
+def _finish_training(job: Job, module: nn.Module, state: TrainingState, facts: dict[str, object]) -> None:
+    job.folder.note("training", {"state": vars(state), **facts})
     write_tensors(job.folder.model, dict(module.state_dict()), {})
 
 
-def _load_trained(job: Job, module: nn.Module) -> Progressed:
+def _load_trained(job: Job, module: nn.Module) -> TrainingState:
     if not job.folder.trained:
         raise DataError(f"{job.folder.path} holds no trained model; run `tallystick train` on both sides first")
     module.load_state_dict(read_tensors(job.folder.model)[0])
-    progressed = job.folder.noted("training")["progressed"]
-    assert isinstance(progressed, dict)
-    return Progressed(**progressed)
+    state = job.folder.noted("training")["state"]
+    assert isinstance(state, dict)
+    return TrainingState(**state)
 
 
 def _width(bottom: nn.Module) -> int:

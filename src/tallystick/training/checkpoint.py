@@ -23,7 +23,7 @@ KEPT = 2
 
 
 @dataclass(kw_only=True)
-class Progressed:
+class TrainingState:
     """Where a training run stands: what a checkpoint holds besides tensors."""
 
     step: int = 0
@@ -46,7 +46,7 @@ class CheckpointStore:
         """Steps that can be resumed from, oldest first; 0, the start, is not listed."""
         return sorted(int(path.stem.removeprefix("step-")) for path in self._folder.glob("step-*.safetensors"))
 
-    def save(self, progressed: Progressed, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def save(self, progressed: TrainingState, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
         tensors |= _optimizer_tensors(optimizer)
@@ -55,14 +55,14 @@ class CheckpointStore:
         for step in self.steps()[:-KEPT]:
             self._path(step).unlink()
 
-    def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> Progressed:
+    def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> TrainingState:
         """Put a committed step back into the module and the optimizer; raises StorageError if it is damaged."""
         tensors, metadata = read_tensors(self._path(step))
         module.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model/")})
         if optimizer is not None:
             _restore_optimizer(optimizer, tensors)
         torch.set_rng_state(tensors["random"])
-        return Progressed(**json.loads(metadata["progressed"]))
+        return TrainingState(**json.loads(metadata["progressed"]))
 
     def drop_after(self, step: int) -> None:
         """Forget steps after the one that all parties resume from."""

@@ -8,38 +8,21 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tallystick.config.contract import Training
 from tallystick.cut.forward import Source, send_embeddings
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
-from tallystick.network.channel import Channel, Progress, no_progress
-from tallystick.training.checkpoint import CheckpointStore, Progressed
+from tallystick.network.channel import Channel
+from tallystick.training.checkpoint import TrainingState
 from tallystick.training.messages import EpochVerdict
-from tallystick.training.plan import (
-    Batch,
-    Committed,
-    Schedule,
-    batches_per_message,
-    commits,
-    ignore_commit,
-    optimizer_of,
-    staleness_of,
-)
-from tallystick.training.tables import side_by_side
+from tallystick.training.parallel_embedding import parallel_embedding_lookup
+from tallystick.training.plan import Batch, commits, optimizer_of, staleness_of
+from tallystick.training.run import TrainingRun
+from tallystick.training.step import CutObserver, apply, embed
 
 
 def train_feature_party(
-    bottom: nn.Module,
-    source: Source,
-    channel: Channel,
-    *,
-    training: Training,
-    schedule: Schedule,
-    store: CheckpointStore,
-    resume_from: int = 0,
-    progress: Progress = no_progress,
-    committed: Committed = ignore_commit,
-) -> Progressed:
+    bottom: nn.Module, source: Source, channel: Channel, run: TrainingRun, *, observer: CutObserver | None = None
+) -> TrainingState:
     """Train a bottom model whose output's gradients come from the label party; leaves the best weights in it.
 
     Synchronous training applies a batch's cut gradient before the next batch is embedded, so the network's weights are
@@ -51,39 +34,39 @@ def train_feature_party(
 
     Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store.
     """
+    training, schedule = run.training, run.schedule
     optimizer = optimizer_of(training, bottom)
-    progressed = store.load(resume_from, bottom, optimizer) if resume_from else Progressed()
-    store.drop_after(resume_from)
-    loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training))
+    state = run.resume(bottom, optimizer)
+    loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training), observer=observer)
     bottom.train()
-    total = training.epochs * schedule.steps_per_epoch
-    last_commit = progressed.step
-    with side_by_side(bottom):
-        while progressed.epoch < training.epochs and not progressed.stopped:
-            done = progressed.step - progressed.epoch * schedule.steps_per_epoch
-            messages = _Messages(schedule.messages(progressed.epoch, size=batches_per_message(training), skip=done), source)
+    last_commit = state.step
+    with parallel_embedding_lookup(bottom):
+        while state.epoch < training.epochs and not state.stopped:
+            messages = _Messages(run.messages(state), source)
             for group, features in messages:
                 loop.forward(group, features, meanwhile=messages.load)
                 if last_commit and group[0].step <= last_commit + 1 + loop.staleness <= group[-1].step:
-                    committed(last_commit)
+                    run.committed(last_commit)
                 if commits(group, training, schedule):
                     loop.drain()
-                    progressed.step = last_commit = group[-1].step
-                    store.save(progressed, bottom, optimizer)
-                progress("training", group[-1].step, total)
+                    state.step = last_commit = group[-1].step
+                    run.store.save(state, bottom, optimizer)
+                run.progress("training", group[-1].step, run.steps)
             loop.drain()
             send_embeddings(bottom, source, schedule.validation(), channel)
             verdict = channel.receive(EpochVerdict)
-            progressed.epoch += 1
-            progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
-            progressed.stopped = verdict.stop
+            state.epoch += 1
+            state.step = last_commit = state.epoch * schedule.steps_per_epoch
+            state.stopped = verdict.stop
             if verdict.improved:
-                progressed.best_epoch = verdict.epoch
-                store.save_best(bottom)
-            store.save(progressed, bottom, optimizer)
-            committed(last_commit)  # the label party commits before its verdict
-    store.load_best(bottom)
-    return progressed
+                state.best_epoch = verdict.epoch
+                run.store.save_best(bottom)
+            if observer is not None:
+                observer.epoch_ended(verdict.epoch)
+            run.store.save(state, bottom, optimizer)
+            run.committed(last_commit)  # the label party commits before its verdict
+    run.store.load_best(bottom)
+    return state
 
 
 class _Messages:
@@ -112,12 +95,21 @@ class _Messages:
 class _Loop:
     """Messages in flight: their batches are embedded and sent, the gradients not yet back."""
 
-    def __init__(self, bottom: nn.Module, optimizer: torch.optim.Optimizer | None, channel: Channel, *, staleness: int) -> None:
+    def __init__(
+        self,
+        bottom: nn.Module,
+        optimizer: torch.optim.Optimizer | None,
+        channel: Channel,
+        *,
+        staleness: int,
+        observer: CutObserver | None,
+    ) -> None:
         self.bottom = bottom
         self.optimizer = optimizer
         self.channel = channel
         self.staleness = staleness
-        self._in_flight: deque[tuple[int, list[Tensor]]] = deque()
+        self.observer = observer
+        self._in_flight: deque[tuple[Sequence[Batch], list[Tensor]]] = deque()
         self._batches_in_flight = 0
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
@@ -129,9 +121,9 @@ class _Loop:
         cuts_BD = []
         for part in features:
             with self._stash():
-                cuts_BD.append(self.bottom(part))
+                cuts_BD.append(embed(self.bottom, part))
         send_embedding(self.channel, group[0].step, *cuts_BD)
-        self._in_flight.append((group[0].step, cuts_BD))
+        self._in_flight.append((group, cuts_BD))
         self._batches_in_flight += len(cuts_BD)
         meanwhile()
         while self._batches_in_flight > self.staleness:
@@ -143,19 +135,18 @@ class _Loop:
             self._backward()
 
     def _backward(self) -> None:
-        step, cuts_BD = self._in_flight.popleft()
+        group, cuts_BD = self._in_flight.popleft()
         self._batches_in_flight -= len(cuts_BD)
         rows = [len(cut_BD) for cut_BD in cuts_BD]
         if self.optimizer is not None:
             self.optimizer.zero_grad()  # takes a while for large tables, in which the gradient is on its way
-        grads_BD = receive_gradient(self.channel, step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
-        if self.optimizer is None:
-            return
-        for cut_BD, grad_BD in zip(cuts_BD, torch.split(grads_BD, rows), strict=True):
-            torch.autograd.backward(cut_BD, grad_BD)
-            self.optimizer.step()
-            if cut_BD is not cuts_BD[-1]:
+        grads_BD = receive_gradient(self.channel, group[0].step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
+        for batch, cut_BD, grad_BD in zip(group, cuts_BD, torch.split(grads_BD, rows), strict=True):
+            apply(self.optimizer, cut_BD, grad_BD)
+            if self.optimizer is not None and batch is not group[-1]:
                 self.optimizer.zero_grad()
+            if self.observer is not None:
+                self.observer.crossed(batch, cut_BD.detach(), grad_BD)
 
     def _stash(self) -> AbstractContextManager[object]:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""

@@ -12,11 +12,12 @@ from torch import nn
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.tabular import Columns
 from tallystick.network.channel import memory_channels
-from tallystick.training import tables
+from tallystick.training import parallel_embedding as tables
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.label_party import train_label_party
-from tallystick.training.tables import side_by_side
+from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.parallel_embedding import parallel_embedding_lookup
+from tallystick.training.run import TrainingRun
 
 SHAPE = FeatureShape(numeric=3, cardinalities=(2_000, 7, 500))
 FEW = FeatureShape(numeric=1, cardinalities=(100, 7))
@@ -88,7 +89,7 @@ def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes(meetings):
     given = batch(SHAPE, 300), batch(FEW, 300)
     grad = torch.randn(300, 4)
     reference = theirs(*given)
-    with side_by_side(ours):
+    with parallel_embedding_lookup(ours):
         out = ours(*given)
         assert meetings == [3] * 7 + [2, 3, 3]
         assert torch.equal(out, reference)
@@ -109,15 +110,15 @@ def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
         setting, folder = Setting(), tmp_path / str(worth)
         bottoms, label = setting.modules()
         mine, theirs = memory_channels("bank", "shop", timeout_s=20)
-        common = {"training": how, "schedule": setting.schedule}
-        given = (label, setting.own_source, setting.objective, [mine], [bottoms["shop"].width])
-        party = threading.Thread(
-            target=telling,
-            args=(lambda: train_label_party(*given, **common, store=CheckpointStore(folder / "bank")), [mine]),
-        )
+        runs = {
+            name: TrainingRun(training=how, schedule=setting.schedule, store=CheckpointStore(folder / name))
+            for name in ("bank", "shop")
+        }
+        peers = [FeaturePeer(channel=mine, width=bottoms["shop"].width)]
+        given = (label, setting.own_source, setting.objective, peers, runs["bank"])
+        party = threading.Thread(target=telling, args=(lambda: train_label_party(*given), [mine]))
         party.start()
-        source, store = setting.columns["shop"].rows, CheckpointStore(folder / "shop")
-        train_feature_party(bottoms["shop"], source, theirs, **common, store=store)
+        train_feature_party(bottoms["shop"], setting.columns["shop"].rows, theirs, runs["shop"])
         party.join()
         return {"steps": how.epochs * setting.schedule.steps_per_epoch}, bottoms["shop"].state_dict()
 
@@ -131,7 +132,7 @@ def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
 def test_a_failing_pass_leaves_nothing_behind():
     columns, wrong = Columns(SHAPE, embedding_width=4), batch(SHAPE, 300)
     wrong.categorical_NG[0, 1] = 7
-    with pytest.raises(IndexError), side_by_side(columns):
+    with pytest.raises(IndexError), parallel_embedding_lookup(columns):
         columns(wrong)
     before = torch.get_num_threads()
     columns(batch(SHAPE, 300)).sum().backward()
@@ -166,7 +167,7 @@ def test_threads_meet_and_an_error_in_any_comes_out_once_all_have_stopped(pool):
 def test_its_threads_end_with_it():
     before = set(threading.enumerate())
     columns = Columns(SHAPE, embedding_width=4)
-    with side_by_side(columns):
+    with parallel_embedding_lookup(columns):
         columns(batch(SHAPE, 300))
         started = set(threading.enumerate()) - before
         assert started
@@ -184,7 +185,7 @@ def test_pytorch_does_it_all_where_sharing_does_not_pay_or_fit(why, meetings):
     widths = []
 
     def train():
-        with side_by_side(columns):
+        with parallel_embedding_lookup(columns):
             out = columns(given)
             out.sum().backward()
         widths.append(out.shape[1])

@@ -27,7 +27,7 @@ Share = Callable[[Callable[[int], None], Iterable[int]], None]
 
 
 @contextmanager
-def side_by_side(module: nn.Module) -> Iterator[None]:
+def parallel_embedding_lookup(module: nn.Module) -> Iterator[None]:
     """Within this block a module's columns embed large batches with all threads, and so do the backward passes.
 
     With a single thread there is nothing to share, and nothing changes. Nor does it for parties that are threads of one process:

@@ -1,0 +1,111 @@
+"""One step of training a split network, per role, without a network: batch and received tensors in, what to send out.
+
+The networked loops (label_party.py, feature_party.py) put a channel between the two, in_process.py nothing. Shapes: B rows of a
+batch, D cut width of one feature party.
+
+    feature party   embed         features      -> cut_BD
+    label party     label_step    cuts_BD       -> loss, grads_BD
+    feature party   apply         cut_BD, grad_BD
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.data.features import Features
+from tallystick.errors import ConfigError
+from tallystick.models.split import LabelModel
+from tallystick.training.defended import CutDefense
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelStep:
+    """What a step of the label party gives.
+
+    Args:
+        loss: the batch's mean loss, without penalties.
+        targets_B: the targets that it was taken by.
+        grads_BD: the cut gradients to send, one per feature party.
+        undefended_BD: the same before any defence: for attackers who are granted some of them.
+    """
+
+    loss: Tensor
+    targets_B: Tensor
+    grads_BD: list[Tensor]
+    undefended_BD: list[Tensor]
+
+
+class CutObserver(Protocol):
+    """Whoever keeps what crosses the cut between a feature party and the label party: an audit's recorder, an experiment."""
+
+    def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
+        """A step's cut embeddings were sent and its cut gradients answered."""
+        ...
+
+    def epoch_ended(self, epoch: int) -> None:
+        """All steps of an epoch are over."""
+        ...
+
+
+def embed(bottom: nn.Module, features: Features) -> Tensor:
+    """The feature party's first half: the cut embeddings (B, D), which still know how they were made."""
+    cut_BD: Tensor = bottom(features)
+    return cut_BD
+
+
+def apply(optimizer: torch.optim.Optimizer | None, cut_BD: Tensor, grad_BD: Tensor) -> None:
+    """The feature party's second half: take the received cut gradients into the bottom model, and update it."""
+    if optimizer is None:
+        return
+    torch.autograd.backward(cut_BD, grad_BD)
+    optimizer.step()
+
+
+def label_step(
+    model: LabelModel,
+    optimizer: torch.optim.Optimizer | None,
+    objective: Objective,
+    batch: Batch,
+    cuts_BD: Sequence[Tensor],
+    own: Features | None,
+    *,
+    defense: CutDefense | None = None,
+) -> LabelStep:
+    """The label party's step: finish the forward pass, take the loss, go back to the cut.
+
+    The gradients of the own weights are left for ``optimizer.step()``, which the caller does once the answer is on its way.
+
+    Args:
+        model: top model and own bottom.
+        optimizer: of its weights; None where it has none.
+        objective: the loss.
+        batch: the step's number and positions.
+        cuts_BD: received cut embeddings, one per feature party; none where the label party trains on its own columns alone.
+        own: the own columns at these positions.
+        defense: what changes the gradients that are sent.
+
+    Raises ConfigError if the loss does not depend on a received cut embedding.
+    """
+    leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
+    loss, targets_B = objective(model(leaves_BD, own), batch.index_B, leaves_BD)
+    if optimizer is not None:
+        optimizer.zero_grad()
+    torch.autograd.backward(loss)
+    undefended_BD = [_gradient(leaf_BD, number) for number, leaf_BD in enumerate(leaves_BD)]
+    grads_BD = undefended_BD
+    if defense is not None:
+        grads_BD = defense(leaves_BD, undefended_BD, targets_B, step=batch.step)
+    return LabelStep(loss=loss.detach(), targets_B=targets_B.detach(), grads_BD=grads_BD, undefended_BD=undefended_BD)
+
+
+def _gradient(leaf_BD: Tensor, number: int) -> Tensor:
+    if leaf_BD.grad is None:
+        raise ConfigError(
+            f"model.top: the loss does not depend on the cut embedding of feature party {number + 1}; use every input"
+        )
+    return leaf_BD.grad
