@@ -81,11 +81,22 @@ class Setting:
     def own_source(self):
         return self.own_columns.rows if self.own else None
 
-    def train(self, how, folder, *, resume_from=0, committed=None, wrap=lambda channel: channel, modules=None, defense=None):
+    def train(
+        self,
+        how,
+        folder,
+        *,
+        resume_from=0,
+        committed=None,
+        wrap=lambda channel: channel,
+        modules=None,
+        defense=None,
+        observers=None,
+    ):
         """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
         bottoms, label = modules or self.modules()
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
-        told = committed or {}
+        told, watching = committed or {}, observers or {}
 
         def run_of(name):
             return TrainingRun(
@@ -97,11 +108,16 @@ class Setting:
             )
 
         def label_party():
-            peers = [FeaturePeer(channel=wrap(pairs[name][0]), width=bottoms[name].width) for name in self.parties]
+            peers = [
+                FeaturePeer(channel=wrap(pairs[name][0]), width=bottoms[name].width, observer=watching.get("bank"))
+                for name in self.parties
+            ]
             return train_label_party(label, self.own_source, self.objective, peers, run_of("bank"), defense=defense)
 
         def feature_party(name):
-            return train_feature_party(bottoms[name], self.columns[name].rows, pairs[name][1], run_of(name))
+            return train_feature_party(
+                bottoms[name], self.columns[name].rows, pairs[name][1], run_of(name), observer=watching.get(name)
+            )
 
         with ThreadPoolExecutor(1 + len(self.parties)) as pool:
             at_label = pool.submit(telling, label_party, [pair[0] for pair in pairs.values()])

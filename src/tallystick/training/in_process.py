@@ -1,0 +1,88 @@
+"""A split network trained in one process, by the steps that the networked loops take: to the same bits, and without a network.
+
+For experiments that train hundreds of networks and look into both sides between epochs. Shapes: B rows of a batch, D cut width.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.contract import Training
+from tallystick.cut.forward import Source
+from tallystick.models.split import LabelModel
+from tallystick.training.defended import CutDefense
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch, Schedule, optimizer_of
+from tallystick.training.step import LabelStep, apply, embed, label_step
+
+
+@dataclass(frozen=True, kw_only=True)
+class CrossedStep:
+    """A step and what crossed the cut in it: the embeddings of each feature party, and the label party's answer."""
+
+    batch: Batch
+    embeddings_BD: list[Tensor]
+    answer: LabelStep
+
+
+@dataclass(kw_only=True)
+class SplitNetwork:
+    """All parties' models, columns and optimizers; synchronous training only.
+
+    Args:
+        bottoms: the feature parties' models.
+        sources: their columns, in the same order.
+        model: the label party's model.
+        own: its columns, if it has any.
+        objective: its loss.
+        training: the contract's settings.
+        schedule: the batches of every epoch.
+        defense: what changes the cut gradients.
+    """
+
+    bottoms: Sequence[nn.Module]
+    sources: Sequence[Source]
+    model: LabelModel
+    own: Source | None = None
+    objective: Objective
+    training: Training
+    schedule: Schedule
+    defense: CutDefense | None = None
+    _optimizers: list[torch.optim.Optimizer | None] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._optimizers = [optimizer_of(self.training, module) for module in (self.model, *self.bottoms)]
+
+    def epoch(self, number: int) -> Iterator[CrossedStep]:
+        """Train an epoch, step by step."""
+        self.train(True)
+        own_optimizer, *optimizers = self._optimizers
+        for batch in self.schedule.epoch(number):
+            cuts_BD = [embed(bottom, source(batch.index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
+            sent_BD = [cut_BD.detach() for cut_BD in cuts_BD]
+            own = self.own(batch.index_B) if self.own is not None else None
+            step = label_step(self.model, own_optimizer, self.objective, batch, sent_BD, own, defense=self.defense)
+            if own_optimizer is not None:
+                own_optimizer.step()
+            for optimizer, cut_BD, grad_BD in zip(optimizers, cuts_BD, step.grads_BD, strict=True):
+                if optimizer is not None:
+                    optimizer.zero_grad()
+                apply(optimizer, cut_BD, grad_BD)
+            yield CrossedStep(batch=batch, embeddings_BD=sent_BD, answer=step)
+
+    @torch.no_grad()
+    def logits(self, batches: Sequence[Tensor]) -> Tensor:
+        """Give the logits of the batches' positions without training."""
+        self.train(False)
+        logits: list[Tensor] = []
+        for index_B in batches:
+            cuts_BD = [bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
+            logits.append(self.model(cuts_BD, self.own(index_B) if self.own is not None else None))
+        return torch.cat(logits)
+
+    def train(self, mode: bool) -> None:
+        """Switch all modules to training, or to use."""
+        for module in (self.model, *self.bottoms):
+            module.train(mode)

@@ -1,0 +1,192 @@
+"""The steps of both roles: one process and two parties over channels take the same ones, with every defence and every filling."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
+from test_defended import cut_defense, defenses
+
+from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.models.build import build_bottom
+from tallystick.training.calibration import Calibration, LogitShift
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.synthetic import FEATURE_FILLS, LABEL_FILLS, Draws, MajorityLabels, SamplingFeatures
+from tallystick.training.union import FillingBottom, FillingObjective, FillingSource
+
+GRADIENT_DEFENSES = {
+    "none": [],
+    "marvell": [{"method": "marvell", "power": 4.0}],
+    "marvell, dynamic": [{"method": "marvell", "max_sum_kl": 0.16}],
+    "isotropic": [{"method": "isotropic", "power": 4.0}],
+    "mixpro": [{"method": "mixpro"}],
+    "gaussian": [{"method": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}],
+    "distance-correlation": [{"method": "distance-correlation", "weight": 0.01, "warm_up": 1.0}],
+    "two at once": [{"method": "distance-correlation", "weight": 0.01}, {"method": "marvell", "power": 4.0}],
+}
+
+
+def in_process(setting, how, *, modules=None, defense=None, sources=None):
+    """Train all parties in one process; gives their modules."""
+    bottoms, label = modules or setting.modules()
+    network = SplitNetwork(
+        bottoms=list(bottoms.values()),
+        sources=sources or setting.sources,
+        model=label,
+        own=setting.own_source,
+        objective=setting.objective,
+        training=how,
+        schedule=setting.schedule,
+        defense=defense,
+    )
+    steps = [step for epoch in range(how.epochs) for step in network.epoch(epoch)]
+    assert len(steps) == how.epochs * setting.schedule.steps_per_epoch
+    return bottoms, label
+
+
+@pytest.mark.parametrize("setting", [Setting(), Setting(parties=("club", "shop"), kind="multiclass", weights=True)])
+def test_one_process_takes_the_same_steps(setting, tmp_path):
+    networked, _ = setting.train(training(), tmp_path)
+    assert_same_bits(weights_of(networked), weights_of(in_process(setting, training())))
+
+
+@pytest.mark.parametrize("entries", GRADIENT_DEFENSES.values(), ids=GRADIENT_DEFENSES.keys())
+def test_with_every_defence(entries, tmp_path):
+    setting = Setting(parties=("club", "shop"))
+    defense = cut_defense(defenses(*entries), setting) if entries else None
+    networked, _ = setting.train(training(), tmp_path, defense=defense)
+    alone = in_process(setting, training(), defense=defense)
+    assert_same_bits(weights_of(networked), weights_of(alone))
+    if entries:
+        bare = weights_of(in_process(setting, training()))
+        assert any(not torch.equal(bare[name], tensor) for name, tensor in weights_of(alone).items())
+
+
+class United(Setting):
+    """A union of which each side lacks every third position, with fresh fills each time it is asked."""
+
+    def with_fills(self, label_fill, feature_fill, when, redraw):
+        generators = [torch.Generator().manual_seed(seed) for seed in (11, 12, 13)]
+        position_U = torch.arange(ROWS)
+        own, theirs = (torch.where(position_U % 3 != absent, position_U, -1) for absent in (0, 1))
+        columns = features(SHAPES["shop"], torch.Generator().manual_seed(6))
+        draws = Draws.of(rows=ROWS, k=1, redraw=redraw, generator=generators[0])
+        source = FillingSource(features=columns, own_U=theirs, fill=feature_fill, draws=draws)
+        plain = build_bottom(self.model, "shop", SHAPES["shop"], seed=1)
+        bottom = FillingBottom(plain, feature_fill, generator=generators[1])
+        self.objective = FillingObjective(
+            (columns.numeric_NF.sum(dim=1) > 0).float(),
+            own,
+            fill=label_fill,
+            draws=Draws.of(rows=ROWS, k=max(1, label_fill.draws), redraw=redraw, generator=generators[2]),
+            calibration=Calibration(shift=LogitShift(shared=0.6, positive=0.1, negative=0.3), when=when),
+        )
+        return source, ({"shop": bottom}, self.modules()[1])
+
+
+@pytest.mark.parametrize("redraw", ["once", "step"])
+@pytest.mark.parametrize("when", ["never", "training"])
+@pytest.mark.parametrize(
+    ("label_fill", "feature_fill"),
+    [(made(), SamplingFeatures()) for made in LABEL_FILLS.values()]
+    + [(MajorityLabels(), made()) for made in FEATURE_FILLS.values()],
+    ids=[f"labels {name}" for name in LABEL_FILLS] + [f"features {name}" for name in FEATURE_FILLS],
+)
+def test_with_every_filling(label_fill, feature_fill, when, redraw, tmp_path):
+    setting = United()
+    source, modules = setting.with_fills(label_fill, feature_fill, when, redraw)
+    setting.columns = {"shop": replace_rows(setting.columns["shop"], source)}
+    networked, _ = setting.train(training(epochs=2), tmp_path, modules=modules)
+    again = United()
+    source, modules = again.with_fills(label_fill, feature_fill, when, redraw)
+    alone = in_process(again, training(epochs=2), modules=modules, sources=[source])
+    one, other = weights_of(networked), weights_of(alone)
+    for found in (one, other):
+        found.pop("shop/_extra_state")  # the generator's; checked by the bits that it gave
+    assert_same_bits(one, other)
+
+
+def replace_rows(columns, source):
+    """Columns whose rows come from a filling source."""
+
+    class Filled(type(columns)):
+        def rows(self, index_B):
+            return source(index_B)
+
+    return Filled(numeric_NF=columns.numeric_NF, categorical_NG=columns.categorical_NG)
+
+
+class Wire:
+    """An oracle beside the observers: a channel that notes the tensors that go through it."""
+
+    def __init__(self, channel):
+        self.channel, self.embeddings, self.gradients = channel, {}, {}
+
+    def __getattr__(self, name):
+        return getattr(self.channel, name)
+
+    def send(self, message):
+        self.channel.send(message)
+        if isinstance(message, CutGradient):
+            self.gradients[message.step] = torch.from_numpy(message.values.numpy().copy())
+
+    def receive(self, kind):
+        message = self.channel.receive(kind)
+        if isinstance(message, CutEmbedding) and message.step not in self.embeddings:
+            self.embeddings[message.step] = torch.from_numpy(message.values.numpy().copy())
+        return message
+
+
+class Kept:
+    """An observer that keeps everything."""
+
+    def __init__(self):
+        self.steps, self.ends = [], []
+
+    def crossed(self, batch, embedding_BD, gradient_BD):
+        self.steps.append((batch.step, embedding_BD.clone(), gradient_BD.clone()))
+
+    def epoch_ended(self, epoch):
+        self.ends.append((epoch, len(self.steps)))
+
+
+@pytest.mark.parametrize("how", [training(), training(mode="pipelined", staleness=5)], ids=["synchronous", "pipelined"])
+def test_both_parties_observers_see_what_crosses(how, tmp_path):
+    setting = Setting()
+    wires, kept = [], {"bank": Kept(), "shop": Kept()}
+
+    def wrapped(channel):
+        wires.append(Wire(channel))
+        return wires[-1]
+
+    setting.train(how, tmp_path, wrap=wrapped, observers=kept)
+    (wire,) = wires
+    assert kept["bank"].ends == kept["shop"].ends == [(e, (e + 1) * setting.schedule.steps_per_epoch) for e in range(how.epochs)]
+    for (step, embedding_BD, gradient_BD), (other, *theirs) in zip(kept["bank"].steps, kept["shop"].steps, strict=True):
+        assert step == other
+        assert torch.equal(embedding_BD, theirs[0])
+        assert torch.equal(gradient_BD, theirs[1])
+    for what, number in ((wire.embeddings, 1), (wire.gradients, 2)):
+        on_wire_RD = torch.cat([what[step] for step in sorted(what)])
+        assert torch.equal(on_wire_RD, torch.cat([each[number] for each in kept["bank"].steps]))
+
+
+def test_positions_and_answers_of_a_step_belong_together():
+    setting = Setting()
+    bottoms, label = setting.modules()
+    network = SplitNetwork(
+        bottoms=list(bottoms.values()),
+        sources=setting.sources,
+        model=label,
+        own=setting.own_source,
+        objective=setting.objective,
+        training=training(),
+        schedule=replace(setting.schedule, batch_size=ROWS),
+        defense=None,
+    )
+    expected = network.logits([torch.arange(ROWS)])
+    (step,) = network.epoch(0)
+    assert sorted(step.batch.index_B.tolist()) == list(range(ROWS))
+    loss, targets_B = setting.objective(expected[step.batch.index_B], step.batch.index_B)
+    assert torch.equal(step.answer.loss, loss.detach())
+    assert torch.equal(step.answer.targets_B, targets_B)
