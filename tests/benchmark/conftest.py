@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_clicks
+from tallystick.benchmark.clicks import ClickData, ClickTable, prepare, read_clicks
 
 
 def criteo_text(rows: int) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tallystick.benchmark import defenses
+from tallystick.benchmark.speed import defenses
 from tallystick.config.defense import TARGETS
 
 

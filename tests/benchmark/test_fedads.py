@@ -9,8 +9,9 @@ import polars as pl
 import pytest
 import torch
 
-from tallystick.benchmark import fedads, fedads_page
-from tallystick.benchmark.fedads_data import encode_ads, read_ads
+from tallystick.benchmark.fedads import defenses as fedads
+from tallystick.benchmark.fedads import page as fedads_page
+from tallystick.benchmark.fedads.data import encode_ads, read_ads
 from tallystick.errors import DataError
 
 
@@ -87,7 +88,7 @@ def test_table_4_beside_the_paper(criteo: Path) -> None:
 
 def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:
     data, theirs, own = encode_ads(read_ads(criteo), seed=1, min_count=1)
-    network = fedads._network(data, theirs, own, (), fedads.Schedule(epochs=1, batch_size=64), 1)
+    network = fedads._network(data, theirs, own, (), fedads.TrainingPlan(epochs=1, batch_size=64), 1)
     list(network.epochs())
     (step,) = fedads._all_rows(network)
     assert torch.equal(step.rows_B, torch.arange(len(data.training)))

@@ -9,9 +9,11 @@ import pytest
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.benchmark import florist, florist_page
-from tallystick.benchmark.criteo import ClickData
-from tallystick.benchmark.florist_runs import Job, Membership, Setting, Trained
+from tallystick.benchmark.clicks import ClickData
+from tallystick.benchmark.florist import page as florist_page
+from tallystick.benchmark.florist import sweep as florist
+from tallystick.benchmark.florist.runs import Job, Membership, Setting, Trained
+from tallystick.benchmark.shared import spread
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -92,10 +94,10 @@ def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
 
 
 def test_spread_is_students(clicks: ClickData) -> None:
-    found = florist.spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    found = spread([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (found["mean"], found["n"]) == (3.0, 5)
     assert found["high"] - 3 == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=2e-3)
-    assert florist.spread([2.0]) == {"mean": 2.0, "n": 1}
+    assert spread([2.0]) == {"mean": 2.0, "n": 1}
 
 
 def test_unusable_arguments_are_refused(file: Path) -> None:

@@ -9,21 +9,24 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.benchmark import leakage, leakage_loop, leakage_page
-from tallystick.benchmark import leakage_paper as paper
-from tallystick.benchmark.criteo import ClickData, ClickTable
-from tallystick.benchmark.leakage_loop import Schedule
-from tallystick.benchmark.leakage_runs import Network, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
-from tallystick.benchmark.leakage_scenarios import parts, scenarios
+from tallystick.benchmark import experiment
+from tallystick.benchmark.clicks import ClickData, ClickTable
+from tallystick.benchmark.experiment import TrainingPlan
+from tallystick.benchmark.label_leakage import page as leakage_page
+from tallystick.benchmark.label_leakage import paper
+from tallystick.benchmark.label_leakage import sweep as leakage
+from tallystick.benchmark.label_leakage.runs import Network, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
+from tallystick.benchmark.label_leakage.scenarios import parts, scenarios
 from tallystick.config.contract import Target
 from tallystick.config.defense import DistanceCorrelation, LabelDP, Marvell
 from tallystick.defenses.build import build
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.training.plan import Schedule
 
 SMALL = Network(below=2, above=1, width=16)
-SHORT = Schedule(epochs=2, batch_size=64)
+SHORT = TrainingPlan(epochs=2, batch_size=64)
 
 
 def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
@@ -33,13 +36,14 @@ def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: ClickDat
     with seeded(5, "label leakage"):
         bottom = TabularBottom(clicks.shape, embedding_width=4, hidden=(16, 16))
         top = TabularTop(16, hidden=(16,), outputs=1)
-    optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=SHORT.learning_rate)
-    generator = torch.Generator().manual_seed(5)
-    for _ in range(2):
-        for rows_B in torch.split(torch.randperm(len(clicks.training), generator=generator), 64):
+    optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=SHORT.learning_rate, fused=True)
+    rows = torch.arange(len(clicks.training))
+    schedule = Schedule(train_N=rows, validation_N=rows[:0], batch_size=64, seed=5)
+    for epoch in range(2):
+        for batch in schedule.epoch(epoch):
             optimizer.zero_grad()
-            logits_B = top(bottom(clicks.training.rows(rows_B))).squeeze(1)
-            binary_cross_entropy_with_logits(logits_B, clicks.training_labels_N[rows_B]).backward()
+            logits_B = top(bottom(clicks.training.rows(batch.index_B))).squeeze(1)
+            binary_cross_entropy_with_logits(logits_B, clicks.training_labels_N[batch.index_B]).backward()
             optimizer.step()
     for ours, plain in zip(
         [*split.bottom.parameters(), *split.label.parameters()], optimizer.param_groups[0]["params"], strict=True
@@ -60,8 +64,8 @@ def test_each_defence_is_applied_where_it_belongs(clicks: ClickData) -> None:
     noisy, before = first_epoch(Marvell(method="marvell", power=4.0))
     assert torch.equal(before, bare)
     assert not torch.equal(noisy, before)
-    penalised, after_penalty = first_epoch(DistanceCorrelation(method="distance-correlation", weight=0.1, form="plain"))
-    assert torch.equal(penalised, after_penalty)
+    penalised, before = first_epoch(DistanceCorrelation(method="distance-correlation", weight=0.1, form="plain"))
+    assert torch.equal(before, bare)
     assert not torch.equal(penalised, bare)
     flipped, _ = first_epoch(LabelDP(method="label-dp", epsilon=1.0))
     changed_B = (flipped - bare).abs().sum(dim=1) > 0
@@ -87,7 +91,7 @@ def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: Click
     leaks = {}
     for name, defense in (("none", ()), ("marvell", (Marvell(method="marvell", power=16.0),))):
         scenario = Scenario(name=name, defense=defense, network=SMALL, every_attack=True, by_layer=True)
-        found = run_scenario(scenario, clicks, schedule=SHORT, seed=1)
+        found = run_scenario(scenario, clicks, plan=SHORT, seed=1)
         assert len(found["epochs"]) == 2
         assert len(found["layers"]) == 4
         leaks[name] = found["attacks"]
@@ -107,7 +111,7 @@ def test_balancing_drops_negatives_only(table: ClickTable) -> None:
 
 
 def test_every_part_knows_its_scenarios() -> None:
-    every = scenarios(Schedule())
+    every = scenarios(TrainingPlan())
     needed = {name for names in parts().values() for name in names}
     assert needed == set(every)
     printed = [row for table in paper.TABLES.values() for row in table.rows]
@@ -116,8 +120,8 @@ def test_every_part_knows_its_scenarios() -> None:
     assert every[paper.dcor(0.03)].defense[0].model_dump()["form"] == "log"
     assert every[paper.dcor(0.03, small=True)].network.above == 0
     assert every["dcor 0.05, warm-up"].defense[0].model_dump()["warm_up"] == 2.0
-    assert every["plain dcor 0.3, batch 8192"].schedule == Schedule()
-    assert every["plain dcor 0.3"].schedule is None
+    assert every["plain dcor 0.3, batch 8192"].plan == TrainingPlan()
+    assert every["plain dcor 0.3"].plan is None
 
 
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
@@ -143,10 +147,10 @@ def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_sprea
     rows = len(clicks.training)
     size = next(size for size in range(10, rows) if rows % size == 1)  # 630 rows: 17
     normalised = Network(below=2, above=1, width=16, normalised=True)
-    (epoch,) = normalised.build(clicks, Schedule(epochs=1, batch_size=size), seed=1).epochs()
+    (epoch,) = normalised.build(clicks, TrainingPlan(epochs=1, batch_size=size), seed=1).epochs()
     assert sum(len(step.rows_B) for step in epoch.steps) == rows - 1
-    monkeypatch.setattr(leakage_loop, "KEPT_ROWS", 3 * size)
-    (short,) = normalised.build(clicks, Schedule(epochs=1, batch_size=size), seed=1).epochs()
+    monkeypatch.setattr(experiment, "KEPT_ROWS", 3 * size)
+    (short,) = normalised.build(clicks, TrainingPlan(epochs=1, batch_size=size), seed=1).epochs()
     assert [short.steps[0].rows_B.tolist(), short.steps[-1].rows_B.tolist()] == [
         epoch.steps[0].rows_B.tolist(),
         epoch.steps[-1].rows_B.tolist(),
@@ -158,9 +162,9 @@ def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_sprea
 @pytest.mark.parametrize("bad", [{"epochs": 0}, {"batch_size": 1}, {"learning_rate": 0.0}, {"learning_rate": float("nan")}])
 def test_unusable_schedules_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(bad))):
-        Schedule(**bad)
+        TrainingPlan(**bad)
 
 
 def test_a_million_rows_get_the_papers_schedule() -> None:
-    assert leakage.schedule_for(4_125_655) == Schedule(epochs=3, batch_size=8192, learning_rate=1e-4)
-    assert leakage.schedule_for(80_000).batch_size == 512
+    assert leakage.plan_for(4_125_655) == TrainingPlan(epochs=3, batch_size=8192, learning_rate=1e-4)
+    assert leakage.plan_for(80_000).batch_size == 512

@@ -6,7 +6,7 @@ import re
 import pytest
 from test_page import Page
 
-from tallystick.benchmark.out import write_folder
+from tallystick.benchmark.shared import write_folder
 from tallystick.errors import DataError, StorageError
 from tallystick.report.bench import Benchmark, Curve, Series, Spread, Table, benchmark_html, figure, render_benchmark
 from tallystick.report.formats import MINUS

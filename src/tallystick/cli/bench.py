@@ -8,17 +8,20 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.benchmark import alignment as alignment_benchmark
-from tallystick.benchmark import defenses as defenses_benchmark
-from tallystick.benchmark import dpauc as dpauc_benchmark
-from tallystick.benchmark import dpauc_page, fedads_page, florist_page, leakage_page
-from tallystick.benchmark import fedads as fedads_benchmark
-from tallystick.benchmark import florist as florist_benchmark
-from tallystick.benchmark import leakage as leakage_benchmark
-from tallystick.benchmark import lossless as lossless_benchmark
-from tallystick.benchmark import training as training_benchmark
-from tallystick.benchmark.florist_runs import Setting, Side
-from tallystick.benchmark.out import command, make_folder, write_folder
+from tallystick.benchmark.dpauc import page as dpauc_page
+from tallystick.benchmark.dpauc import tables as dpauc_benchmark
+from tallystick.benchmark.fedads import defenses as fedads_benchmark
+from tallystick.benchmark.fedads import page as fedads_page
+from tallystick.benchmark.florist import page as florist_page
+from tallystick.benchmark.florist import sweep as florist_benchmark
+from tallystick.benchmark.florist.runs import Setting, Side
+from tallystick.benchmark.label_leakage import page as leakage_page
+from tallystick.benchmark.label_leakage import sweep as leakage_benchmark
+from tallystick.benchmark.shared import command, make_folder, write_folder
+from tallystick.benchmark.speed import alignment as alignment_benchmark
+from tallystick.benchmark.speed import defenses as defenses_benchmark
+from tallystick.benchmark.speed import lossless as lossless_benchmark
+from tallystick.benchmark.speed import training as training_benchmark
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.errors import ConfigError

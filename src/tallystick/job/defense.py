@@ -66,9 +66,7 @@ class RunDefense:
 
     def cut(self, schedule: Schedule) -> CutDefense | None:
         """What training does to the cut gradients; None where it does nothing."""
-        if not (self.defenses.penalties or self.defenses.gradients):
-            return None
-        return CutDefense(defenses=self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
+        return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
 
     def spend(self, budget: Privacy, party: str, folder: RunFolder, rows: Aligned, *, what: str) -> None:
         """Charge the ledger once per run, before anything is sent.

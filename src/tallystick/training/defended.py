@@ -31,6 +31,13 @@ class CutDefense:
     secret: bytes = field(repr=False)
     steps_per_epoch: int
 
+    @classmethod
+    def of(cls, defenses: Defenses, *, secret: bytes, steps_per_epoch: int) -> "CutDefense | None":
+        """Make one; None where the defences do nothing to a step."""
+        if not (defenses.penalties or defenses.gradients):
+            return None
+        return cls(defenses=defenses, secret=secret, steps_per_epoch=steps_per_epoch)
+
     def __call__(self, cuts_BD: Sequence[Tensor], grads_BD: Sequence[Tensor], targets_B: Tensor, *, step: int) -> list[Tensor]:
         """Give the cut gradients to send, one per feature party: the loss's and the penalties', defended together."""
         grad_BD = _joined(grads_BD) + self._penalty_gradient(_joined(cuts_BD), targets_B, step)

@@ -6,7 +6,7 @@ import pytest
 from sklearn.metrics import roc_auc_score
 from tiny import columns, contract_values, tables
 
-from tallystick.benchmark import dpauc
+from tallystick.benchmark.dpauc import tables as dpauc
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Bins, Population
 from tallystick.evaluation.private.histogram import LabelHistogram

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.benchmark.criteo import AVAZU_CATEGORICAL, prepare, read_clicks, split_columns
+from tallystick.benchmark.clicks import AVAZU_CATEGORICAL, prepare, read_clicks, split_columns
 from tallystick.errors import DataError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"

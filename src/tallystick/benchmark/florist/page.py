@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tallystick.benchmark.florist import ATTACKED_RATIO, BOTH
+from tallystick.benchmark.florist.sweep import ATTACKED_RATIO, BOTH
 from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table, counted, spread_of
 
 

@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
-from tallystick.benchmark import florist_paper as paper
-from tallystick.benchmark.criteo import ClickData, prepare, read_clicks
-from tallystick.benchmark.florist_runs import Job, Membership, Setting, Side, Trained
-from tallystick.benchmark.sweep_log import SweepLog
-from tallystick.benchmark.threads import one_thread
+from tallystick.benchmark.clicks import ClickData, prepare, read_clicks
+from tallystick.benchmark.florist import paper
+from tallystick.benchmark.florist.runs import Job, Membership, Setting, Side, Trained
+from tallystick.benchmark.shared import SweepLog, one_thread, spread
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import LogitShift, When
@@ -55,7 +53,6 @@ EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name; at t
     "features": tuple(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)),
     "both": (),
 }
-_T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,17 +277,6 @@ def report_of(runs: Sequence[Run], *, data: dict[str, Any]) -> dict[str, Any]:
         "stated_drops": _stated_drops(by_key, data["name"]),
         "checks": _checks(by_key) if data["name"] == "criteo" else [],  # the bars were set on Criteo
     }
-
-
-def spread(values: Sequence[float]) -> dict[str, float]:
-    """Mean, standard deviation over seeds, and a Student 95 % interval of the mean (no interval from one seed)."""
-    array = np.asarray(values, dtype=np.float64)
-    mean, count = float(array.mean()), len(array)
-    if count < 2:
-        return {"mean": mean, "n": count}
-    deviation = float(array.std(ddof=1))
-    half = _T_QUANTILE.get(count, 1.96 + 2.5 / count) * deviation / count**0.5
-    return {"mean": mean, "sd": deviation, "low": mean - half, "high": mean + half, "n": count}
 
 
 def _summary(

@@ -13,8 +13,8 @@ import numpy as np
 import polars as pl
 import torch
 
-from tallystick.benchmark.criteo import read_clicks, split_columns
-from tallystick.benchmark.leakage_loop import SplitData
+from tallystick.benchmark.clicks import read_clicks, split_columns
+from tallystick.benchmark.experiment import SplitData
 from tallystick.config.party import Encoding, FeatureColumns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape

@@ -7,9 +7,9 @@ label party takes the cut embeddings in (", normalised"): the weights that the p
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from tallystick.benchmark import leakage_paper as paper
-from tallystick.benchmark.leakage_loop import Schedule
-from tallystick.benchmark.leakage_runs import Network, Scenario
+from tallystick.benchmark.experiment import TrainingPlan
+from tallystick.benchmark.label_leakage import paper
+from tallystick.benchmark.label_leakage.runs import Network, Scenario
 from tallystick.config.defense import DistanceCorrelation, Gaussian, Isotropic, LabelDP, Marvell, MixPro
 
 NORMALISED = ", normalised"
@@ -27,8 +27,8 @@ LAYERS = 7  # hidden ones, of both parties
 DEPTHS = (1, 2, 3, 4, 5, 6)
 
 
-def scenarios(large: Schedule) -> dict[str, Scenario]:
-    """Give all of them; ``large`` is the schedule of those that train at a batch of 8,192."""
+def scenarios(large: TrainingPlan) -> dict[str, Scenario]:
+    """Give all of them; ``large`` is the plan of those that train at a batch of 8,192."""
     known = {each.name: each for each in (*_of_the_paper(), *_frontier(large), *_others(), *_depths())}
     attacked = {name for part in ATTACKED_PARTS for name in _parts_as_printed()[part]}
     return {name: replace(each, every_attack=name in attacked) for name, each in known.items()}
@@ -59,7 +59,7 @@ def _both(scenario: Scenario) -> Iterator[Scenario]:
     yield replace(scenario, name=scenario.name + NORMALISED, network=replace(scenario.network, normalised=True))
 
 
-def _frontier(large: Schedule) -> Iterator[Scenario]:
+def _frontier(large: TrainingPlan) -> Iterator[Scenario]:
     """Distance correlation by form, weight and batch; without a batch in its name a scenario has the sweep's."""
     for at, forms in frontier_curves().items():
         for form, weights in forms.items():
@@ -68,7 +68,7 @@ def _frontier(large: Schedule) -> Iterator[Scenario]:
                     name=point(form, weight, at),
                     defense=(_of_form(form, weight),) if weight else (),
                     network=Network(normalised=form == LOG_NORMALISED),
-                    schedule=large if at else None,
+                    plan=large if at else None,
                     by_layer=not at,
                 )
 
@@ -164,7 +164,7 @@ def _parts_as_printed() -> dict[str, tuple[str, ...]]:
 
 def parts() -> dict[str, tuple[str, ...]]:
     """What can be asked for with --only, and the scenarios that it needs: of tables and figures in both networks."""
-    known = scenarios(Schedule())
+    known = scenarios(TrainingPlan())
     return {
         part: tuple(dict.fromkeys(each for name in names for each in (name, name + NORMALISED) if _needed(part, each, known)))
         for part, names in _parts_as_printed().items()

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tallystick.benchmark.leakage_paper import LEAK
+from tallystick.benchmark.label_leakage.paper import LEAK
 from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table, counted, spread_of
 
 METRICS = {

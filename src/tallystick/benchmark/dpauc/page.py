@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from tallystick.benchmark.dpauc import paper_claims
+from tallystick.benchmark.dpauc.tables import paper_claims
 from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table
 
 Row = dict[str, Any]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.benchmark.joined import train_joined
+from tallystick.benchmark.speed.centralized import train_joined
 from tallystick.config.contract import NetworkModel, Training
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, Stage, run_parties

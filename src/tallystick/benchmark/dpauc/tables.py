@@ -21,7 +21,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.benchmark.dpauc_paper import (
+from tallystick.benchmark.dpauc.paper import (
     EPSILONS,
     PAPER_AUC,
     PAPER_POSITIVES,

@@ -11,14 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.benchmark import leakage_paper as paper
-from tallystick.benchmark.criteo import ClickData, ClickTable, prepare, read_clicks
-from tallystick.benchmark.florist import spread
-from tallystick.benchmark.leakage_loop import Schedule
-from tallystick.benchmark.leakage_runs import Scenario, balanced, run_scenario
-from tallystick.benchmark.leakage_scenarios import LARGE_BATCH, NORMALISED, PLAIN, depth, frontier_curves, parts, point, scenarios
-from tallystick.benchmark.sweep_log import SweepLog
-from tallystick.benchmark.threads import one_thread
+from tallystick.benchmark.clicks import ClickData, ClickTable, prepare, read_clicks
+from tallystick.benchmark.experiment import TrainingPlan
+from tallystick.benchmark.label_leakage import paper
+from tallystick.benchmark.label_leakage.runs import Scenario, balanced, run_scenario
+from tallystick.benchmark.label_leakage.scenarios import (
+    LARGE_BATCH,
+    NORMALISED,
+    PLAIN,
+    depth,
+    frontier_curves,
+    parts,
+    point,
+    scenarios,
+)
+from tallystick.benchmark.shared import SweepLog, one_thread, spread
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 
@@ -31,24 +38,24 @@ Run = dict[str, Any]
 ByName = dict[str, list[Run]]
 
 
-def schedule_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learning_rate: float | None = None) -> Schedule:
-    """Give the paper's schedule (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample.
+def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learning_rate: float | None = None) -> TrainingPlan:
+    """Give the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample.
 
     A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
     rows and ten times the step size.
     """
     large = rows >= PAPER_ROWS
     scaled = min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
-    return Schedule(
+    return TrainingPlan(
         epochs=epochs,
         batch_size=(LARGE_BATCH if large else scaled) if batch_size is None else batch_size,
         learning_rate=(1e-4 if large else 1e-3) if learning_rate is None else learning_rate,
     )
 
 
-def large_schedule(rows: int) -> Schedule:
-    """Give the schedule at the paper's batch of 8,192; on a sample, with what did best there without a defence."""
-    return schedule_for(rows) if rows >= PAPER_ROWS else Schedule(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
+def large_plan(rows: int) -> TrainingPlan:
+    """Give the plan at the paper's batch of 8,192; on a sample, with what did best there without a defence."""
+    return plan_for(rows) if rows >= PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 
 def run(
@@ -71,7 +78,7 @@ def run(
         data: Kaggle's Criteo or Avazu file, or a folder that holds just it.
         seeds: of the split, initialisation, batches and noise.
         only: parts (see ``leakage_scenarios.parts``); by default all that this data set has in the paper.
-        epochs, batch_size, learning_rate: of every training but those at a batch of 8,192; see ``schedule_for``.
+        epochs, batch_size, learning_rate: of every training but those at a batch of 8,192; see ``plan_for``.
         min_count: training rows that a category needs for a code of its own.
         limit: read no more rows than this.
         log: where every finished run is kept as it comes.
@@ -85,25 +92,25 @@ def run(
     table = read_clicks(data, limit=limit)
     chosen = _chosen(only, table.name)
     rows = table.frame.height
-    schedule = schedule_for(rows, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    plan = plan_for(rows, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     about = {
         "name": table.name,
         "rows": rows,
         "min_count": min_count,
-        "epochs": schedule.epochs,
-        "batch_size": schedule.batch_size,
-        "learning_rate": schedule.learning_rate,
+        "epochs": plan.epochs,
+        "batch_size": plan.batch_size,
+        "learning_rate": plan.learning_rate,
     }
     kept = None if log is None else SweepLog(log, setting=about, resume=resume)
     known = {(each["name"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
-    every = scenarios(large_schedule(rows))
+    every = scenarios(large_plan(rows))
     names = list(dict.fromkeys(name for part in chosen for name in parts()[part]))
     runs: list[Run] = []
     with one_thread():
         for seed in seeds:
             missing = [every[name] for name in names if (name, seed) not in known]
             runs += [known[name, seed] for name in names if (name, seed) in known]
-            for found in _train(table, missing, schedule, min_count, seed):
+            for found in _train(table, missing, plan, min_count, seed):
                 runs.append(found)
                 if kept is not None:
                     kept.add(found)
@@ -121,13 +128,13 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
 
 
-def _train(table: ClickTable, wanted: Sequence[Scenario], schedule: Schedule, min_count: int, seed: int) -> Iterator[Run]:
+def _train(table: ClickTable, wanted: Sequence[Scenario], plan: TrainingPlan, min_count: int, seed: int) -> Iterator[Run]:
     encoded: dict[float | None, ClickData] = {}
     for scenario in sorted(wanted, key=lambda each: each.positive_rate or 0):  # one share of positives is encoded at a time
         rate = scenario.positive_rate
         if rate not in encoded:
             encoded = {rate: prepare(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)}
-        yield run_scenario(scenario, encoded[rate], schedule=schedule, seed=seed)
+        yield run_scenario(scenario, encoded[rate], plan=plan, seed=seed)
 
 
 # --- what the runs say

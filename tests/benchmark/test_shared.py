@@ -2,7 +2,7 @@
 
 import pytest
 
-from tallystick.benchmark.sweep_log import SweepLog
+from tallystick.benchmark.shared import SweepLog
 from tallystick.errors import ConfigError, DataError
 
 SETTING = {"name": "criteo", "hidden": (1, 2), "epochs": 3}

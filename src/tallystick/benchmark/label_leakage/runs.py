@@ -1,4 +1,4 @@
-"""One training run of the label-leakage benchmark: a network, a schedule, defences; what it is worth and what leaks.
+"""One training run of the label-leakage benchmark: a network, a plan, defences; what it is worth and what leaks.
 
 Shapes: B rows of a batch, D cut width, N training rows.
 """
@@ -18,8 +18,9 @@ from tallystick.attacks.label_inference.spectral import spectral_scores
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator, symmetric_auc
 from tallystick.attacks.view import StepView, View
-from tallystick.benchmark.criteo import ClickData, ClickTable
-from tallystick.benchmark.leakage_loop import Epoch, Schedule, SplitData, SplitNetwork, evenly
+from tallystick.benchmark.clicks import ClickData, ClickTable
+from tallystick.benchmark.experiment import Epoch, Experiment, SplitData, TrainingPlan
+from tallystick.benchmark.shared import evenly
 from tallystick.config.contract import Target
 from tallystick.config.defense import DefenseEntry
 from tallystick.defenses.build import build
@@ -58,7 +59,7 @@ class Network:
         if self.below < 1 or self.above < 0 or self.width < 1:
             raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
 
-    def build(self, clicks: ClickData, schedule: Schedule, *, seed: int) -> SplitNetwork:
+    def build(self, clicks: ClickData, plan: TrainingPlan, *, seed: int) -> Experiment:
         """Initialise both sides; the label party has no columns."""
         with seeded(seed, "label leakage"):
             bottom = TabularBottom(clicks.shape, embedding_width=self.embedding_width, hidden=(self.width,) * self.below)
@@ -71,7 +72,7 @@ class Network:
             test_labels_T=clicks.test_labels_T,
         )
         label = LabelModel(nn.Sequential(*normalised, *top.layers, top.output))
-        return SplitNetwork(bottom, label, data, schedule, seed=seed)
+        return Experiment(bottom, label, data, plan, seed=seed)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,13 +82,13 @@ class Scenario:
     name: str
     defense: tuple[DefenseEntry, ...] = ()
     network: Network = field(default_factory=Network)
-    schedule: Schedule | None = None  # None: the sweep's
+    plan: TrainingPlan | None = None  # None: the sweep's
     positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
     by_layer: bool = False  # spectral attack on every layer's output
     every_attack: bool = False  # after the last epoch; else the fast ones
 
 
-def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, seed: int) -> dict[str, Any]:
+def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, seed: int) -> dict[str, Any]:
     """Train once, and measure the feature party's attacks on what it saw of each epoch.
 
     Returns:
@@ -96,13 +97,13 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, schedule: Schedule, s
         are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
     """
     started = time.perf_counter()
-    schedule = scenario.schedule or schedule
-    network = scenario.network.build(clicks, schedule, seed=seed)
+    plan = scenario.plan or plan
+    network = scenario.network.build(clicks, plan, seed=seed)
     labels_N = clicks.training_labels_N.long()
     epochs, found = [], {}
     gradients: list[StepView] = []
     for epoch in network.epochs(build(scenario.defense, target=Target())):
-        last = epoch.number == schedule.epochs - 1
+        last = epoch.number == plan.epochs - 1
         found = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
         leaks = {name: found[name]["symmetric_auc"] for name in (*EACH_EPOCH, CLEAN_HINT)}
         epochs.append({"test_auc": epoch.test_auc, "loss": epoch.loss, "leaks": leaks})
@@ -140,7 +141,7 @@ def _audit(
     return {name: metrics.as_figures() for name, metrics in found.items()}
 
 
-def layer_aucs(network: SplitNetwork) -> list[float]:
+def layer_aucs(network: Experiment) -> list[float]:
     """AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows each.
 
     The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
@@ -152,7 +153,7 @@ def layer_aucs(network: SplitNetwork) -> list[float]:
     return [float(auc) for auc in np.mean(by_pass, axis=0)]
 
 
-def component_aucs(network: SplitNetwork) -> list[float]:
+def component_aucs(network: Experiment) -> list[float]:
     """AUC of each of the cut embeddings' first principal components, over all training rows; the spectral attack reads the first.
 
     A network that keeps the label out of the direction of greatest spread can still carry it in the next one.
@@ -165,7 +166,7 @@ def component_aucs(network: SplitNetwork) -> list[float]:
 
 
 @torch.no_grad()
-def layer_outputs(network: SplitNetwork) -> Iterator[tuple[Tensor, list[Tensor]]]:
+def layer_outputs(network: Experiment) -> Iterator[tuple[Tensor, list[Tensor]]]:
     """Pass over the training rows without training: rows, and what each layer puts out, after its ReLU, the logit last."""
     bottom, top = network.bottom, network.label.top
     assert isinstance(bottom, TabularBottom)

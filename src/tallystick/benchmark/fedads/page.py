@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tallystick.benchmark.fedads import BESIDE
+from tallystick.benchmark.fedads.defenses import BESIDE
 from tallystick.report.bench import Benchmark, Cell, Table, spread_of
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tallystick.benchmark.joined import train_joined
+from tallystick.benchmark.speed.centralized import train_joined
 from tallystick.config.contract import Training
 from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape

@@ -14,8 +14,8 @@ from torch import Tensor
 from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
-from tallystick.benchmark.criteo import ClickData
-from tallystick.benchmark.florist_loop import FeatureSide, LabelSide, predict, train
+from tallystick.benchmark.clicks import ClickData
+from tallystick.benchmark.florist.loop import FeatureSide, LabelSide, predict, train
 from tallystick.evaluation.metrics import ace_statistic, auc_statistic, sigmoid
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop

@@ -19,10 +19,9 @@ from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.view import StepView, View
-from tallystick.benchmark.fedads_data import AdTable, encode_ads, read_ads
-from tallystick.benchmark.florist import spread
-from tallystick.benchmark.leakage_loop import Schedule, SplitData, SplitNetwork
-from tallystick.benchmark.threads import one_thread
+from tallystick.benchmark.experiment import Experiment, SplitData, TrainingPlan
+from tallystick.benchmark.fedads.data import AdTable, encode_ads, read_ads
+from tallystick.benchmark.shared import one_thread, spread
 from tallystick.config.contract import Target
 from tallystick.config.defense import DefenseEntry, Gaussian, Marvell, MixPro
 from tallystick.data.features import FeatureShape
@@ -94,19 +93,19 @@ def run(
     Raises DataError for data that is absent or of another format.
     """
     table = read_ads(data, limit=limit, swapped=swapped)
-    schedule = Schedule(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    plan = TrainingPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     runs: list[dict[str, Any]] = []
     with one_thread():
         for seed in seeds:
             encoded, theirs, own = encode_ads(table, seed=seed, min_count=min_count)
             for fusion in FUSIONS:
                 for method in methods():
-                    network = _network(encoded, theirs, own, FUSIONS[fusion], schedule, seed)
+                    network = _network(encoded, theirs, own, FUSIONS[fusion], plan, seed)
                     runs.append({"fusion": fusion, "method": method.name, "seed": seed, **_run(network, method, seed)})
                     progress(f"seed {seed}: {fusion}, {method.name}", len(runs), len(seeds) * len(FUSIONS) * len(methods()))
     return {
         "benchmark": "fedads",
-        "data": _about(table, encoded, schedule),
+        "data": _about(table, encoded, plan),
         "seeds": list(seeds),
         "table": _table(runs),
         "runs": runs,
@@ -114,17 +113,17 @@ def run(
 
 
 def _network(
-    data: SplitData, theirs: FeatureShape, own: FeatureShape, fusion: tuple[int, ...], schedule: Schedule, seed: int
-) -> SplitNetwork:
+    data: SplitData, theirs: FeatureShape, own: FeatureShape, fusion: tuple[int, ...], plan: TrainingPlan, seed: int
+) -> Experiment:
     """FedAds' network (section 5.1.4), without its batch normalisation, whose place the paper does not give."""
     with seeded(seed, "fedads"):
         bottom = TabularBottom(theirs, embedding_width=EMBEDDING_WIDTH, hidden=FEATURE_BOTTOM)
         label_bottom = TabularBottom(own, embedding_width=EMBEDDING_WIDTH, hidden=LABEL_BOTTOM)
         top = TabularTop(bottom.width + label_bottom.width, hidden=fusion, outputs=1)
-    return SplitNetwork(bottom, LabelModel(top, bottom=label_bottom), data, schedule, seed=seed)
+    return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, plan, seed=seed)
 
 
-def _run(network: SplitNetwork, method: Method, seed: int) -> dict[str, Any]:
+def _run(network: Experiment, method: Method, seed: int) -> dict[str, Any]:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(build(method.defense, target=Target()))
     leaks = _audit(_all_rows(network), labels_N, (LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
@@ -136,12 +135,12 @@ def _run(network: SplitNetwork, method: Method, seed: int) -> dict[str, Any]:
     }
 
 
-def _all_rows(network: SplitNetwork) -> tuple[StepView]:
+def _all_rows(network: Experiment) -> tuple[StepView]:
     """The feature party embeds all training rows once more after training."""
     rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(), strict=True))
     nothing_ND: Tensor = cut_ND[:, :0]
     own_N = torch.ones(len(rows_N), dtype=torch.bool)
-    return (StepView(epoch=network.schedule.epochs, rows_B=rows_N, own_B=own_N, received_BD=nothing_ND, sent_BD=cut_ND),)
+    return (StepView(epoch=network.plan.epochs, rows_B=rows_N, own_B=own_N, received_BD=nothing_ND, sent_BD=cut_ND),)
 
 
 def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], seed: int) -> dict[str, dict[str, Any]]:
@@ -151,7 +150,7 @@ def _audit(steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], se
     return {name: metrics.as_figures() for name, metrics in found.items()}
 
 
-def _about(table: AdTable, data: SplitData, schedule: Schedule) -> dict[str, Any]:
+def _about(table: AdTable, data: SplitData, plan: TrainingPlan) -> dict[str, Any]:
     return {
         "name": table.name,
         "training_rows": len(data.training),
@@ -159,9 +158,9 @@ def _about(table: AdTable, data: SplitData, schedule: Schedule) -> dict[str, Any
         "positive_rate": float(data.training_labels_N.mean()),
         "label_party_columns": len(table.label_party.numeric + table.label_party.categorical),
         "feature_party_columns": len(table.feature_party.numeric + table.feature_party.categorical),
-        "epochs": schedule.epochs,
-        "batch_size": schedule.batch_size,
-        "learning_rate": schedule.learning_rate,
+        "epochs": plan.epochs,
+        "batch_size": plan.batch_size,
+        "learning_rate": plan.learning_rate,
     }
 
 

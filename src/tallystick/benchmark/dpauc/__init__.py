@@ -1,0 +1,1 @@
+"""DPAUC's tables."""

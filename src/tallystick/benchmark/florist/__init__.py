@@ -1,0 +1,1 @@
+"""FLORIST's tables and curves."""

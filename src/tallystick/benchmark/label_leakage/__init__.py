@@ -1,0 +1,1 @@
+"""The label-leakage paper's tables and figures."""

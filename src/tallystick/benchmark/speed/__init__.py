@@ -1,0 +1,1 @@
+"""Speed, and that it costs no bit."""
