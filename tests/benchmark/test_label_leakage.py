@@ -17,9 +17,10 @@ from tallystick.benchmark.label_leakage import paper
 from tallystick.benchmark.label_leakage import sweep as leakage
 from tallystick.benchmark.label_leakage.runs import Network, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
 from tallystick.benchmark.label_leakage.scenarios import parts, scenarios
-from tallystick.config.contract import Target
-from tallystick.config.defense import DistanceCorrelation, LabelDP, Marvell
-from tallystick.defenses.build import build
+from tallystick.defenses.chain import chain
+from tallystick.defenses.distance_correlation import DistanceCorrelation
+from tallystick.defenses.label_dp import LabelDP
+from tallystick.defenses.marvell import Marvell
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -56,18 +57,18 @@ def test_without_defences_the_loop_is_plain_training_to_the_bit(clicks: ClickDat
 
 def test_each_defence_is_applied_where_it_belongs(clicks: ClickData) -> None:
     def first_epoch(*entries: Marvell | LabelDP | DistanceCorrelation) -> tuple[torch.Tensor, torch.Tensor]:
-        epoch = next(SMALL.build(clicks, SHORT, seed=5).epochs(build(entries, target=Target())))
+        epoch = next(SMALL.build(clicks, SHORT, seed=5).epochs(chain(entries)))
         return epoch.steps[0].received_BD, epoch.undefended[0]
 
     bare, clean = first_epoch()
     assert torch.equal(bare, clean)
-    noisy, before = first_epoch(Marvell(method="marvell", power=4.0))
+    noisy, before = first_epoch(Marvell(power=4.0))
     assert torch.equal(before, bare)
     assert not torch.equal(noisy, before)
-    penalised, before = first_epoch(DistanceCorrelation(method="distance-correlation", weight=0.1, form="plain"))
+    penalised, before = first_epoch(DistanceCorrelation(weight=0.1, form="plain"))
     assert torch.equal(before, bare)
     assert not torch.equal(penalised, bare)
-    flipped, _ = first_epoch(LabelDP(method="label-dp", epsilon=1.0))
+    flipped, _ = first_epoch(LabelDP(epsilon=1.0))
     changed_B = (flipped - bare).abs().sum(dim=1) > 0
     assert 0 < int(changed_B.sum()) < len(changed_B)  # about one label in four
 
@@ -89,7 +90,7 @@ def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: ClickData) -> 
 def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: ClickData) -> None:
     """Seeded; the bars are far from what comes out (1.0 and about .6 on 630 rows)."""
     leaks = {}
-    for name, defense in (("none", ()), ("marvell", (Marvell(method="marvell", power=16.0),))):
+    for name, defense in (("none", ()), ("marvell", (Marvell(power=16.0),))):
         scenario = Scenario(name=name, defense=defense, network=SMALL, every_attack=True, by_layer=True)
         found = run_scenario(scenario, clicks, plan=SHORT, seed=1)
         assert len(found["epochs"]) == 2
@@ -117,9 +118,9 @@ def test_every_part_knows_its_scenarios() -> None:
     printed = [row for table in paper.TABLES.values() for row in table.rows]
     assert {row.scenario for row in printed} <= set(every)
     assert {name for panels in paper.FIGURES.values() for panel in panels.values() for name in panel.scenarios} <= set(every)
-    assert every[paper.dcor(0.03)].defense[0].model_dump()["form"] == "log"
+    assert every[paper.dcor(0.03)].defense[0].form == "log"
     assert every[paper.dcor(0.03, small=True)].network.above == 0
-    assert every["dcor 0.05, warm-up"].defense[0].model_dump()["warm_up"] == 2.0
+    assert every["dcor 0.05, warm-up"].defense[0].warm_up == 2.0
     assert every["plain dcor 0.3, batch 8192"].plan == TrainingPlan()
     assert every["plain dcor 0.3"].plan is None
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 from loops import ROWS, Setting, assert_same_bits, training, weights_of
 
-from tallystick.config.contract import Target, parse_contract
-from tallystick.defenses.build import NO_DEFENSE, Defenses, build
+from tallystick.config.contract import parse_contract
+from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.training.defended import CutDefense
 
 SECRET = bytes(range(32))
@@ -21,7 +21,7 @@ def defenses(*entries):
         "alignment": {"keys": [{"name": "id"}]},
         "defense": list(entries),
     }
-    return build(parse_contract(values).defense, target=Target())
+    return parse_contract(values).defenses()
 
 
 def cut_defense(chosen, setting=TWO):

@@ -4,7 +4,7 @@ Every trial is a whole run, through the code of a real one: alignment, training,
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any
@@ -15,8 +15,8 @@ from scipy.stats import t as student_t
 from tallystick.audit.columns import Rehearsal
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import did_you_mean
-from tallystick.defenses.build import build
 from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.metrics import METRICS
 from tallystick.job.phases import Watcher
@@ -27,18 +27,6 @@ from tallystick.simulate import simulate
 LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs
 CUT_AFTER = "cut-after"
-GAUSSIAN_DELTA = 1e-6
-STRENGTHS: Mapping[str, Callable[[float], dict[str, Any]]] = {
-    "marvell": lambda value: {"power": value},
-    "isotropic": lambda value: {"power": value},
-    "mixpro": lambda value: {"goal": value},
-    "label-dp": lambda value: {"epsilon": value},
-    "label-dp-prior": lambda value: {"epsilon": value},
-    "gaussian-labels": lambda value: {"epsilon": value, "delta": GAUSSIAN_DELTA},
-    "gaussian": lambda value: {"epsilon": value, "delta": GAUSSIAN_DELTA, "clip": 1.0},
-    "distance-correlation": lambda value: {"weight": value},
-}
-"""What a number after ``--sweep METHOD=`` stands for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,8 +48,8 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as marvell=1,4,16")
-    if method not in STRENGTHS and method != CUT_AFTER:
-        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*STRENGTHS, CUT_AFTER])}")
+    if method not in DEFENSES and method != CUT_AFTER:
+        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, CUT_AFTER])}")
     try:
         return method, tuple(float(value) for value in values.split(","))
     except ValueError:
@@ -86,7 +74,7 @@ def candidates(contract: Contract, rehearsal: Rehearsal, sweep: Sequence[tuple[s
     found = [Candidate(defense="none", contract=_contract(base, "none"))]
     if contract.defense:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
-        own = " + ".join(entry.method for entry in contract.defense)
+        own = " + ".join(entry.defense.method for entry in contract.defense)
         found.append(Candidate(defense="the contract's", strength=own, contract=_contract(base | {"defense": entries}, own)))
     for method, strengths in sweep:
         for strength in strengths:
@@ -95,7 +83,7 @@ def candidates(contract: Contract, rehearsal: Rehearsal, sweep: Sequence[tuple[s
                 depth = int(strength) if strength == int(strength) else strength
                 changed = base | {"model": {**base["model"], "cut_after": depth}}
             else:
-                changed = base | {"defense": [{"method": method, **STRENGTHS[method](strength)}]}
+                changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: strength}]}
             found.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
     return found
 
@@ -158,7 +146,7 @@ class _Tally:
 
 
 def _guarantees(contract: Contract) -> tuple[Guarantee, ...]:
-    return build(contract.defense, target=contract.target).guarantees()
+    return contract.defenses().guarantees()
 
 
 def _folded(attack: shown.Attack) -> tuple[float, float, float]:

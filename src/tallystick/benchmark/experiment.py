@@ -17,7 +17,7 @@ from tallystick.attacks.view import StepView
 from tallystick.benchmark.shared import evenly
 from tallystick.config.contract import Training
 from tallystick.data.features import Features
-from tallystick.defenses.build import NO_DEFENSE, Defenses
+from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
 from tallystick.evaluation.metrics import auc_statistic
 from tallystick.models.split import LabelModel

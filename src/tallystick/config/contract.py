@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from tallystick.config.defense import DefenseEntry, defense_problems
 from tallystick.config.reading import Count, Model, Name, NonNegative, Positive, Problems, Share, Text, read_yaml, shown, validate
+from tallystick.defenses.chain import Defenses, chain
 
 Role = Literal["label", "feature", "helper"]
 Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
@@ -204,6 +205,10 @@ class Contract(Model):
         """Name of the helper, if there is one."""
         return next((name for name, party in self.parties.items() if party.role == "helper"), None)
 
+    def defenses(self) -> Defenses:
+        """The defences, ready to apply."""
+        return chain([entry.make() for entry in self.defense], target=self.target.type)
+
     def role_of(self, name: str) -> Role:
         """Give the role of a party; raises KeyError for a name that is not in the contract."""
         return self.parties[name].role
@@ -329,12 +334,12 @@ def _soft_label_problems(contract: Contract) -> list[str]:
     soft = ""
     if contract.alignment.method != "intersection" and contract.union.labels == "neighbors":
         soft = "union.labels = neighbors fills one half where neighbours are tied; choose another fill, such as random-pred"
-    if any(entry.method == "gaussian-labels" for entry in contract.defense):
+    if any(entry.defense.soft_labels for entry in contract.defense):
         soft = "gaussian-labels makes labels numbers between 0 and 1; replace them by label-dp, which keeps classes"
     return [
-        f"defense.{number}.method = {entry.method}: needs a class per row, but {soft}"
+        f"defense.{number}.method = {entry.defense.method}: needs a class per row, but {soft}"
         for number, entry in enumerate(contract.defense)
-        if soft and entry.method in ("marvell", "distance-correlation")
+        if soft and entry.defense.needs_classes
     ]
 
 

@@ -1,152 +1,91 @@
-"""The contract's defences: what may be asked for, and for which target. ``defenses/build.py`` makes them."""
+"""The contract's defences: an entry per row of defenses/table.py, with the keys that the defence itself states."""
 
-from typing import Annotated, Any, Literal, TypeAlias
+from collections.abc import Sequence
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get_args, get_type_hints
 
-from pydantic import Field, model_validator
+from pydantic import Field, create_model, model_validator
+from pydantic.fields import FieldInfo
 
-from tallystick.config.reading import Model, Positive, Problems
+from tallystick.config.reading import Model, Problems
+from tallystick.defenses.defense import Defense
+from tallystick.defenses.table import DEFENSES
+from tallystick.errors import ConfigError
 
-Open = Annotated[float, Field(strict=True, gt=0, lt=1)]
-Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
-
-METHOD = "which defence: marvell, isotropic, mixpro, gaussian, label-dp, label-dp-prior, gaussian-labels or distance-correlation"
-BINARY = ("binary",)
-CLASSES = ("binary", "multiclass")
-ANY = ("binary", "multiclass", "regression")
+METHOD = f"which defence: {', '.join(DEFENSES)}"
 
 
-class Marvell(Model):
-    """Optimal Gaussian noise on the cut gradients of two classes."""
+class DefenseKeys(Model):
+    """One entry: the method, and its own keys."""
 
-    method: Literal["marvell"] = Field(description=METHOD)
-    power: Positive | None = Field(default=None, description="noise power in units of the squared distance of the class means")
-    max_sum_kl: float | None = Field(
-        default=None,
-        strict=True,
-        ge=1e-4,
-        le=4,
-        description="instead of power: raise it batch by batch until the sum of both KL divergences is at most this",
-    )
+    @property
+    def defense(self) -> type[Defense]:
+        """The row of the table that it names."""
+        return DEFENSES[self.model_dump()["method"]]
+
+    def make(self) -> Defense:
+        """Make the defence; raises ConfigError where keys do not go together."""
+        return self.defense(**self.model_dump(exclude={"method"}))
 
     @model_validator(mode="after")
-    def _one_strength(self) -> "Marvell":
-        if (self.power is None) == (self.max_sum_kl is None):
-            Problems.raise_any(["power, max_sum_kl: give exactly one of the two (power: 4, for example)"])
+    def _keys_together(self) -> "DefenseKeys":
+        try:
+            self.make()
+        except ConfigError as error:
+            Problems.raise_any([str(error)])
         return self
 
 
-class Isotropic(Model):
-    """Gaussian noise of one size on all cut gradients."""
-
-    method: Literal["isotropic"] = Field(description=METHOD)
-    power: Positive = Field(description="noise power in units of the batch's largest squared gradient norm")
-
-
-class MixPro(Model):
-    """Cut gradients mixed in pairs and turned towards the batch's mean gradient (FedAds)."""
-
-    method: Literal["mixpro"] = Field(description=METHOD)
-    goal: Open = Field(default=0.75**0.5, description="least cosine to the batch's mean gradient, above 0 and below 1")
-    alpha: Positive = Field(default=0.6, description="mixing weights are Beta(alpha, alpha)")
+def _entry(defense: type[Defense]) -> type[DefenseKeys]:
+    hints = get_type_hints(defense, include_extras=True)
+    keys: dict[str, Any] = {
+        field.name: (hints[field.name], ... if field.default is MISSING else field.default)
+        for field in fields(defense)  # type: ignore[arg-type]
+        if any(isinstance(note, FieldInfo) for note in get_args(hints[field.name]))
+    }
+    method = Annotated[Literal[defense.method], Field(description=METHOD)]  # type: ignore[name-defined]
+    return create_model(defense.__name__, __base__=DefenseKeys, method=(method, ...), **keys)
 
 
-class LabelDP(Model):
-    """Randomised response on the labels, once."""
-
-    method: Literal["label-dp"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of the run, 1e-6 to 100")
-
-
-class LabelDPPrior(Model):
-    """Randomised response over the likeliest classes, once."""
-
-    method: Literal["label-dp-prior"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of the run, 1e-6 to 100")
+if TYPE_CHECKING:
+    DefenseEntry: TypeAlias = DefenseKeys
+else:
+    _ENTRIES = tuple(_entry(defense) for defense in DEFENSES.values())
+    DefenseEntry = Annotated[
+        Union[_ENTRIES],  # noqa: UP007 - of a tuple
+        Field(discriminator="method", examples=[{"method": "marvell", "power": 4}]),
+    ]
 
 
-class GaussianLabels(Model):
-    """Gaussian noise on the labels, once."""
-
-    method: Literal["gaussian-labels"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of the run, 1e-6 to 100")
-    delta: Open = Field(description="chance that the budget does not hold; well below one over the number of rows")
-
-
-class Gaussian(Model):
-    """Clipping and Gaussian noise on every cut gradient."""
-
-    method: Literal["gaussian"] = Field(description=METHOD)
-    epsilon: Epsilon = Field(description="label-DP budget of one step's cut gradients, 1e-6 to 100")
-    delta: Open = Field(description="chance that the budget does not hold; well below one over the number of rows")
-    clip: Positive = Field(description="largest norm of one row's gradient of its own loss (batch size times its cut gradient)")
-
-
-class DistanceCorrelation(Model):
-    """A loss on what the cut embeddings tell of the labels."""
-
-    method: Literal["distance-correlation"] = Field(description=METHOD)
-    weight: Positive = Field(description="weight of the penalty beside the mean loss")
-    form: Literal["log", "plain"] = Field(
-        default="plain", description="the distance correlation itself, or its logarithm as in the paper"
-    )
-    warm_up: float = Field(default=0.0, strict=True, ge=0, description="epochs over which the weight rises from 0")
-
-
-DefenseEntry: TypeAlias = Annotated[
-    Marvell | Isotropic | MixPro | LabelDP | LabelDPPrior | GaussianLabels | Gaussian | DistanceCorrelation,
-    Field(discriminator="method", examples=[{"method": "marvell", "power": 4}]),
-]
-
-LABEL_KINDS = (LabelDP, LabelDPPrior, GaussianLabels)
-TARGETS: dict[str, tuple[str, ...]] = {
-    "marvell": BINARY,
-    "isotropic": ANY,
-    "mixpro": ANY,
-    "label-dp": CLASSES,
-    "label-dp-prior": ("multiclass",),
-    "gaussian-labels": BINARY,
-    "gaussian": ANY,
-    "distance-correlation": CLASSES,
-}
-"""Target types that a method allows."""
-
-
-def defense_problems(entries: tuple[DefenseEntry, ...], target_type: str, alignment: str) -> list[str]:
+def defense_problems(entries: Sequence[DefenseKeys], target_type: str, alignment: str) -> list[str]:
     """List what is wrong with a contract's defences together, and beside its target."""
     problems = []
-    for number, entry in enumerate(entries):
-        allowed = TARGETS[entry.method]
-        if target_type not in allowed:
-            problems.append(
-                f"defense.{number}.method = {entry.method}: is for {' or '.join(allowed)} targets; target.type = {target_type}"
-                + _instead(entry, target_type)
-            )
-        if isinstance(entry, LABEL_KINDS) and alignment != "intersection":
-            problems.append(
-                f"defense.{number}.method = {entry.method}: labels are replaced once, but a union fills absent ones anew; "
-                "align by intersection"
-            )
+    named = [(f"defense.{number}.method = {entry.defense.method}", entry.defense) for number, entry in enumerate(entries)]
+    for where, defense in named:
+        if target_type not in defense.targets:
+            instead = f"; {defense.instead[target_type]}" if target_type in defense.instead else ""
+            problems.append(f"{where}: is for {' or '.join(defense.targets)} targets; target.type = {target_type}{instead}")
+        if defense.stage == "labels" and alignment != "intersection":
+            problems.append(f"{where}: labels are replaced once, but a union fills absent ones anew; align by intersection")
+    return problems + _problems_together([defense for _, defense in named])
+
+
+def _problems_together(defenses: Sequence[type[Defense]]) -> list[str]:
+    problems = []
     kinds: dict[str, list[int]] = {}
-    for number, entry in enumerate(entries):
-        kinds.setdefault("labels" if isinstance(entry, LABEL_KINDS) else entry.method, []).append(number)
+    for number, defense in enumerate(defenses):
+        kinds.setdefault("labels" if defense.stage == "labels" else defense.method, []).append(number)
     for kind, numbers in kinds.items():
         if len(numbers) > 1:
             named = ", ".join(f"defense.{number}" for number in numbers)
-            what = "replace the labels (label-dp, label-dp-prior, gaussian-labels)" if kind == "labels" else f"are {kind}"
+            replacing = ", ".join(name for name, each in DEFENSES.items() if each.stage == "labels")
+            what = f"replace the labels ({replacing})" if kind == "labels" else f"are {kind}"
             problems.append(f"{named}: {len(numbers)} entries {what}; give one")
-    soft = next((number for number, entry in enumerate(entries) if isinstance(entry, GaussianLabels)), None)
+    soft = next((number for number, defense in enumerate(defenses) if defense.soft_labels), None)
     problems += [
-        f"defense.{number}.method = {entry.method}: needs labels of two classes, but defense.{soft} makes them numbers between; "
-        "use label-dp instead of gaussian-labels"
-        for number, entry in enumerate(entries)
-        if soft is not None and isinstance(entry, Marvell | DistanceCorrelation)
+        f"defense.{number}.method = {defense.method}: needs labels of two classes, but defense.{soft} makes them numbers "
+        f"between; use label-dp instead of {defenses[soft].method}"
+        for number, defense in enumerate(defenses)
+        if soft is not None and defense.needs_classes
     ]
     return problems
-
-
-def _instead(entry: Any, target_type: str) -> str:
-    if target_type == "binary" and isinstance(entry, LabelDPPrior):
-        return "; use label-dp: for two classes a prior helps only where it makes all labels equal"
-    if target_type == "multiclass" and isinstance(entry, Marvell):
-        return "; use isotropic or label-dp"
-    return ""

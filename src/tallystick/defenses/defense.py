@@ -6,10 +6,13 @@ Shapes: N rows, B rows of a step's batch, D cut width (of all feature parties to
 """
 
 import math
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, Protocol
 
+from pydantic import Field
 from torch import Tensor
 
 from tallystick.defenses.noise import Randomness
@@ -30,6 +33,41 @@ class Guarantee:
 
     text: str
     event: Event | None = None
+
+
+Stage = Literal["labels", "penalties", "gradients"]
+BINARY, CLASSES, ANY = ("binary",), ("binary", "multiclass"), ("binary", "multiclass", "regression")
+Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
+Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
+Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
+
+
+class Defense(ABC):
+    """What a defence says of itself, beside what it does: everybody who asks reads it here.
+
+    Its fields that carry a pydantic ``Field`` are its keys in a contract: name, type, range and help are taken from them.
+    """
+
+    method: ClassVar[str]
+    """Its name in a contract."""
+    stage: ClassVar[Stage]
+    """Where it applies."""
+    targets: ClassVar[tuple[str, ...]] = ANY
+    """Target types that it allows."""
+    instead: ClassVar[Mapping[str, str]] = MappingProxyType({})
+    """What to take for a target type that it does not allow."""
+    needs_classes: ClassVar[bool] = False
+    """Whether it needs labels that are classes, not numbers between."""
+    soft_labels: ClassVar[bool] = False
+    """Whether it makes labels numbers between the classes."""
+    strength: ClassVar[str]
+    """The key that a sweep varies."""
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({})
+    """What a sweep gives for the other keys that have no default."""
+
+    @abstractmethod
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
 
 
 class LabelDefense(Protocol):

@@ -2,13 +2,14 @@
 
 import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from tallystick.defenses.checks import check_labels, check_positive
-from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.defense import CLASSES, Defense, Guarantee, Stage, Strength
 from tallystick.defenses.pairwise import distance_sums, weighted_differences
 from tallystick.errors import ConfigError, DataError
 
@@ -19,7 +20,7 @@ SAME = 1e-20
 
 
 @dataclass(frozen=True, kw_only=True)
-class DistanceCorrelation:
+class DistanceCorrelation(Defense):
     """Adds weight * log(dCor^2 + 1e-8) of a batch's cut embeddings and labels to the loss, or weight * dCor^2.
 
     Sun et al. 2022 (Label leakage and protection from forward embedding in vertical federated learning), equation 4; what the
@@ -42,9 +43,17 @@ class DistanceCorrelation:
     Raises ConfigError for values out of range, DataError for embeddings that are not finite.
     """
 
-    weight: float
-    form: Literal["log", "plain"] = "plain"
-    warm_up: float = 0.0
+    method: ClassVar[str] = "distance-correlation"
+    stage: ClassVar[Stage] = "penalties"
+    targets: ClassVar[tuple[str, ...]] = CLASSES
+    needs_classes: ClassVar[bool] = True
+    strength: ClassVar[str] = "weight"
+
+    weight: Annotated[Strength, Field(description="weight of the penalty beside the mean loss")]
+    form: Annotated[
+        Literal["log", "plain"], Field(description="the distance correlation itself, or its logarithm as in the paper")
+    ] = "plain"
+    warm_up: Annotated[float, Field(strict=True, ge=0, le=65_535, description="epochs over which the weight rises from 0")] = 0.0
 
     def __post_init__(self) -> None:
         check_positive("distance-correlation: weight", self.weight)

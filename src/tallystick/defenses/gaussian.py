@@ -1,19 +1,23 @@
 """Clipping and Gaussian noise on cut gradients. Shapes: B batch, D cut width."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from tallystick.defenses.checks import check_budget, check_gradients, check_positive
-from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, standard_normal
 from tallystick.privacy.events import check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianGradients:
+class GaussianGradients(Defense):
     """Clips every row's gradient and adds Gaussian noise that makes one step's release (epsilon, delta)-label-DP.
 
     The Gaussian mechanism with Balle and Wang's (2018) analytic calibration. A cut gradient is that of the batch's mean loss,
@@ -35,9 +39,16 @@ class GaussianGradients:
     Raises ConfigError for values out of range, DataError for gradients that are not finite.
     """
 
-    epsilon: float
-    delta: float
-    clip: float
+    method: ClassVar[str] = "gaussian"
+    stage: ClassVar[Stage] = "gradients"
+    strength: ClassVar[str] = "epsilon"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"delta": 1e-6, "clip": 1.0})
+
+    epsilon: Annotated[Epsilon, Field(description="label-DP budget of one step's cut gradients, 1e-6 to 100")]
+    delta: Annotated[Fraction, Field(description="chance that the budget does not hold; well below one over the number of rows")]
+    clip: Annotated[
+        Strength, Field(description="largest norm of one row's gradient of its own loss (batch size times its cut gradient)")
+    ]
 
     def __post_init__(self) -> None:
         check_budget("gaussian", self.epsilon)

@@ -1,15 +1,19 @@
 """Gaussian noise on binary labels. Shapes: N rows."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
+from pydantic import Field
 from scipy.special import expit, logit, ndtri
 from torch import Tensor
 
 from tallystick.defenses.checks import check_budget, class_numbers
-from tallystick.defenses.defense import Guarantee, RandomBytes
+from tallystick.defenses.defense import BINARY, Defense, Epsilon, Fraction, Guarantee, RandomBytes, Stage
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import GaussianDP, check_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
@@ -21,7 +25,7 @@ GRID = 2.0**-12
 
 
 @dataclass(frozen=True, kw_only=True)
-class GaussianLabels:
+class GaussianLabels(Defense):
     """Adds Gaussian noise to every label once, and trains on how likely the noisy label makes a positive.
 
     The Gaussian mechanism with Balle and Wang's (2018) analytic calibration; a binary label has sensitivity 1. Cross-entropy
@@ -46,8 +50,15 @@ class GaussianLabels:
     Raises ConfigError for a budget out of range, DataError for labels other than 0 and 1.
     """
 
-    epsilon: float
-    delta: float
+    method: ClassVar[str] = "gaussian-labels"
+    stage: ClassVar[Stage] = "labels"
+    targets: ClassVar[tuple[str, ...]] = BINARY
+    soft_labels: ClassVar[bool] = True
+    strength: ClassVar[str] = "epsilon"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"delta": 1e-6})
+
+    epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
+    delta: Annotated[Fraction, Field(description="chance that the budget does not hold; well below one over the number of rows")]
 
     def __post_init__(self) -> None:
         check_budget("gaussian-labels", self.epsilon)

@@ -2,16 +2,18 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
+from pydantic import Field
 from torch import Tensor
 
 from tallystick.defenses.checks import check_gradients, check_positive
-from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, standard_normal
 
 
 @dataclass(frozen=True, kw_only=True)
-class Isotropic:
+class Isotropic(Defense):
     """Adds N(0, (power / D) max_b |g_b|^2 I) to every row: the baseline ``iso`` of Li et al. 2022 (Marvell), section 5.
 
     Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients.
@@ -27,7 +29,11 @@ class Isotropic:
     Raises ConfigError for a power out of range, DataError for gradients that are not finite.
     """
 
-    power: float
+    method: ClassVar[str] = "isotropic"
+    stage: ClassVar[Stage] = "gradients"
+    strength: ClassVar[str] = "power"
+
+    power: Annotated[Strength, Field(description="noise power in units of the batch's largest squared gradient norm")]
 
     def __post_init__(self) -> None:
         check_positive("isotropic: power", self.power)

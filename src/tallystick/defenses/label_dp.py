@@ -1,16 +1,20 @@
 """Label differential privacy by randomised response. Shapes: N rows, C classes."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
+from types import MappingProxyType
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_budget, class_numbers
-from tallystick.defenses.defense import Guarantee, RandomBytes
+from tallystick.defenses.defense import CLASSES, Defense, Epsilon, Guarantee, RandomBytes, Stage
 from tallystick.errors import ConfigError, DataError
 from tallystick.privacy.events import PureDP
 
@@ -18,7 +22,7 @@ WORDS = 1 << 64
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelDP:
+class LabelDP(Defense):
     """Keeps a label with probability e^epsilon / (e^epsilon + C - 1), else draws one of the other classes; once, before training.
 
     Warner 1965; Ghazi et al. 2021 (Deep learning with label differential privacy), section 2. The labels are replaced once
@@ -38,7 +42,12 @@ class LabelDP:
     Raises ConfigError for an epsilon out of range, DataError for labels that are not class numbers.
     """
 
-    epsilon: float
+    method: ClassVar[str] = "label-dp"
+    stage: ClassVar[Stage] = "labels"
+    targets: ClassVar[tuple[str, ...]] = CLASSES
+    strength: ClassVar[str] = "epsilon"
+
+    epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
 
     def __post_init__(self) -> None:
         check_budget("label-dp", self.epsilon)
@@ -58,7 +67,7 @@ class LabelDP:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelDPPrior:
+class LabelDPPrior(Defense):
     """Randomised response over the k likeliest classes, with the k that keeps most labels.
 
     Ghazi et al. 2021, algorithm 2 (RRWithPrior) with a class prior. The prior comes from the data without costing budget
@@ -77,7 +86,15 @@ class LabelDPPrior:
     every label would become the same class and nothing could be learnt.
     """
 
-    epsilon: float
+    method: ClassVar[str] = "label-dp-prior"
+    stage: ClassVar[Stage] = "labels"
+    targets: ClassVar[tuple[str, ...]] = ("multiclass",)
+    instead: ClassVar[Mapping[str, str]] = MappingProxyType(
+        {"binary": "use label-dp: for two classes a prior helps only where it makes all labels equal"}
+    )
+    strength: ClassVar[str] = "epsilon"
+
+    epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
     prior: tuple[float, ...] | None = None
     first_stage: float = 0.1
 

@@ -1,15 +1,19 @@
 """Marvell: the Gaussian noise that best hides which of two classes a cut gradient belongs to. Shapes: B batch, D cut width."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from pydantic import Field
 from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_gradients, check_positive, positives
-from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.defense import BINARY, Defense, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, standard_normal
 from tallystick.errors import ConfigError
 
@@ -66,7 +70,7 @@ class MarvellNoise:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Marvell:
+class Marvell(Defense):
     """Adds to the cut gradients of each class the Gaussian noise that minimises the sum of both KL divergences.
 
     Li et al. 2022 (Label leakage and protection in two-party split learning), section 4 and appendix: for gradients N(m0, uI)
@@ -90,12 +94,27 @@ class Marvell:
     Raises ConfigError for strengths out of range, DataError for labels other than 0 and 1 and gradients that are not finite.
     """
 
-    power: float | None = None
-    max_sum_kl: float | None = None
+    method: ClassVar[str] = "marvell"
+    stage: ClassVar[Stage] = "gradients"
+    targets: ClassVar[tuple[str, ...]] = BINARY
+    instead: ClassVar[Mapping[str, str]] = MappingProxyType({"multiclass": "use isotropic or label-dp"})
+    needs_classes: ClassVar[bool] = True
+    strength: ClassVar[str] = "power"
+
+    power: Annotated[Strength | None, Field(description="noise power in units of the squared distance of the class means")] = None
+    max_sum_kl: Annotated[
+        float | None,
+        Field(
+            strict=True,
+            ge=LEAST_SUM_KL,
+            le=MOST_SUM_KL,
+            description="instead of power: raise it batch by batch until the sum of both KL divergences is at most this",
+        ),
+    ] = None
 
     def __post_init__(self) -> None:
         if (self.power is None) == (self.max_sum_kl is None):
-            raise ConfigError(f"marvell: power is {self.power!r} and max_sum_kl is {self.max_sum_kl!r}; give exactly one")
+            raise ConfigError("power, max_sum_kl: give exactly one of the two (power: 4, for example)")
         if self.power is not None:
             check_positive("marvell: power", self.power)
         if self.max_sum_kl is not None:

@@ -2,13 +2,15 @@
 
 import math
 from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 import torch
+from pydantic import Field
 from scipy.special import betaincinv
 from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_gradients, check_positive
-from tallystick.defenses.defense import Guarantee
+from tallystick.defenses.defense import Defense, Fraction, Guarantee, Stage
 from tallystick.defenses.noise import Randomness, standard_normal, uniform
 
 LOST = 1e-6
@@ -16,7 +18,7 @@ LOST = 1e-6
 
 
 @dataclass(frozen=True, kw_only=True)
-class MixPro:
+class MixPro(Defense):
     """Mixes every gradient with another row's and turns it until its cosine to the batch's mean is at least ``goal``.
 
     FedAds (Wei et al. 2023), section 4.2: g_mixed = l g_b + (1 - l) g_r with l ~ Beta(alpha, alpha), l >= 1/2, drawn per row
@@ -40,8 +42,12 @@ class MixPro:
     Raises ConfigError for values out of range, DataError for gradients that are not finite.
     """
 
-    goal: float = math.sqrt(0.75)
-    alpha: float = 0.6
+    method: ClassVar[str] = "mixpro"
+    stage: ClassVar[Stage] = "gradients"
+    strength: ClassVar[str] = "goal"
+
+    goal: Annotated[Fraction, Field(description="least cosine to the batch's mean gradient, above 0 and below 1")] = 0.75**0.5
+    alpha: Annotated[float, Field(strict=True, ge=1e-3, le=1e3, description="mixing weights are Beta(alpha, alpha)")] = 0.6
 
     def __post_init__(self) -> None:
         check_between("mixpro: goal", self.goal, 0, 1)

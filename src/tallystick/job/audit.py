@@ -17,7 +17,6 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, La
 from tallystick.attacks.metrics import AttackMetrics
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
-from tallystick.defenses.build import build
 from tallystick.errors import DataError, StorageError
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import Job
@@ -249,6 +248,5 @@ def defense_lines(contract: Contract) -> list[str]:
     for entry in contract.defense:
         values = {key: value for key, value in entry.model_dump().items() if key != "method" and value is not None}
         strength = ", ".join(f"{key} {value}" for key, value in values.items())
-        (guarantee,) = build((entry,), target=contract.target).guarantees()
-        lines.append(f"{entry.method} ({strength}): {guarantee.text}")
+        lines.append(f"{entry.defense.method} ({strength}): {entry.make().guarantee().text}")
     return lines or ["none; no formal guarantee"]

@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, Privacy
-from tallystick.defenses.build import Defenses, build
+from tallystick.defenses.chain import Defenses
 from tallystick.defenses.defense import RandomBytes
 from tallystick.errors import DataError
 from tallystick.job.folder import RunFolder
@@ -52,7 +52,7 @@ class RunDefense:
         secret = bytes.fromhex(kept) if isinstance(kept, str) else secrets.token_bytes(32)
         if not kept:
             folder.note(NOTE, {"secret": secret.hex()}, private=True)
-        return cls(defenses=build(contract.defense, target=contract.target), secret=secret, classes=contract.target.classes)
+        return cls(defenses=contract.defenses(), secret=secret, classes=contract.target.classes)
 
     def taught(self, rows: Aligned) -> Aligned:
         """The same rows with the labels to train and validate on, the same ones every time it is asked."""
@@ -103,7 +103,7 @@ def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | Non
         return None
     taught = folder is not None and bool(folder.noted(NOTE).get("spent"))
     released = folder is not None and bool(folder.noted(RELEASE_NOTE))
-    ahead = [] if taught else list(build(contract.defense, target=contract.target).events())
+    ahead = [] if taught else list(contract.defenses().events())
     if contract.evaluation.privacy is not None and not released:
         ahead.append(release_event(contract.evaluation.privacy))
     if not ahead:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from tallystick.config.contract import Contract, PrivateRelease
-from tallystick.config.defense import LABEL_KINDS
 from tallystick.config.party import Privacy
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
@@ -122,12 +121,11 @@ def _label_releases(contract: Contract) -> list[shown.Release]:
     return [
         shown.Release(
             what="labels of the training and validation rows, in all that training sends",
-            mechanism=entry.method,
+            mechanism=entry.defense.method,
             protects="labels",
-            epsilon=entry.epsilon,
-            delta=getattr(entry, "delta", 0.0),
             party=contract.label_party,
+            **{key: value for key, value in entry.model_dump().items() if key in ("epsilon", "delta")},
         )
         for entry in contract.defense
-        if isinstance(entry, LABEL_KINDS)
+        if entry.defense.stage == "labels"
     ]

@@ -111,7 +111,7 @@ def contract_info(contract: Contract) -> shown.ContractInfo:
             "target": contract.target.type,
             "hidden layers": "-".join(map(str, contract.model.hidden)),
             "cut after layer": contract.model.cut_after,
-            "defences": ", ".join(entry.method for entry in contract.defense) or "none",
+            "defences": ", ".join(entry.defense.method for entry in contract.defense) or "none",
             "mode": training.mode,
             "epochs at most": training.epochs,
             "batch size": training.batch_size,

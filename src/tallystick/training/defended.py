@@ -7,7 +7,7 @@ from hashlib import blake2b
 import torch
 from torch import Tensor
 
-from tallystick.defenses.build import Defenses
+from tallystick.defenses.chain import Defenses
 from tallystick.defenses.noise import NoiseStream
 
 

@@ -22,10 +22,12 @@ from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.experiment import Experiment, SplitData, TrainingPlan
 from tallystick.benchmark.fedads.data import AdTable, encode_ads, read_ads
 from tallystick.benchmark.shared import one_thread, spread
-from tallystick.config.contract import Target
-from tallystick.config.defense import DefenseEntry, Gaussian, Marvell, MixPro
 from tallystick.data.features import FeatureShape
-from tallystick.defenses.build import build
+from tallystick.defenses.chain import chain
+from tallystick.defenses.defense import Defense
+from tallystick.defenses.gaussian import GaussianGradients
+from tallystick.defenses.marvell import Marvell
+from tallystick.defenses.mixpro import MixPro
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -46,7 +48,7 @@ class Method:
     """A row of table 4: the paper's change of LeakAUC in percent and its test AUC, and what stands in for the method."""
 
     name: str
-    defense: tuple[DefenseEntry, ...] = ()
+    defense: tuple[Defense, ...] = ()
     paper_change: float | None = None
     paper_auc: float
 
@@ -54,14 +56,14 @@ class Method:
 def methods() -> tuple[Method, ...]:
     """Give the paper's rows; it does not give the strengths of DP and Marvell, so each has two here."""
     dp, marvell = (
-        [Gaussian(method="gaussian", epsilon=epsilon, delta=DELTA, clip=CLIP) for epsilon in (8.0, 1.0)],
-        [Marvell(method="marvell", power=power) for power in (1.0, 8.0)],
+        [GaussianGradients(epsilon=epsilon, delta=DELTA, clip=CLIP) for epsilon in (8.0, 1.0)],
+        [Marvell(power=power) for power in (1.0, 8.0)],
     )
     return (
         Method(name="no defence", paper_auc=0.620),
         *(Method(name=f"DP, ε = {each.epsilon:g} a step", defense=(each,), paper_change=-5.7, paper_auc=0.602) for each in dp),
         *(Method(name=f"Marvell, s = {each.power:g}", defense=(each,), paper_change=-24.7, paper_auc=0.601) for each in marvell),
-        Method(name="MixPro", defense=(MixPro(method="mixpro"),), paper_change=-11.3, paper_auc=0.602),
+        Method(name="MixPro", defense=(MixPro(),), paper_change=-11.3, paper_auc=0.602),
     )
 
 
@@ -125,7 +127,7 @@ def _network(
 
 def _run(network: Experiment, method: Method, seed: int) -> dict[str, Any]:
     labels_N = network.data.training_labels_N.long()
-    *_, last = network.epochs(build(method.defense, target=Target()))
+    *_, last = network.epochs(chain(method.defense))
     leaks = _audit(_all_rows(network), labels_N, (LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
     return {
         "test_auc": last.test_auc,

@@ -21,9 +21,8 @@ from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.clicks import ClickData, ClickTable
 from tallystick.benchmark.experiment import Epoch, Experiment, SplitData, TrainingPlan
 from tallystick.benchmark.shared import evenly
-from tallystick.config.contract import Target
-from tallystick.config.defense import DefenseEntry
-from tallystick.defenses.build import build
+from tallystick.defenses.chain import chain
+from tallystick.defenses.defense import Defense
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
@@ -80,7 +79,7 @@ class Scenario:
     """What tells one row of a table or one point of a figure from the others."""
 
     name: str
-    defense: tuple[DefenseEntry, ...] = ()
+    defense: tuple[Defense, ...] = ()
     network: Network = field(default_factory=Network)
     plan: TrainingPlan | None = None  # None: the sweep's
     positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
@@ -102,7 +101,7 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, s
     labels_N = clicks.training_labels_N.long()
     epochs, found = [], {}
     gradients: list[StepView] = []
-    for epoch in network.epochs(build(scenario.defense, target=Target())):
+    for epoch in network.epochs(chain(scenario.defense)):
         last = epoch.number == plan.epochs - 1
         found = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
         leaks = {name: found[name]["symmetric_auc"] for name in (*EACH_EPOCH, CLEAN_HINT)}

@@ -10,7 +10,12 @@ from dataclasses import replace
 from tallystick.benchmark.experiment import TrainingPlan
 from tallystick.benchmark.label_leakage import paper
 from tallystick.benchmark.label_leakage.runs import Network, Scenario
-from tallystick.config.defense import DistanceCorrelation, Gaussian, Isotropic, LabelDP, Marvell, MixPro
+from tallystick.defenses.distance_correlation import DistanceCorrelation
+from tallystick.defenses.gaussian import GaussianGradients
+from tallystick.defenses.isotropic import Isotropic
+from tallystick.defenses.label_dp import LabelDP
+from tallystick.defenses.marvell import Marvell
+from tallystick.defenses.mixpro import MixPro
 
 NORMALISED = ", normalised"
 LARGE_BATCH = 8192
@@ -76,14 +81,13 @@ def _frontier(large: TrainingPlan) -> Iterator[Scenario]:
 def _others() -> Iterator[Scenario]:
     """Defences that the paper does not try, and one of each view's together."""
     yield Scenario(name=BOTH_VIEWS, defense=(_of_form(PLAIN, 1.0), _marvell(8)))
-    yield Scenario(name="mixpro", defense=(MixPro(method="mixpro"),))
-    yield Scenario(name="isotropic 1", defense=(Isotropic(method="isotropic", power=1.0),))
-    yield Scenario(name="gaussian 8", defense=(Gaussian(method="gaussian", epsilon=8.0, delta=1e-6, clip=0.25),))
+    yield Scenario(name="mixpro", defense=(MixPro(),))
+    yield Scenario(name="isotropic 1", defense=(Isotropic(power=1.0),))
+    yield Scenario(name="gaussian 8", defense=(GaussianGradients(epsilon=8.0, delta=1e-6, clip=0.25),))
 
 
 def _of_form(form: str, weight: float) -> DistanceCorrelation:
     return DistanceCorrelation(
-        method="distance-correlation",
         weight=weight,
         form="plain" if form == PLAIN else "log",
         warm_up=WARM_UP if form == LOG_WARM else 0.0,
@@ -106,11 +110,11 @@ def depth(below: int) -> str:
 
 
 def _marvell(power: float) -> Marvell:
-    return Marvell(method="marvell", power=power)
+    return Marvell(power=power)
 
 
 def _label_dp(epsilon: float) -> LabelDP:
-    return LabelDP(method="label-dp", epsilon=epsilon)
+    return LabelDP(epsilon=epsilon)
 
 
 def _dcor(weight: float) -> DistanceCorrelation:

@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.config.contract import Target
-from tallystick.config.defense import DefenseEntry
-from tallystick.config.reading import Model
 from tallystick.data.features import Features, FeatureShape
-from tallystick.defenses.build import Defenses, build
+from tallystick.defenses.chain import Defenses, chain
 from tallystick.defenses.distance_correlation import squared_distance_correlation
 from tallystick.defenses.noise import NoiseStream
+from tallystick.defenses.table import DEFENSES
 from tallystick.errors import TallystickError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -55,17 +54,15 @@ RESET_PEAK = Path("/proc/self/clear_refs")
 """Writing 5 resets VmHWM, the peak of resident memory."""
 
 
-class _Entry(Model):
-    entry: DefenseEntry
-
-
 def run(*, rows: int = 8_192, width: int = 128, turns: int = 5, seed: int = 1) -> dict[str, Any]:
     """Measure milliseconds per batch of the step and of every defence, and the distance correlation against its definition."""
     step = _training_step(rows, width, seed)
     step_ms = _milliseconds(step, turns)
     defenses = {}
-    for name, (entry, target) in CASES.items():
-        made = build([_Entry.model_validate({"entry": entry}).entry], target=target)
+    for name, (keys, target) in CASES.items():
+        made = chain(
+            [DEFENSES[keys["method"]](**{key: value for key, value in keys.items() if key != "method"})], target=target.type
+        )
         milliseconds = _milliseconds(_application(made, rows, width, target, seed), turns)
         defenses[name] = {
             "ms_per_batch": milliseconds,

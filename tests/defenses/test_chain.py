@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from tallystick.config.contract import Contract, Target, parse_contract
-from tallystick.config.defense import TARGETS, LabelDP
-from tallystick.defenses.build import NO_DEFENSE, build
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.defenses.chain import NO_DEFENSE, chain
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.noise import NoiseStream
+from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError
 
 ENTRIES: dict[str, dict[str, Any]] = {
@@ -51,20 +51,20 @@ def problem(*entries: dict[str, Any], **keys: Any) -> str:
 
 
 def test_the_tables_know_the_same_methods() -> None:
-    assert set(TARGETS) == set(ENTRIES)
+    assert set(DEFENSES) == set(ENTRIES)
 
 
 @pytest.mark.parametrize("method", ENTRIES)
 @pytest.mark.parametrize(("target", "classes"), [(BINARY, 2), (MULTICLASS, 4), ({"type": "regression"}, 2)])
 def test_every_method_works_for_its_targets_and_is_refused_for_others(method: str, target: dict[str, Any], classes: int) -> None:
-    if target["type"] not in TARGETS[method]:
-        line = f"contract.yaml: defense.0.method = {method}: is for {' or '.join(TARGETS[method])} targets; "
+    if target["type"] not in DEFENSES[method].targets:
+        line = f"contract.yaml: defense.0.method = {method}: is for {' or '.join(DEFENSES[method].targets)} targets; "
         assert line + f"target.type = {target['type']}" in problem(entry(method), target=target)
         with pytest.raises(ConfigError, match=f"defense {method} is for"):
-            build(_parsed(method), target=Target.model_validate(target))
+            chain([each.make() for each in _parsed(method)], target=target["type"])
         return
     job = contract(entry(method), target=target)
-    defenses = build(job.defense, target=job.target)
+    defenses = job.defenses()
     labels_B = torch.randint(0, classes, (64,), generator=torch.Generator().manual_seed(1))
     labels_B = labels_B if target["type"] == "multiclass" else labels_B.float()
     defended_B = defenses.defend_labels(labels_B, classes, os.urandom)
@@ -82,18 +82,18 @@ def test_every_method_works_for_its_targets_and_is_refused_for_others(method: st
 
 
 def _parsed(method: str) -> Any:
-    allowed = TARGETS[method][0]
+    allowed = DEFENSES[method].targets[0]
     return contract(entry(method), target=BINARY if allowed == "binary" else MULTICLASS).defense
 
 
 def test_a_chain_applies_labels_then_the_penalty_then_gradients_in_order() -> None:
-    chain = contract(
+    agreed = contract(
         entry("mixpro", goal=0.5),
         entry("isotropic", power=1),
         entry("distance-correlation", weight=2, form="plain"),
         entry("label-dp"),
     )
-    defenses = build(chain.defense, target=chain.target)
+    defenses = agreed.defenses()
     assert [type(part).__name__ for part in (*defenses.labels, *defenses.penalties, *defenses.gradients)] == [
         "LabelDP",
         "DistanceCorrelation",
@@ -118,7 +118,7 @@ def test_no_defense_changes_nothing() -> None:
     assert NO_DEFENSE.defend_gradients(grad_BD, labels_N, torch.Generator()) is grad_BD
     assert NO_DEFENSE.penalty(grad_BD, labels_N) is None
     assert NO_DEFENSE.guarantees() == NO_DEFENSE.events() == ()
-    assert build((), target=Target()) == NO_DEFENSE
+    assert chain(()) == NO_DEFENSE
 
 
 @pytest.mark.parametrize(
@@ -129,7 +129,7 @@ def test_no_defense_changes_nothing() -> None:
         ([{"method": "dp"}], 'contract.yaml: defense.0.method = "dp": is not known; known here: distance-correlation, gauss'),
         ([{"method": "marvell", "powr": 1}], "contract.yaml: defense.0.powr: is not a known key; did you mean power?"),
         ([{"method": "marvell"}], "contract.yaml: defense.0.power, max_sum_kl: give exactly one of the two"),
-        ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be above 0"),
+        ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be at least 1e-06"),
         ([{"method": "marvell", "max_sum_kl": 9}], "contract.yaml: defense.0.max_sum_kl = 9: must be at most 4"),
         ([{"method": "mixpro", "goal": 1}], "contract.yaml: defense.0.goal = 1: must be below 1"),
         ([{"method": "label-dp"}], "contract.yaml: defense.0.epsilon: is missing; it says: label-DP budget of the run"),
@@ -162,4 +162,4 @@ def test_both_sides_compare_the_list() -> None:
     with_defense, without = contract(entry("label-dp")), contract()
     assert with_defense.hash != without.hash
     assert contract(entry("label-dp", epsilon=1.0)).hash == with_defense.hash
-    assert with_defense.defense == (LabelDP(method="label-dp", epsilon=1.0),)
+    assert [entry.model_dump() for entry in with_defense.defense] == [{"method": "label-dp", "epsilon": 1.0}]

@@ -1,23 +1,13 @@
-"""The contract's list of defences, made ready to apply. Shapes: N rows, B batch, D cut width."""
+"""Defences made ready to apply: labels, penalties, gradients. Shapes: N rows, B batch, D cut width."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
-from tallystick.config import defense as entries_
-from tallystick.config.contract import Target
-from tallystick.config.defense import TARGETS, DefenseEntry
-from tallystick.defenses.defense import GradientDefense, Guarantee, LabelDefense, PenaltyDefense, RandomBytes
-from tallystick.defenses.distance_correlation import DistanceCorrelation
-from tallystick.defenses.gaussian import GaussianGradients
-from tallystick.defenses.gaussian_labels import GaussianLabels
-from tallystick.defenses.isotropic import Isotropic
-from tallystick.defenses.label_dp import LabelDP, LabelDPPrior
-from tallystick.defenses.marvell import Marvell
-from tallystick.defenses.mixpro import MixPro
+from tallystick.defenses.defense import Defense, GradientDefense, Guarantee, LabelDefense, PenaltyDefense, RandomBytes
 from tallystick.defenses.noise import Randomness
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import Event
@@ -67,25 +57,11 @@ class Defenses:
 NO_DEFENSE = Defenses()
 
 
-def build(entries: Sequence[DefenseEntry], *, target: Target) -> Defenses:
-    """Make the defences that a contract lists; raises ConfigError for one that the target does not allow, or out of range."""
+def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
+    """Put defences in the order in which they apply; raises ConfigError for one that the target type does not allow."""
     made: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
-    for entry in entries:
-        allowed = TARGETS[entry.method]
-        if target.type not in allowed:
-            raise ConfigError(f"defense {entry.method} is for {' or '.join(allowed)} targets; target.type is {target.type}")
-        kind, make = _MAKERS[type(entry)]
-        made[kind].append(make(entry.model_dump(exclude={"method"})))
-    return Defenses(**{kind: tuple(parts) for kind, parts in made.items()})
-
-
-_MAKERS: dict[type, tuple[str, Callable[[dict[str, Any]], Any]]] = {
-    entries_.LabelDP: ("labels", lambda keys: LabelDP(**keys)),
-    entries_.LabelDPPrior: ("labels", lambda keys: LabelDPPrior(**keys)),
-    entries_.GaussianLabels: ("labels", lambda keys: GaussianLabels(**keys)),
-    entries_.DistanceCorrelation: ("penalties", lambda keys: DistanceCorrelation(**keys)),
-    entries_.Marvell: ("gradients", lambda keys: Marvell(**keys)),
-    entries_.Isotropic: ("gradients", lambda keys: Isotropic(**keys)),
-    entries_.MixPro: ("gradients", lambda keys: MixPro(**keys)),
-    entries_.Gaussian: ("gradients", lambda keys: GaussianGradients(**keys)),
-}
+    for part in parts:
+        if target not in part.targets:
+            raise ConfigError(f"defense {part.method} is for {' or '.join(part.targets)} targets; target.type is {target}")
+        made[part.stage].append(part)
+    return Defenses(**{stage: tuple(found) for stage, found in made.items()})
