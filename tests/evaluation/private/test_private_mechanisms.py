@@ -16,7 +16,7 @@ from tallystick.evaluation.private.bins import Bins, Population, auc_of_counts, 
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import simulate
 from tallystick.evaluation.private.ranks import RANK_UNITS, RandomisedResponse, TwoStatistics, auc_of_rank_sum
-from tallystick.evaluation.private.release import MECHANISMS, describe
+from tallystick.evaluation.private.release import MECHANISMS
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsilon
@@ -369,7 +369,7 @@ def test_every_mechanism_is_in_the_table_and_says_what_it_protects_and_reveals()
         assert mechanism.protects
         assert mechanism.reveals
         assert cls.shares_scores == (cls in (NoisyScores, RandomisedResponse))
-    assert describe(SecureSum(inner=LabelHistogram(epsilon=1.0))) == "secure-sum of label-histogram"
+    assert SecureSum(inner=LabelHistogram(epsilon=1.0)).title == "secure-sum of label-histogram"
 
 
 @pytest.mark.parametrize("cls", [cls for cls in MECHANISMS.values() if cls is not SecureSum])

@@ -17,7 +17,7 @@ from tallystick.evaluation.private.bins import RANK_GRID_BINS, Bins, Population,
 from tallystick.evaluation.private.curves import curves, release_curves
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.release import candidates, choose, describe, release
+from tallystick.evaluation.private.release import candidates, choose, release
 from tallystick.evaluation.private.result import NothingReleased, conclude, sampling_sd
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
@@ -229,7 +229,7 @@ def test_a_histogram_of_fewer_than_two_bins_is_refused(scored, ledger, count):
 def test_the_choice_is_the_least_predicted_error_and_shares_no_scores(epsilon, clients):
     assumed = replace(SIZE, clients=clients)
     best, predictions = choose(epsilon, assumed)
-    assert predictions[describe(best)] == min(predictions.values())
+    assert predictions[best.title] == min(predictions.values())
     assert not any(option.shares_scores for option in candidates(epsilon, assumed))
     if clients > 1:
         assert isinstance(best, SecureSum)
@@ -260,7 +260,7 @@ def test_much_noise_still_gives_an_auc_whose_interval_holds(rows, epsilon, ledge
 def test_a_histogram_is_chosen_only_where_its_bins_hide_less_than_the_noise(rows, epsilon, chosen, clients):
     """Its noise alone is the least in both; of many rows half credit within 256 bins is off by far more."""
     best, _ = choose(epsilon, Population(rows=rows, positive_rate=0.25, clients=clients))
-    assert describe(best).endswith(chosen)
+    assert best.title.endswith(chosen)
 
 
 def test_records_are_protected_when_asked_for(scored, ledger):

@@ -49,7 +49,7 @@ from tallystick.evaluation.private.bins import (
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import CountingMechanism, simulate
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.release import FINE_BINS, describe, release
+from tallystick.evaluation.private.release import FINE_BINS, release
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.network.channel import Progress, no_progress
@@ -305,7 +305,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
         clients=case.clients,
         repeats=max(repeats, check_repeats),
         rng=rng,
-        shares=case.clients if isinstance(mechanism, SecureSum) else None,
+        shares=mechanism.shares_of(case.clients),
     )
     assumed = Population(
         rows=scenario.population.rows,
@@ -317,7 +317,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
     shown, sd_many = draws[:repeats], float(draws.std(ddof=1))
     row = {
         "scenario": scenario.name,
-        "mechanism": describe(mechanism),
+        "mechanism": mechanism.title,
         "accounting": getattr(mechanism, "accounting", None),
         "epsilon": mechanism.epsilon,
         "clients": case.clients,

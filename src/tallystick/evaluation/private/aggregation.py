@@ -5,15 +5,13 @@ from typing import ClassVar
 
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
-from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
-from tallystick.evaluation.private.ranks import TwoStatistics
-from tallystick.evaluation.private.thresholds import ThresholdCounts
+from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class SecureSum:
+class SecureSum(CountingMechanism):
     """The inner mechanism with pairwise masks, so that the server sees only the sum, and with one noise for all clients together.
 
     Goryczka and Xiong 2017, section 4 (discrete Laplace as a sum of Polya shares); Bonawitz et al. 2017 (masks). Threat model: an
@@ -27,22 +25,28 @@ class SecureSum:
 
     name: ClassVar[str] = "secure-sum"
     shares_scores: ClassVar[bool] = False
+    needs_clients: ClassVar[bool] = True
 
-    inner: TwoStatistics | LabelHistogram | RecordHistogram | ThresholdCounts
+    inner: CountingMechanism
     honest: int | None = None
 
     def __post_init__(self) -> None:
         if self.honest is not None and self.honest < 2:
             raise ConfigError(f"honest is {self.honest}; at least 2 clients must be taken as honest, or leave it out for all")
-        if isinstance(self.inner, ThresholdCounts) and self.inner.kind == "gaussian":
-            raise ConfigError("Gaussian noise is not drawn in shares; use Laplace noise with secure aggregation")
-        widest = max(self.inner.scales) if isinstance(self.inner, TwoStatistics) else self.inner.scale
+        if not self.inner.draws_shares:
+            raise ConfigError(f"the noise of {self.inner.name} is not drawn in shares; use Laplace noise with secure aggregation")
+        widest = self.inner.widest_scale
         if widest > WIDEST_SHARE:
             least = 1.01 * self.epsilon * widest / WIDEST_SHARE
             raise ConfigError(
                 f"epsilon is {self.epsilon:g}: {self.inner.name} needs noise of scale {widest:.0f}, and in shares it goes up "
                 f"to {WIDEST_SHARE:.0f}; take a larger epsilon, at least {least:.3g}"
             )
+
+    @property
+    def least_clients(self) -> int:
+        """As many as are taken as honest, and two at least."""
+        return self.honest or 2
 
     @property
     def protects(self) -> str:
@@ -61,7 +65,7 @@ class SecureSum:
         return self.inner.needs_totals
 
     @property
-    def epsilon(self) -> float:
+    def epsilon(self) -> float:  # type: ignore[override]
         """As the inner mechanism."""
         return self.inner.epsilon
 
@@ -74,6 +78,29 @@ class SecureSum:
     def event(self) -> Event:
         """As the inner mechanism."""
         return self.inner.event
+
+    @property
+    def counted(self) -> CountingMechanism:
+        """The inner mechanism."""
+        return self.inner
+
+    @property
+    def title(self) -> str:
+        """Both names."""
+        return f"{self.name} of {self.inner.name}"
+
+    @property
+    def widest_scale(self) -> float:
+        """As the inner mechanism."""
+        return self.inner.widest_scale
+
+    def shares_of(self, clients: int | None) -> int | None:
+        """One for every client."""
+        return clients
+
+    def predicted_error(self, assumed: Population) -> float:
+        """As the inner mechanism counts, with the noise of the sum."""
+        return self.inner.predicted_error(replace(assumed, clients=assumed.clients / self.honest if self.honest else 1))
 
     def bins(self, grid: Bins) -> Bins:
         """As the inner mechanism."""

@@ -8,12 +8,13 @@ import numpy as np
 
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, auc_of_counts, score_grid
+from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelHistogram:
+class LabelHistogram(CountingMechanism):
     """Positives per score bin with discrete Laplace noise of scale 1/epsilon; how many rows a bin holds is public.
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP, once for all bins (a label lies
@@ -27,6 +28,7 @@ class LabelHistogram:
     protects: ClassVar[str] = "labels"
     reveals: ClassVar[str] = "the score histogram (per client; in sum with secure aggregation) and noisy positives per bin"
     shares_scores: ClassVar[bool] = False
+    interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = True
 
     epsilon: float
@@ -48,6 +50,11 @@ class LabelHistogram:
         return self.sensitivity / self.epsilon
 
     @property
+    def widest_scale(self) -> float:
+        """All counts get the same."""
+        return self.scale
+
+    @property
     def event(self) -> Event:
         """Pure label DP."""
         return PureDP(epsilon=self.epsilon)
@@ -64,6 +71,11 @@ class LabelHistogram:
         """Draw independent noise for every bin."""
         return laplace_or_share(self.scale, (*shape, len(bins)), source=source, shares=shares)
 
+    def class_counts(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+        """The answer lists the positives, and the totals are public."""
+        positives_B = total_L.astype(np.float64)
+        return positives_B, bins.totals() - positives_B
+
     def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
         """Count pairs with half credit within a bin."""
         return auc_of_counts(total_L, bins.totals() - total_L), total_L.sum(-1).astype(np.float64)
@@ -79,7 +91,7 @@ class LabelHistogram:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecordHistogram:
+class RecordHistogram(CountingMechanism):
     """Positives and negatives per score bin, both with discrete Laplace noise of scale 2/epsilon, on bins fixed beforehand.
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon DP for whole records, score and label
@@ -92,6 +104,7 @@ class RecordHistogram:
     protects: ClassVar[str] = "whole records (scores and labels)"
     reveals: ClassVar[str] = "noisy positives and negatives per bin"
     shares_scores: ClassVar[bool] = False
+    interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = False
 
     epsilon: float
@@ -110,6 +123,11 @@ class RecordHistogram:
     def scale(self) -> float:
         """Scale of the noise on each count."""
         return self.sensitivity / self.epsilon
+
+    @property
+    def widest_scale(self) -> float:
+        """All counts get the same."""
+        return self.scale
 
     @property
     def event(self) -> Event:

@@ -7,12 +7,14 @@ these steps.
 Shapes: B bins, L numbers in an answer, R repeats (leading axes).
 """
 
+import math
+from abc import ABC, abstractmethod
 from functools import lru_cache
 from typing import ClassVar, Protocol
 
 import numpy as np
 
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, score_grid
+from tallystick.evaluation.private.bins import GRID_BINS, Bins, Floats, Ints, Population, auc_of_counts, score_grid
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import NoiseSource, SimulatedNoise
 
@@ -53,30 +55,119 @@ class Mechanism(Protocol):
         ...
 
 
-class CountingMechanism(Mechanism, Protocol):
-    """A mechanism whose answer is computed from counts per score bin."""
+class CountingMechanism(ABC):
+    """A mechanism whose answer is computed from counts per score bin; what others ask of it, it says itself."""
+
+    name: ClassVar[str]
+    shares_scores: ClassVar[bool]
+    epsilon: float
+    grid_bins: ClassVar[int] = GRID_BINS
+    """Bins of the grid on which clients' scores are first counted."""
+    interval_from_noise: ClassVar[bool] = False
+    """Whether its interval comes from drawing its noise again; else from its predicted standard deviation."""
+    needs_clients: ClassVar[bool] = False
+    """Whether it is a sum over clients, of which a single label party has none."""
 
     @property
+    @abstractmethod
+    def protects(self) -> str:
+        """What the guarantee covers."""
+
+    @property
+    @abstractmethod
+    def reveals(self) -> str:
+        """What the server learns besides the AUC."""
+
+    @property
+    @abstractmethod
     def needs_totals(self) -> bool:
         """Whether the row counts per bin are public and known before the answer."""
-        ...
 
+    @property
+    def least_clients(self) -> int:
+        """Fewest clients that must take part."""
+        return 1
+
+    @property
+    @abstractmethod
+    def sensitivity(self) -> float:
+        """Largest L1 (Gaussian noise: L2) change of the exact answer between neighbours."""
+
+    @property
+    @abstractmethod
+    def event(self) -> Event:
+        """What one release costs."""
+
+    @property
+    def counted(self) -> "CountingMechanism":
+        """The mechanism that counts: itself, or the one that a sum wraps."""
+        return self
+
+    @property
+    def title(self) -> str:
+        """Its name, with what it wraps."""
+        return self.name
+
+    @property
+    def widest_scale(self) -> float:
+        """The widest noise that it draws."""
+        return 0.0
+
+    @property
+    def draws_shares(self) -> bool:
+        """Whether its noise can be drawn in shares, for a secure sum."""
+        return True
+
+    def shares_of(self, clients: int | None) -> int | None:  # noqa: ARG002
+        """In how many shares its noise is drawn; None for whole noise at every client."""
+        return None
+
+    @abstractmethod
+    def predicted_sd(self, population: Population) -> float:
+        """Predict the standard deviation of the released AUC, before anything is spent."""
+
+    def predicted_error(self, assumed: Population) -> float:
+        """Predict a standard deviation that counts half of what bins may hide, as its interval does, for one of its own."""
+        grid = score_grid()
+        bins = self.bins(Bins(edges=grid, totals_B=np.add(*assumed.expected_counts(grid))))
+        positives_B, negatives_B = assumed.expected_counts(bins.edges)
+        hidden = order_within_counts(positives_B.astype(np.float64), negatives_B.astype(np.float64))
+        return math.hypot(self.predicted_sd(assumed), hidden / 2)
+
+    def bins_of(self, scores_N: Floats) -> Bins:
+        """The bins that a single label party answers on."""
+        grid = Bins(edges=score_grid())
+        return self.bins(Bins(edges=grid.edges, totals_B=grid.count(scores_N)) if self.needs_totals else grid)
+
+    def order_within(self, total_L: Ints, bins: Bins) -> float:
+        """How far half credit within bins may be off, as far as a noisy answer tells; 0 where nothing is known of it."""
+        return order_within_counts(*self.class_counts(total_L, bins))
+
+    def class_counts(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+        """The noisy positives and negatives per bin in an answer that lists them one after the other."""
+        positives_B, negatives_B = (half_B.astype(np.float64) for half_B in np.split(total_L, [len(bins)]))
+        return positives_B, negatives_B
+
+    def rounding(self, total_L: Ints, shape: tuple[int, ...], *, source: NoiseSource) -> Ints | int:  # noqa: ARG002
+        """Draw what rounding does to an answer besides the noise (..., L)."""
+        return 0
+
+    @abstractmethod
     def bins(self, grid: Bins) -> Bins:
         """Choose the bins to answer on, from the fine grid and (where totals are public) its totals."""
-        ...
 
+    @abstractmethod
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:
         """Compute the exact answer (L,); mechanisms that randomise labels or rounding use ``noise`` for that. Leading axes
         are kept."""
-        ...
 
+    @abstractmethod
     def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
         """Draw the noise (..., L) of one client, or its share of it where ``shares`` clients together make the whole."""
-        ...
 
+    @abstractmethod
     def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
         """Turn the summed answers (..., L) into the AUC and the number of positives (...)."""
-        ...
 
 
 def simulate(
@@ -121,3 +212,21 @@ def simulated_sd(mechanism: CountingMechanism, population: Population, *, repeat
         rng=np.random.default_rng(0),
     )
     return float(draws.std())
+
+
+def order_within_counts(pos_B: Floats, neg_B: Floats) -> float:
+    """Say how far half credit within bins may be off where positives and negatives per bin are known, noise apart.
+
+    The order that bin b hides moves the AUC by at most pos_b neg_b / (2 P N) either way. Scores crowd at both ends of a grid, and
+    the orders there point the same way: the two heaviest bins count in full, the others as independent of each other. (All
+    as independent did not cover an over-confident model's two ends; all in full is far too wide for smooth scores.)
+    Merging neighbours moves the AUC by about three times the error of smooth scores; half of that counts where it is more.
+    """
+    bounds_B = np.sort(np.maximum(pos_B, 0) * np.maximum(neg_B, 0))[::-1]
+    pairs = max(float(np.maximum(pos_B, 0).sum() * np.maximum(neg_B, 0).sum()), 1.0)
+    crowded = float(bounds_B[:2].sum() + np.sqrt(np.sum(bounds_B[2:] ** 2))) / (2 * pairs)
+    if len(pos_B) < 4:
+        return crowded
+    starts = np.arange(0, len(pos_B), 2)
+    merged = auc_of_counts(np.add.reduceat(pos_B, starts), np.add.reduceat(neg_B, starts))
+    return max(crowded, abs(float(auc_of_counts(pos_B, neg_B) - merged)) / 2)

@@ -17,18 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tallystick.errors import ConfigError, ProtocolError
-from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import (
-    GRID_BINS,
     MOST_ROWS,
-    RANK_GRID_BINS,
     Bins,
     Population,
     check_scores,
     score_grid,
 )
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.result import PrivateAuc, conclude
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.network.channel import Channel
@@ -79,8 +75,8 @@ def client(
     """
     labels, scores = check_scores(labels_N, scores_N)
     terms: MaskedTerms | PlainTerms = PlainTerms(channel=channel)
-    if isinstance(mechanism, SecureSum):
-        terms = MaskedTerms(channel, least_clients=mechanism.honest or 2)
+    if mechanism.needs_clients:
+        terms = MaskedTerms(channel, least_clients=mechanism.least_clients)
     if mechanism.needs_totals:
         terms.send(Bins(edges=_grid(mechanism)).count(scores))
         bins = _read_bins(channel)
@@ -103,7 +99,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
     """
     if not channels:
         raise ConfigError("no client takes part; a private AUC needs at least one")
-    summed = isinstance(mechanism, SecureSum)
+    summed = mechanism.needs_clients
     with all_or_none(channels) as known:
         if summed:
             exchange_keys(channels)
@@ -168,8 +164,7 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
 
 def _grid(mechanism: CountingMechanism) -> NDArray[np.float64]:
     """Give the grid that the clients' scores are first counted on."""
-    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
-    return score_grid(RANK_GRID_BINS if isinstance(inner, TwoStatistics) else GRID_BINS)
+    return score_grid(mechanism.counted.grid_bins)
 
 
 def _read_bins(channel: Channel) -> Bins:

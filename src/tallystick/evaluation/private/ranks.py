@@ -13,8 +13,9 @@ from typing import ClassVar
 import numpy as np
 
 from tallystick.errors import ConfigError
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, paper_thresholds
+from tallystick.evaluation.private.bins import RANK_GRID_BINS, Bins, Floats, Ints, Population, paper_thresholds
 from tallystick.evaluation.private.histogram import laplace_or_share
+from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource, discrete_laplace_variance
 
@@ -25,7 +26,7 @@ MOST_FLIPPED_EPSILON = 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TwoStatistics:
+class TwoStatistics(CountingMechanism):
     """S and P with discrete Laplace noise, the budget split between them.
 
     Threat model: a server that sees each client's two noisy numbers. Guarantee: epsilon label DP: a flipped label moves S by
@@ -41,6 +42,8 @@ class TwoStatistics:
         "two noisy numbers; with several clients also the score histogram (per client; in sum with secure aggregation)"
     )
     shares_scores: ClassVar[bool] = False
+    grid_bins: ClassVar[int] = RANK_GRID_BINS
+    interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = True
 
     epsilon: float
@@ -78,6 +81,11 @@ class TwoStatistics:
         return self.units * self.sensitivity / (self.split * self.epsilon), 1 / ((1 - self.split) * self.epsilon)
 
     @property
+    def widest_scale(self) -> float:
+        """The wider of the two."""
+        return max(self.scales)
+
+    @property
     def event(self) -> Event:
         """Pure label DP."""
         return PureDP(epsilon=self.epsilon)
@@ -85,6 +93,32 @@ class TwoStatistics:
     def bins(self, grid: Bins) -> Bins:
         """Use the grid as it is."""
         return grid
+
+    def bins_of(self, scores_N: Floats) -> Bins:
+        """Exact ranks: a bin per distinct score."""
+        return Bins.exact(scores_N)
+
+    def order_within(self, total_L: Ints, bins: Bins) -> float:  # noqa: ARG002
+        """How far half credit within bins may be off where ranks are taken of bins instead of scores.
+
+        A bin with a share t of the rows hides an order that is worth at most t^2 / 2 of the AUC. Half of that counts as its
+        standard deviation, independent over bins, and two of the sum's are given: next to nothing for smooth scores, more where
+        a few heavy values fall together.
+        """
+        if bins.distinct:
+            return 0.0
+        shares_B = bins.totals() / max(bins.rows, 1)
+        return float(np.sqrt(np.sum(shares_B**4)) / 2)
+
+    def rounding(self, total_L: Ints, shape: tuple[int, ...], *, source: NoiseSource) -> Ints:
+        """S is rounded with a coin per positive, at most as uncertain as a fair one."""
+        coins = max(int(total_L[1]), 0)
+        ranks = source.binomial(np.full(shape, coins), 0.5) - coins // 2
+        return np.stack([ranks, np.zeros_like(ranks)], axis=-1)
+
+    def predicted_error(self, assumed: Population) -> float:
+        """Its ranks are exact, so nothing is hidden."""
+        return self.predicted_sd(assumed)
 
     def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Give S in units and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
@@ -111,7 +145,7 @@ class TwoStatistics:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RandomisedResponse:
+class RandomisedResponse(CountingMechanism):
     """Every label flipped once with probability 1/(1 + e^epsilon), the AUC debiased (DPAUC_RR; Menon et al. 2015).
 
     Threat model: a server that sees the counts of flipped labels per score bin. Guarantee: epsilon label DP, also for any
@@ -138,6 +172,11 @@ class RandomisedResponse:
                 "hardly ever flip a label; take a smaller epsilon or another mechanism"
             )
         paper_thresholds(self.thresholds)
+
+    @property
+    def draws_shares(self) -> bool:
+        """Flips have no shares."""
+        return False
 
     @property
     def flip_probability(self) -> float:
@@ -171,6 +210,13 @@ class RandomisedResponse:
                 "randomised response adds no noise to its counts, so there is nothing to share; sum another mechanism securely"
             )
         return np.zeros((*shape, 2 * len(bins)), dtype=np.int64)
+
+    def class_counts(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+        """Debias the flipped counts."""
+        first_B, second_B = super().class_counts(total_L, bins)
+        q, rows_B = self.flip_probability, first_B + second_B
+        positives_B = (first_B - q * rows_B) / (1 - 2 * q)
+        return positives_B, rows_B - positives_B
 
     def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
         """Debias S and P and put them into the formula."""

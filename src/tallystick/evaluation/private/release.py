@@ -3,7 +3,6 @@
 result = release(labels, scores, epsilon=1, ledger=ledger, dataset="test-2024", rng=SecureNoise())
 """
 
-import math
 from typing import Any
 
 import numpy as np
@@ -11,11 +10,11 @@ from numpy.typing import NDArray
 
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import Bins, Population, check_both_classes, check_scores, score_grid
+from tallystick.evaluation.private.bins import Population, check_both_classes, check_scores
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.result import PrivateAuc, conclude, hidden_order
+from tallystick.evaluation.private.result import PrivateAuc, conclude
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import Unit
@@ -62,26 +61,9 @@ def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tupl
     is. Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.
     """
     options = candidates(epsilon, assumed, unit=unit)
-    predictions = [predicted_error(option, assumed) for option in options]
+    predictions = [option.predicted_error(assumed) for option in options]
     best = options[int(np.argmin(predictions))]
-    return best, {describe(option): sd for option, sd in zip(options, predictions, strict=True)}
-
-
-def predicted_error(mechanism: CountingMechanism, assumed: Population) -> float:
-    """Predict a standard deviation that counts half of what bins may hide, as its interval does, for one of its own."""
-    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
-    sd = mechanism.predicted_sd(assumed)
-    if isinstance(inner, TwoStatistics):
-        return sd
-    grid = score_grid()
-    bins = inner.bins(Bins(edges=grid, totals_B=np.add(*assumed.expected_counts(grid))))
-    positives_B, negatives_B = assumed.expected_counts(bins.edges)
-    return math.hypot(sd, hidden_order(positives_B.astype(np.float64), negatives_B.astype(np.float64)) / 2)
-
-
-def describe(mechanism: CountingMechanism) -> str:
-    """Name a mechanism, with what it wraps."""
-    return f"{mechanism.name} of {mechanism.inner.name}" if isinstance(mechanism, SecureSum) else mechanism.name
+    return best, {option.title: sd for option, sd in zip(options, predictions, strict=True)}
 
 
 def release(
@@ -118,8 +100,8 @@ def release(
         _check_mechanism(mechanism, epsilon, unit)
     chosen = choose(epsilon, assumed, unit=unit)[0] if mechanism is None else mechanism
     source = rng if rng is not None else SecureNoise()
-    bins = Bins.exact(scores) if isinstance(chosen, TwoStatistics) else _bins_of(chosen, scores)
-    ledger.spend(dataset, chosen.event, what=f"{what} by {describe(chosen)}")
+    bins = chosen.bins_of(scores)
+    ledger.spend(dataset, chosen.event, what=f"{what} by {chosen.title}")
     answer_L = chosen.answer(*bins.count_classes(labels, scores), bins, noise=source)
     total_L = answer_L + chosen.noise(bins, source=source)
     return conclude(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
@@ -127,14 +109,14 @@ def release(
 
 def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit) -> None:
     """Refuse what a single party cannot release with, and a mechanism that would spend something else than is asked for."""
-    if isinstance(mechanism, SecureSum):
+    if not hasattr(mechanism, "answer"):
+        raise ConfigError(
+            f"{mechanism.name} sends every label in the clear, which is no release; leave mechanism out, or run "
+            "noisy_scores_client and noisy_scores_server for the comparison"
+        )
+    if mechanism.needs_clients:
         raise ConfigError(
             "a single label party has nobody to sum with; release with the inner mechanism, or run the protocol with clients"
-        )
-    if isinstance(mechanism, NoisyScores):
-        raise ConfigError(
-            "noisy-scores sends every label in the clear, which is no release; leave mechanism out, or run noisy_scores_client "
-            "and noisy_scores_server for the comparison"
         )
     if mechanism.epsilon != epsilon:
         raise ConfigError(
@@ -146,8 +128,3 @@ def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit) -> None:
             f"unit is {unit!r} but {mechanism.name} is counted by {mechanism.event.unit!r}; pass unit={mechanism.event.unit!r}, "
             "or another mechanism"
         )
-
-
-def _bins_of(mechanism: CountingMechanism, scores_N: NDArray[np.float64]) -> Bins:
-    grid = Bins(edges=score_grid())
-    return mechanism.bins(Bins(edges=grid.edges, totals_B=grid.count(scores_N)) if mechanism.needs_totals else grid)

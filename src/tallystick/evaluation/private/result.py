@@ -8,12 +8,8 @@ import msgspec
 import numpy as np
 
 from tallystick.errors import DataError
-from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, auc_of_counts
-from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
+from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import SimulatedNoise
 
@@ -86,16 +82,12 @@ def conclude(
         )
     value = min(max(value, 0.0), 1.0)
     seen = Population(rows=rows, positive_rate=positives / rows, auc=min(max(value, 0.01), 0.99), clients=clients)
-    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
-    if isinstance(inner, TwoStatistics | LabelHistogram | RecordHistogram):
+    if mechanism.counted.interval_from_noise:
         low, high, sd = _noise_interval(mechanism, total_L, bins, clients)
     else:
         sd = mechanism.predicted_sd(seen)
         low, high = value - 1.96 * sd, value + 1.96 * sd
-    if isinstance(inner, TwoStatistics):
-        slack = _order_within(bins)
-    else:  # of DPAUC's curve not even the bias is known
-        slack = 0.0 if isinstance(inner, ThresholdCounts) else hidden_order(*_class_counts(inner, total_L, bins))
+    slack = mechanism.counted.order_within(total_L, bins)
     low, high = min(low, value) - slack, max(high, value) + slack
     spread = math.hypot(max(high - value, value - low), 1.96 * sampling_sd(seen))
     return PrivateAuc(
@@ -107,7 +99,7 @@ def conclude(
         positives=positives,
         rows=rows,
         clients=clients,
-        mechanism=f"{mechanism.name} of {inner.name}" if inner is not mechanism else mechanism.name,
+        mechanism=mechanism.title,
         epsilon=mechanism.epsilon,
         event=mechanism.event,
         protects=mechanism.protects,
@@ -126,59 +118,11 @@ def sampling_sd(population: Population) -> float:
 def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, clients: int) -> tuple[float, float, float]:
     """Take noise of the same distribution off the released answer: the quantiles are those of what may have been there."""
     source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
-    shares = clients if isinstance(mechanism, SecureSum) else None
-    noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=shares)
-    inner = mechanism.inner if isinstance(mechanism, SecureSum) else mechanism
-    if isinstance(inner, TwoStatistics):  # S is rounded with a coin per positive, at most as uncertain as a fair one
-        coins = max(int(total_L[1]), 0)
-        noise[:, 0] += source.binomial(np.full(_DRAWS, coins), 0.5) - coins // 2
+    noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=mechanism.shares_of(clients))
+    noise = noise + mechanism.counted.rounding(total_L, (_DRAWS,), source=source)
     before: Floats = mechanism.estimate(total_L - noise, bins)[0]
     unknown = np.flatnonzero(~np.isfinite(before))
     before[unknown[::2]], before[unknown[1::2]] = 0.0, 1.0  # the noise may hide a whole class: anything is possible there
     before = before.clip(0, 1)
     low, high = np.quantile(before, [0.025, 0.975])
     return float(low), float(high), float(before.std())
-
-
-def hidden_order(pos_B: Floats, neg_B: Floats) -> float:
-    """Say how far half credit within bins may be off where positives and negatives per bin are known, noise apart.
-
-    The order that bin b hides moves the AUC by at most pos_b neg_b / (2 P N) either way. Scores crowd at both ends of a grid, and
-    the orders there point the same way: the two heaviest bins count in full, the others as independent of each other. (All
-    as independent did not cover an over-confident model's two ends; all in full is far too wide for smooth scores.)
-    Merging neighbours moves the AUC by about three times the error of smooth scores; half of that counts where it is more.
-    """
-    bounds_B = np.sort(np.maximum(pos_B, 0) * np.maximum(neg_B, 0))[::-1]
-    pairs = max(float(np.maximum(pos_B, 0).sum() * np.maximum(neg_B, 0).sum()), 1.0)
-    crowded = float(bounds_B[:2].sum() + np.sqrt(np.sum(bounds_B[2:] ** 2))) / (2 * pairs)
-    if len(pos_B) < 4:
-        return crowded
-    starts = np.arange(0, len(pos_B), 2)
-    merged = auc_of_counts(np.add.reduceat(pos_B, starts), np.add.reduceat(neg_B, starts))
-    return max(crowded, abs(float(auc_of_counts(pos_B, neg_B) - merged)) / 2)
-
-
-def _class_counts(inner: CountingMechanism, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
-    """Give the noisy positives and negatives per bin."""
-    if isinstance(inner, LabelHistogram):
-        positives_B = total_L.astype(np.float64)
-        return positives_B, bins.totals() - positives_B
-    first_B, second_B = (half_B.astype(np.float64) for half_B in np.split(total_L, [len(bins)]))
-    if isinstance(inner, RandomisedResponse):
-        q, rows_B = inner.flip_probability, first_B + second_B
-        positives_B = (first_B - q * rows_B) / (1 - 2 * q)
-        return positives_B, rows_B - positives_B
-    return first_B, second_B
-
-
-def _order_within(bins: Bins) -> float:
-    """Say how far half credit within bins may be off where ranks are taken of bins instead of scores.
-
-    A bin with a share t of the rows hides an order that is worth at most t^2 / 2 of the AUC. Half of that counts as its
-    standard deviation, independent over bins, and two of the sum's are given: next to nothing for smooth scores, more where
-    a few heavy values fall together.
-    """
-    if bins.distinct:
-        return 0.0
-    shares_B = bins.totals() / max(bins.rows, 1)
-    return float(np.sqrt(np.sum(shares_B**4)) / 2)

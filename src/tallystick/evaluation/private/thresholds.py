@@ -9,14 +9,14 @@ import numpy as np
 
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, paper_thresholds
-from tallystick.evaluation.private.mechanism import simulated_sd
+from tallystick.evaluation.private.mechanism import CountingMechanism, simulated_sd
 from tallystick.privacy.events import Event, GaussianDP, PureDP, check_epsilon
 from tallystick.privacy.gaussian import gaussian_multiplier
 from tallystick.privacy.noise import NoiseSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class ThresholdCounts:
+class ThresholdCounts(CountingMechanism):
     """TP, FP, TN and FN at every threshold, each with its own noise (DPAUC, "Adding DP Noise to Local Statistics").
 
     Threat model: a server that sees each client's noisy counts. Guarantee: epsilon label DP; with ``accounting="published"``
@@ -64,6 +64,16 @@ class ThresholdCounts:
         return self.sensitivity / self.epsilon
 
     @property
+    def draws_shares(self) -> bool:
+        """Laplace noise is drawn in shares, Gaussian noise is not."""
+        return self.kind == "laplace"
+
+    @property
+    def widest_scale(self) -> float:
+        """All counts get the same."""
+        return self.scale
+
+    @property
     def event(self) -> Event:
         """Pure label DP, or one Gaussian release."""
         if self.kind == "gaussian":
@@ -90,6 +100,10 @@ class ThresholdCounts:
         return (
             source.discrete_laplace(self.scale, full) if shares is None else source.polya_share(self.scale, full, shares=shares)
         )
+
+    def order_within(self, total_L: Ints, bins: Bins) -> float:  # noqa: ARG002
+        """Of the paper's curve not even the bias is known."""
+        return 0.0
 
     def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
         """Draw the ROC curve as the paper does and integrate it."""
