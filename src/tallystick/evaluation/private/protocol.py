@@ -10,13 +10,14 @@ score histograms (or row counts) already: the next sum would then show the lost 
 says so.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.errors import ConfigError, ProtocolError
+from tallystick.errors import ConfigError, DataError, ProtocolError
 from tallystick.evaluation.messages import check_auc
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import (
@@ -162,6 +163,8 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
     with all_or_none(channels):
         rows = [_noisy_rows(channel) for channel in channels]
         auc = mechanism.estimate(np.concatenate([labels for labels, _ in rows]), np.concatenate([scores for _, scores in rows]))
+        if not math.isfinite(auc):
+            raise DataError("the clients' rows are all of one class; an AUC needs at least one positive and one negative")
         for channel in channels:
             channel.send(PublicResult(auc=auc, low=auc, high=auc))
     return auc
