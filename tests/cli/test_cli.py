@@ -5,7 +5,7 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tallystick.cli.main import app
+from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, load_party
 

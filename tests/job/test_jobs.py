@@ -103,19 +103,26 @@ def test_an_empty_intersection(lay_out_job):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "words", "told"),
     [
-        ({"y": pl.lit(1)}, "y"),
-        ({"x": pl.lit(float("inf"))}, "infinite"),
+        ({"y": pl.lit(1)}, "y", "its labels are not usable"),
+        ({"x": pl.lit(float("inf"))}, "infinite", "its feature columns are not usable"),
     ],
     ids=["constant label", "infinite numbers"],
 )
-def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job, change, words):
+def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job, change, words, told):
     frames = tables(PARTIES, rows=300)
     frames["bank"] = frames["bank"].with_columns(**change)
-    running = both_fail(lay_out_job(PARTIES, frames=frames), bank=("run",), shop=("run",))
+    job = lay_out_job(PARTIES, frames=frames)
+    running = both_fail(job, bank=("run",), shop=("run",))
     assert words in running["bank"].error
-    assert "bank had to stop (DataError); ask them for their log" in running["shop"].error
+    assert f"bank had to stop: {told}; ask them for run.log of their run folder" in running["shop"].error
+    (log,) = (path / "run.log" for path in job.runs("bank"))
+    assert log.stat().st_mode & 0o777 == 0o600
+    kept = log.read_text()
+    for said in ("run of contract tiny", "phase alignment", "learnt: ", "phase training", f"Error: {told}", " in aligned_rows"):
+        assert said in kept
+    assert running["bank"].error.removeprefix("error: ").split(" [phase")[0] not in kept  # it may name private values
 
 
 def test_input_errors_before_the_network_exit_with_2(lay_out_job):

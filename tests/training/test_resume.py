@@ -7,7 +7,7 @@ import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of
 
-from tallystick.errors import ConfigError, StorageError
+from tallystick.errors import Diverged, StorageError
 from tallystick.training.checkpoint import CheckpointStore, Progressed, read_tensors, write_bytes, write_tensors
 from tallystick.training.objective import Supervised
 
@@ -96,7 +96,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
 
 def test_divergence_is_a_clear_error(tmp_path):
     setting = Setting(kind="regression")
-    with pytest.raises(ConfigError, match=r"training diverged in epoch 1: loss .* lower training.learning_rate"):
+    with pytest.raises(Diverged, match=r"training diverged by step \d+: the loss is .* lower training.learning_rate"):
         setting.train(training(optimizer="sgd", learning_rate=1e6), tmp_path)
 
 

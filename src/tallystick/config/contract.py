@@ -236,7 +236,7 @@ def differences(own: str, theirs: str) -> list[str]:
     nothing private.
     """
     try:
-        other = _flat(json.loads(theirs))
+        other = _flat(_bounded(json.loads(theirs)))
     except (ValueError, RecursionError):
         return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
     mine = _flat(json.loads(own))
@@ -336,6 +336,19 @@ def _soft_label_problems(contract: Contract) -> list[str]:
         for number, entry in enumerate(contract.defense)
         if soft and entry.method in ("marvell", "distance-correlation")
     ]
+
+
+def _bounded(value: Any) -> Any:
+    """Give JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up."""
+    waiting, seen = [(value, 0)], 0
+    while waiting:
+        item, depth = waiting.pop()
+        seen += 1
+        if seen > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
+            raise ValueError("no contract has so many values, or such keys")
+        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        waiting += [(child, depth + 1) for child in children]
+    return value
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from tallystick.config.party import Encoding, FeatureColumns, PartyFile
 from tallystick.data.features import Features, FeatureShape
 from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
-from tallystick.errors import DataError
+from tallystick.errors import DataError, FeatureError
 
 MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
 CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float32
@@ -73,7 +73,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         Raises DataError for an absent column, infinite numbers, text in a numeric column, or no training rows.
         """
         if len(rows) == 0:
-            raise DataError("there are no training rows to fit the encoder on; check the split and the alignment")
+            raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
         encoding = encoding or Encoding()
         # Checked on all rows, so that an infinite number is not first met in an epoch's validation.
         checked = {name: _numbers(frame, name) for name in features.numeric}
@@ -158,7 +158,7 @@ def feature_columns(frame: pl.DataFrame, party: PartyFile) -> FeatureColumns:
         elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
             categorical.append(name)
         else:
-            raise DataError(
+            raise FeatureError(
                 f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
             )
     return FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
@@ -169,7 +169,7 @@ def _numbers(frame: pl.DataFrame, name: str) -> Floats:
     column = as_number(require_column(frame, name, use="feature"))
     infinite = int(column.is_infinite().sum())
     if infinite:
-        raise DataError(
+        raise FeatureError(
             f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
         )
     return column.to_numpy()
@@ -193,7 +193,9 @@ def _fit_numeric(name: str, values_N: Floats, transform: Literal["standard", "lo
         transformed = _transform(known, transform, knots, scores)
         mean, deviation = float(transformed.mean()), float(transformed.std())
     if not np.isfinite([mean, deviation]).all():
-        raise DataError(f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank")
+        raise FeatureError(
+            f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
+        )
     # A constant with missing values keeps its indicator; its value carries nothing.
     return NumericColumn(
         name=name, transform=transform, mean=mean, deviation=deviation or 1.0, indicator=missing, knots=knots, scores=scores

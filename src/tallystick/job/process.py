@@ -5,13 +5,15 @@ from typing import TypeVar
 
 import polars as pl
 
+from tallystick import __version__
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError
+from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError, category_of
 from tallystick.job.defense import check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
+from tallystick.job.log import LOG, RunLog
 from tallystick.job.phases import Logbook, Watcher
 from tallystick.job.run import run_party
 from tallystick.network.certificates import Identity, load_identity
@@ -23,6 +25,7 @@ from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
 
 T = TypeVar("T")
+_ASK = f"ask them for {LOG} of their run folder, which says when and where"
 
 
 class JobFailed(TallystickError):
@@ -60,7 +63,11 @@ def run_process(
     frame = read_party_table(party) if party.table is not None else pl.DataFrame()
     folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
     check_budget(contract, party, folder)
-    logbook = Logbook(party=party.party, watcher=watcher)
+    log = RunLog(watcher)
+    log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
+    if folder is not None:
+        log.keep_in(folder.path)
+    logbook = Logbook(party=party.party, watcher=log)
 
     def run(channels: dict[str, Channel]) -> Result:
         job = Job(
@@ -74,11 +81,13 @@ def run_process(
             resume=resume or "alignment" not in phases,
             phases=phases,
         )
-        watcher.say(f"run folder: {job.folder.path}")
+        log.keep_in(job.folder.path)
+        log.say(f"run folder: {job.folder.path}")
         return run_party(job)
 
     try:
-        return with_sessions(contract, party, run, watcher=watcher)
+        with log.recording():
+            return with_sessions(contract, party, run, watcher=log)
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError):
             raise
@@ -114,14 +123,14 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
         network.close(f"{party.party} lost the run: {error}")
         raise
     except TallystickError as error:
-        # A local error may name private columns or values: the peer learns its kind only.
-        network.close(f"{party.party} had to stop ({type(error).__name__}); ask them for their log")
+        # A local error may name private columns or values: the peer learns its category only.
+        network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}")
         raise
     except KeyboardInterrupt:
         network.close(f"{party.party} was interrupted by its operator")
         raise
     except Exception as error:
-        network.close(f"{party.party} failed unexpectedly ({type(error).__name__}); ask them for their log")
+        network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}")
         raise
     network.close()
     return found

@@ -218,19 +218,20 @@ class Recorder:
         elif isinstance(message, CutGradient) and message.step in self._waiting:
             self._taken[message.step] = (self._waiting.pop(message.step), _copy(message.values))
         elif isinstance(message, EpochVerdict):
-            self._end_epoch(message.epoch)
+            self._end_epoch()
 
     def _planned(self, step: int) -> bool:
         """Validation batches are numbered from 0 on and look like early steps: without a gradient they are dropped again."""
         epoch, number = divmod(step - 1, self.schedule.steps_per_epoch)
         return step > 0 and self.plan.records(epoch) and number < self.plan.batches
 
-    def _end_epoch(self, epoch: int) -> None:
+    def _end_epoch(self) -> None:
         """Write what was recorded of the epoch that is over, and only then let another go."""
         taken, self._taken = self._taken, {}
         self._waiting.clear()
         if not taken:
             return
+        epoch = (min(taken) - 1) // self.schedule.steps_per_epoch  # not as the verdict has it, which a peer may have sent
         batches = {batch.step: batch.index_B.cpu() for batch in self.schedule.epoch(epoch)}
         steps, rows, embeddings, gradients = [], [], [], []
         for first, (embedding_RD, gradient_RD) in sorted(taken.items()):

@@ -14,7 +14,8 @@ from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
-from tallystick.training.messages import EpochVerdict
+from tallystick.training.finite import refuse_lost_weights
+from tallystick.training.messages import receive_verdict
 from tallystick.training.plan import (
     Batch,
     Committed,
@@ -49,7 +50,8 @@ def train_feature_party(
     Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
     formal guarantee protects; this party sees cut gradients, from which labels can be estimated.
 
-    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store.
+    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store, Diverged when a cut embedding or
+    a weight is no longer finite: what is committed stays as it was.
     """
     optimizer = optimizer_of(training, bottom)
     progressed = store.load(resume_from, bottom, optimizer) if resume_from else Progressed()
@@ -69,14 +71,16 @@ def train_feature_party(
                 if commits(group, training, schedule):
                     loop.drain()
                     progressed.step = last_commit = group[-1].step
+                    refuse_lost_weights(bottom, optimizer, step=last_commit)
                     store.save(progressed, bottom, optimizer)
                 progress("training", group[-1].step, total)
             loop.drain()
             send_embeddings(bottom, source, schedule.validation(), channel)
-            verdict = channel.receive(EpochVerdict)
+            verdict = receive_verdict(channel, epoch=progressed.epoch, first=progressed.best_epoch is None)
             progressed.epoch += 1
             progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
             progressed.stopped = verdict.stop
+            refuse_lost_weights(bottom, optimizer, step=last_commit)
             if verdict.improved:
                 progressed.best_epoch = verdict.epoch
                 store.save_best(bottom)

@@ -10,11 +10,12 @@ from torch import Tensor
 from tallystick.config.contract import Training
 from tallystick.cut.forward import Source, receive_logits
 from tallystick.cut.messages import receive_embedding, send_gradient
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, Diverged
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, Progressed
 from tallystick.training.defended import CutDefense
+from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, commits, ignore_commit, optimizer_of
@@ -45,8 +46,8 @@ def train_label_party(
     leakage papers). ``defense`` changes what they are sent: its penalty is in the cut gradients, its noise over their sum. The
     own model learns from the loss alone. Without a defence there is no guarantee, and the bits are those of one process.
 
-    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, ConfigError when the
-    loss is no longer finite.
+    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged when the loss, a cut
+    gradient or a weight is no longer finite: what is committed stays as it was.
     """
     optimizer = optimizer_of(training, model)
     progressed = store.load(resume_from, model, optimizer) if resume_from else Progressed()
@@ -66,6 +67,7 @@ def train_label_party(
                 if commits(group, training, schedule):
                     progressed.step, progressed.loss_sum = group[-1].step, loss_sum.item()
                     last_commit = group[-1].step
+                    refuse_lost_weights(model, optimizer, step=last_commit)
                     store.save(progressed, model, optimizer)
                 progress("training", group[-1].step, total)
             train_loss = loss_sum.item() / len(schedule.train_N)
@@ -73,6 +75,7 @@ def train_label_party(
             validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
             verdict = _judge(progressed, train_loss, validation_loss, time.monotonic() - started, training)
             progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
+            refuse_lost_weights(model, optimizer, step=last_commit)
             if verdict.improved:
                 store.save_best(model)
             store.save(progressed, model, optimizer)
@@ -109,6 +112,9 @@ def _take_message(
     for number, batch in enumerate(group):
         cuts_BD = [parts[number].detach().requires_grad_() for parts in received]
         loss, targets_B = objective(model(cuts_BD, own_columns[number]), batch.index_B, cuts_BD)
+        loss_sum += loss.detach() * rows[number]
+        if batch is group[-1] or defense is not None:
+            refuse_lost_loss(loss_sum, step=batch.step, received=list(zip(channels, cuts_BD, strict=True)))
         if optimizer is not None:
             optimizer.zero_grad()
         torch.autograd.backward(loss)
@@ -122,7 +128,6 @@ def _take_message(
                 send_gradient(channel, group[0].step, *answer)
         if optimizer is not None:
             optimizer.step()
-        loss_sum += loss.detach() * rows[number]
     return loss_sum
 
 
@@ -138,7 +143,7 @@ def _judge(
     """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best."""
     epoch = progressed.epoch
     if not math.isfinite(train_loss) or (validation_loss is not None and not math.isfinite(validation_loss)):
-        raise ConfigError(
+        raise Diverged(
             f"training diverged in epoch {epoch + 1}: loss {train_loss}, validation {validation_loss}; "
             "lower training.learning_rate"
         )
