@@ -15,6 +15,8 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
 from tallystick.job.audit import Audited, defense_lines
@@ -46,6 +48,10 @@ class Findings:
     progressed: Progressed | None = None
     own_only: Progressed | None = None
     evaluation: Comparison | None = None
+    decisions: Decisions | None = None
+    groups: list[Grouping] = field(default_factory=list)
+    importance: list[shown.Importance] = field(default_factory=list)
+    shared: shown.Shared | None = None
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
@@ -70,6 +76,10 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         sections=shown.Sections(
             membership=found.audited.membership,
             leakage=found.audited.leakage,
+            decisions=found.decisions,
+            groups=found.groups,
+            importance=found.importance,
+            shared=found.shared,
             privacy=privacy_section(
                 contract,
                 found.finished,
@@ -186,7 +196,10 @@ def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None) -> sho
     of_keys = [f"{party.party}: {note}" for note in (keys.notes() if keys is not None else [])]
     shape = rows.encoder.feature_shape if rows.encoder is not None else None
     columns = shown.Columns(
-        party=party.party, numeric=shape.numeric if shape else 0, categorical=len(shape.cardinalities) if shape else 0
+        party=party.party,
+        numeric=shape.numeric if shape else 0,
+        categorical=len(shape.cardinalities) if shape else 0,
+        names=[place.name for place in column_places(rows.encoder)] if rows.encoder is not None else [],
     )
     return shown.DataSummary(
         rows={"train": len(rows.train_N), "validation": len(rows.validation_N), "test": len(rows.test_N)},
