@@ -142,7 +142,7 @@ class Importance(Model):
     """Permutation importance of columns, on validation rows (intersection only)."""
 
     own_columns: bool = Field(
-        default=True, strict=True, description="measure the label party's own columns; nothing more is sent for it"
+        default=True, strict=True, description="measure the label party's own columns, with validation rows embedded once more"
     )
     feature_columns: Literal["none", "label-party", "both"] = Field(
         default="none",

@@ -6,11 +6,19 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tallystick.config.party import PartyFile
+from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
 
 MOST_GROUPS = 20
 OTHERS = "all others"
 MISSING = "missing"
+
+
+def check_subgroups(frame: pl.DataFrame, party: PartyFile) -> None:
+    """Raise DataError unless the columns that the party file names make groups."""
+    for name in party.report.subgroups:
+        groups_of(require_column(frame, name, use="subgroup"))
 
 
 def groups_of(column: pl.Series) -> tuple[list[str], NDArray[np.int64]]:

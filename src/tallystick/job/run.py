@@ -12,9 +12,8 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import union_helper
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.cut.forward import send_embeddings
-from tallystick.data.groups import groups_of
+from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys
-from tallystick.data.table import require_column
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.messages import Finished
 from tallystick.job.alignment import align
@@ -51,8 +50,7 @@ def run_party(job: Job) -> Result:
 
 def _run_label_party(job: Job, findings: Findings) -> None:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
-    for column in job.party.report.subgroups:  # before anybody is told of the job
-        groups_of(require_column(job.frame, column, use="subgroup"))
+    check_subgroups(job.frame, job.party)  # before anybody is told of the job
     keys = read_ids(contract, job.party, job.frame)
     findings.keys = keys.report
     with logbook.during("handshake", channels):

@@ -170,11 +170,11 @@ def promise(result: Result) -> str:
     times, most = math.exp(min(epsilon, 700)), number(most_auc(epsilon, delta), digits=3)
     return (
         f"ε = {epsilon:.3g} bounds how much a change of one label can change what is sent: nothing becomes more than "
-        f"e^ε = {times:.3g} times as likely{but}. By that change alone, even somebody who knows everything else tells two "
-        f"values of a label apart with an AUC of at most {most}. It does not bound what the features' correlation with the label gives away: "
-        "what other people's labels teach about the features is what the model is for, and it tells the classes apart as well as "
-        "the model does, even for a person whose label was never used. An attack's AUC counts both, so a high one and a small ε "
-        "do not contradict each other."
+        f"e^ε = {times:.3g} times as likely{but}. That alone lets somebody who knows everything else tell two values of a "
+        f"label apart with an AUC of up to {most}. On top comes what ε does not bound: what the features' correlation "
+        "with the label gives away. What other people's labels teach about the features is what the model is for, and "
+        "it tells the classes apart as well as the model does, even for a person whose label was never used. An attack's AUC "
+        f"counts both: {epsilon:.3g}-label-DP and a high AUC do not contradict each other."
     )
 
 
