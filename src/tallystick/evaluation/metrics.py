@@ -447,8 +447,9 @@ def precision_recall_curve(
     ties = _Ties.of(scores_N)
     weights_N, sorted_labels_N = weights_N[ties.order], labels_N[ties.order]
     found_G = np.cumsum(ties.sums(weights_N * sorted_labels_N)[::-1])
-    flagged_G = np.cumsum(ties.sums(weights_N)[::-1])
-    there_G = flagged_G > 0  # rows without weight make no point
+    mass_G = ties.sums(weights_N)[::-1]
+    flagged_G = np.cumsum(mass_G)
+    there_G = mass_G > 0  # rows without weight make no point
     if not there_G.any() or found_G[-1] == 0:
         raise UndefinedMetric("there is no precision-recall curve: there are no positives")
     threshold_G = scores_N[ties.order][ties.starts][::-1]
