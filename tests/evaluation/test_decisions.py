@@ -5,7 +5,7 @@ import json
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from sklearn import metrics as oracle
@@ -30,6 +30,7 @@ def cost_of(labels, scores, weights, threshold, false_positive, false_negative) 
     return float((weights * wrong).sum() / weights.sum())
 
 
+@settings(deadline=None)
 @given(
     arrays(np.int8, 12, elements=st.integers(0, 1)),
     arrays(np.int8, 12, elements=st.integers(0, 4)),

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.stats import ks_2samp
@@ -150,6 +150,7 @@ def test_ks_matches_scipy_with_and_without_ties() -> None:
         assert metric("binary", "ks", labels, logits) == CLOSE(ks_2samp(logits[labels == 1], logits[labels == 0]).statistic)
 
 
+@settings(deadline=None)
 @given(few_scores)
 def test_ranking_metrics_of_tied_and_weighted_rows_match_scikit_learn(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     labels, scores, weights = case
