@@ -133,6 +133,21 @@ def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path, command):
     assert json.loads(done.stdout.splitlines()[-1])["error"]["type"] == "ConfigError"
 
 
+def test_check_names_what_the_contract_discloses_and_a_group_column_that_is_absent(lay_out_job):
+    shared = {"share_metrics": ["auc"], "importance": {"feature_columns": "both"}}
+    job = lay_out_job(rows=60, evaluation=shared)
+    arguments = (job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    shown = call("check", *arguments)
+    assert shown.exit_code == 0, shown.output
+    text = " ".join(shown.output.split())
+    assert "discloses: bank sends shop the exact auc of the test rows" in text
+    assert "exact figures of the validation labels" in text
+    job.change("bank", report={"subgroups": ["knd"]})
+    found = call("check", *arguments, "--json")
+    assert found.exit_code == 2
+    assert "'knd'" in json.loads(found.stdout.splitlines()[-1])["problems"][0]
+
+
 def test_check_shows_people_the_profile(lay_out_job):
     job = lay_out_job(rows=60)
     home = job.home("bank")

@@ -1,5 +1,7 @@
 """Whole jobs as processes over TLS: single steps, prediction, and sides that do not agree."""
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -37,6 +39,17 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     assert strange.height == scored.height
     assert strange["score"].is_between(0, 1).all()
     assert not strange["score"].equals(scored["score"])
+
+
+def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
+    job = lay_out_job(PARTIES, evaluation__share_metrics=["auc"], evaluation__importance={"feature_columns": "both"})
+    whole = job.run_all()
+    assert whole["shop"].found["shared"]["auc"] == pytest.approx(whole["bank"].found["auc_joint"], rel=1e-3)
+    assert "shared" not in whole["bank"].found
+    job.run_all("evaluate")  # measures again on the same weights
+    first, again = (json.loads((job.runs("shop")[0] / "result.json").read_bytes()), job.started[-1].found)
+    assert again["shared"] == whole["shop"].found["shared"]
+    assert [fall["name"] for fall in first["sections"]["importance"][0]["columns"]] == ["x", "noise", "kind"]
 
 
 def predict(job, output, **arguments):

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tallystick import __version__
-from tallystick.cli import audit, bench, jobs, ledger, setup
+from tallystick.cli import audit, bench, compare, jobs, ledger, setup
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, demo_watcher
 from tallystick.demo.flights import run_demo
@@ -31,6 +31,7 @@ for command in (
     jobs.evaluate,
     jobs.predict,
     audit.audit,
+    compare.compare,
     ledger.ledger,
 ):
     app.command()(command)

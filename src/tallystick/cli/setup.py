@@ -80,6 +80,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
             console.print(f"[bold]{name}[/bold]: {found[name]}")
     for line in found.get("defenses", []):
         console.print(f"[bold]defence[/bold]: {escape(line)}")
+    for line in found.get("disclosures", []):
+        console.print(f"[bold]discloses[/bold]: {escape(line)}")
     profile = found.get("profile")
     if profile is not None:
         columns = [name for name in profile["columns"][0] if name != "name"] if profile["columns"] else []

@@ -12,6 +12,7 @@ from tallystick.config.reading import (
     Count,
     Model,
     Name,
+    NonNegative,
     Positive,
     Problems,
     Share,
@@ -128,6 +129,25 @@ class Privacy(Model):
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
 
 
+class ReportOptions(Model):
+    """What the label party's report goes into, for its own eyes."""
+
+    subgroups: tuple[Text, ...] = Field(
+        default=(), description="own columns whose groups of test rows are measured apart; they need not be features"
+    )
+    smallest_group: int = Field(
+        default=100, strict=True, ge=20, le=1_000_000_000, description="rows that a group needs; a smaller one is not shown"
+    )
+    cost_false_positive: NonNegative = Field(default=1.0, description="cost of flagging a negative (binary targets)")
+    cost_false_negative: NonNegative = Field(default=1.0, description="cost of missing a positive, in the same unit")
+
+    @model_validator(mode="after")
+    def _some_cost(self) -> "ReportOptions":
+        if self.cost_false_positive == self.cost_false_negative == 0:
+            Problems.raise_any(["cost_false_positive, cost_false_negative: are both 0; give at least one a value above 0"])
+        return self
+
+
 _NOTHING_GIVEN: Any = {}
 
 
@@ -153,6 +173,7 @@ class PartyFile(Model):
     privacy: Privacy = Field(
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
     )
+    report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
     threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
 
@@ -168,6 +189,8 @@ class PartyFile(Model):
                 problems.append(f"features: column {shown(column)} is the {use}; a feature would give it away")
             if column is not None and column in self.keys.values():
                 problems.append(f"{use} = {shown(column)}: is also a key column")
+        if self.label is not None and self.label in self.report.subgroups:
+            problems.append(f"report.subgroups: column {shown(self.label)} is the label; name another column")
         if self.label is not None and self.label == self.weight:
             problems.append(f"weight = {shown(self.weight)}: is also the label")
         if self.features is not None and self.drop:
@@ -238,6 +261,8 @@ def _table_problems(contract: Contract, party: PartyFile) -> list[str]:
         if contract.split.method == "time" and party.time is None:
             problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
         return problems
+    if party.report.model_fields_set:
+        problems.append(f"report: only the label party's report has these; leave it out (role here: {role})")
     for use in ("label", "weight", "time"):
         if getattr(party, use) is not None:
             problems.append(

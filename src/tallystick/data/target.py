@@ -3,7 +3,7 @@
 Shapes: N rows.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -61,6 +61,10 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(codes.is_null())} rows")
         labels = torch.from_numpy(codes.to_numpy().copy())
         return labels.to(torch.float32) if self.type == "binary" else labels
+
+    def in_units(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Encoded labels or outputs in the label's own units: regression is learnt standardised, classes stay as they are."""
+        return values.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else values
 
     def to_json(self) -> str:
         """Write as JSON."""

@@ -12,6 +12,7 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import union_helper
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.cut.forward import send_embeddings
+from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.messages import Finished, receive_finished
@@ -20,6 +21,7 @@ from tallystick.job.audit import audit_run, record
 from tallystick.job.defense import RunDefense
 from tallystick.job.evaluate import evaluate
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
+from tallystick.job.importance import receive_results, send_columns
 from tallystick.job.job import Job
 from tallystick.job.results import Findings, result_of
 from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids, united_rows
@@ -50,6 +52,7 @@ def run_party(job: Job) -> Result:
 
 def _run_label_party(job: Job, findings: Findings) -> None:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
+    check_subgroups(job.frame, job.party)  # before anybody is told of the job
     keys = read_ids(contract, job.party, job.frame)
     findings.keys = keys.report
     with logbook.during("handshake", channels):
@@ -77,7 +80,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            evaluate(job, model, rows, widths, findings)
+            evaluate(job, keys, model, rows, widths, findings)
             for channel in channels:
                 channel.send(findings.finished)
 
@@ -127,7 +130,9 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
             send_embeddings(bottom, rows.source, rows.test_batches(job.contract), channel)
+            send_columns(job, bottom, rows, channel)
             logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
+            findings.shared = receive_results(job, rows, channel, findings)
             findings.finished = _receive_finished(job, rows, channel)
 
 

@@ -13,7 +13,9 @@ import msgspec
 import numpy as np
 
 from tallystick.errors import DataError
-from tallystick.evaluation.measure import Comparison
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.evaluation.metrics import TargetType
 
 RESULT_VERSION = 1
 Role = Literal["label", "feature", "helper"]
@@ -76,6 +78,7 @@ class Columns(_Part, frozen=True, kw_only=True):
     numeric: int
     categorical: int
     note: str = ""
+    names: list[str] = []  # a party's own page names its own columns; they are sent to nobody
 
 
 class DataSummary(_Part, frozen=True, kw_only=True):
@@ -209,8 +212,42 @@ class Privacy(_Part, frozen=True, kw_only=True):
     summary: str = ""
 
 
+class ColumnFall(_Part, frozen=True, kw_only=True):
+    """By how much the metric falls when a column is shuffled: mean and standard deviation over repeats; no name of a peer's."""
+
+    number: int  # from 1, in the order in which its party encodes its columns
+    name: str | None
+    mean: float
+    deviation: float
+
+
+class Importance(_Part, frozen=True, kw_only=True):
+    """Permutation importance of one party's columns for the joint model, on validation rows."""
+
+    party: str
+    metric: str  # title
+    rows: int
+    repeats: int
+    before: float | None = None  # the metric with nothing shuffled, where it is known
+    columns: list[ColumnFall] = []
+
+
+class Shared(_Part, frozen=True, kw_only=True):
+    """Exact results that the label party sent a feature party, as the contract says."""
+
+    party: str  # who measured
+    target: TargetType
+    rows: int
+    metrics: dict[str, MetricValue] = {}
+
+
 class Sections(_Part, frozen=True, kw_only=True):
     """Parts that only some runs have; each is shown when present."""
+
+    decisions: Decisions | None = None
+    groups: list[Grouping] = []
+    importance: list[Importance] = []
+    shared: Shared | None = None
 
     membership: Audit | None = None
     leakage: Audit | None = None
@@ -304,6 +341,9 @@ def merge(results: Sequence[Result]) -> Result:
             leakage=_first([result.sections.leakage for result in ordered]),
             sweep=_first([result.sections.sweep for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
+            decisions=_first([result.sections.decisions for result in ordered]),
+            groups=[grouping for result in ordered for grouping in result.sections.groups],
+            importance=_merged_importance([one for result in ordered for one in result.sections.importance]),
             notes=_unique([note for result in ordered for note in result.sections.notes]),
         ),
     )
@@ -350,6 +390,15 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
         defense=audits[0].defense,
         attacks=[attack for audit in audits for attack in audit.attacks],
     )
+
+
+def _merged_importance(found: list[Importance]) -> list[Importance]:
+    """One per party: what the party itself says of its columns has their names, and what its peer measured has the start."""
+    merged: dict[str, Importance] = {}
+    for one in found:
+        before = merged.get(one.party)
+        merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)
+    return list(merged.values())
 
 
 def _by_step(found: list[Learnt]) -> list[Learnt]:
