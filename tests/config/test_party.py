@@ -84,7 +84,7 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ),
         ({"device": "gpu"}, 'party.yaml: device = "gpu": must be cpu, cuda or cuda:N'),
         ({"threads": 0}, "party.yaml: threads = 0: must be at least 1"),
-        ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be standard, log or rank'),
+        ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be auto, standard, log or rank'),
         ({"tls": {"ca": "ca.pem"}}, "party.yaml: tls.certificate: is missing"),
     ],
 )
