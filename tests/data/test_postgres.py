@@ -106,8 +106,10 @@ def test_a_job_whose_table_lies_in_postgres(address: str, monkeypatch: pytest.Mo
     )
     assert read(address, "select * from bank").equals(bank)
     job = lay_out_job(frames=frames, training__epochs=1)
-    job.change("bank", table={"query": "select * from bank", "database": f"postgresql://me@{address}"})
+    job.change("bank", table={"query": "select * from bank", "database": f"postgresql://me:{URL_PASSWORD}@{address}"})
     (job.home("bank") / "table.parquet").unlink()
     ended = job.run_all()
     assert ended["bank"].found["steps"] > 0
-    assert PASSWORD not in "".join(path.read_text(errors="replace") for path in job.runs("bank")[0].rglob("*") if path.is_file())
+    kept = "".join(path.read_text(errors="replace") for path in job.runs("bank")[0].rglob("*") if path.is_file())
+    assert PASSWORD not in kept
+    assert URL_PASSWORD not in kept

@@ -5,7 +5,7 @@ computed from labels and stays with the label party; no formal guarantee protect
 Shapes: N rows, C classes.
 """
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -73,6 +73,7 @@ class Comparison(TypedDict):
     own_only: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
     curves: dict[str, Curves]  # "joint", "own_only"
+    weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
 
 
 def measure(
@@ -157,6 +158,7 @@ def compare(
         if own is None
         else {name: _difference(found["joint"][name], own[name], paired.get(name)) for name in table},
         curves={model: each.curves() for model, each in models.items()},
+        weighted=weights is not None,
     )
 
 
