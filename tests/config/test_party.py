@@ -94,7 +94,7 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ),
         ({"device": "gpu"}, 'party.yaml: device = "gpu": must be cpu, cuda or cuda:N'),
         ({"threads": 0}, "party.yaml: threads = 0: must be at least 1"),
-        ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be standard, log or rank'),
+        ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be auto, standard, log or rank'),
         ({"tls": {"ca": "ca.pem"}}, "party.yaml: tls.certificate: is missing"),
     ],
 )
@@ -219,7 +219,8 @@ def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
     check_party(agreed, load_party(tmp_path / "party.yaml"))
     yours = {"name": agreed.name, "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}
     keys = {"alignment": {"keys": [{"name": "customer", "normalise": ["trim", "lower"]}]}}
-    assert agreed == parse_contract(yours | keys), "the template says every other key is at its default"
+    named = {"training": {"epochs": 30, "batch_size": 128, "patience": 4}}  # the template says so
+    assert agreed == parse_contract(yours | keys | named), "the template says every other key is at its default"
 
 
 def test_helper_template_loads(tmp_path: Path) -> None:

@@ -221,6 +221,8 @@ ELSEWHERE = {
     "KeyShare": "alignment/test_union.py",
     "Roster": "evaluation/private/test_private_protocol.py",
     "Hello": "network/test_sessions.py",
+    "ShuffledColumns": "evaluation/test_importance.py",
+    "SharedResults": "evaluation/test_sharing.py",
     "Refusal": "job/test_peer_words.py",
     "Stopped": "job/test_peer_words.py",
     "ContractText": "job/test_hostile_messages.py",

@@ -23,7 +23,16 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     assert stepwise.found["auc_joint"] == whole["bank"].found["auc_joint"]
     assert "auc_joint" not in whole["shop"].found
 
-    scored = predict(job, "scores.csv")
+    bank = pl.read_parquet(job.home("bank") / "table.parquet")
+    doubled = pl.concat([bank, bank[:2], bank[:3].with_columns(id=None)])
+    doubled.write_parquet(job.home("bank") / "doubled.parquet")
+    scored = predict(job, "scores.csv", bank=("--table", "doubled.parquet"))
+    found = job.started[-2].found
+    # Every own row is scored, or counted under the reason why not.
+    lonely = bank.height - scored.height
+    unscored = {"without a key": 3, "with the key of another row": 2, "without a partner's row": lonely}
+    assert (found["rows"], found["own_rows"], found["unscored"]) == (scored.height, doubled.height, unscored)
+    assert lonely > 0
     again = predict(job, "again.parquet")
     assert scored.height == whole["bank"].found["rows"]["rows in common"]
     both = scored.join(again, on="id", suffix="_again")
@@ -54,7 +63,7 @@ def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
 
 def predict(job, output, **arguments):
     running = {
-        "bank": job.start("bank", "predict", "--output", output),
+        "bank": job.start("bank", "predict", "--output", output, *arguments.get("bank", ())),
         "shop": job.start("shop", "predict", *arguments.get("shop", ())),
     }
     for party in running.values():

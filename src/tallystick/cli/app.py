@@ -1,5 +1,6 @@
 """The commands of the command line: every one stands in this table."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,7 +20,6 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    help="Vertical federated learning that people can put to work and trust.",
 )
 for command in (
     setup.init,
@@ -36,6 +36,21 @@ for command in (
 ):
     app.command()(command)
 app.add_typer(bench.app, name="bench")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"tallystick {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Vertical federated learning that people can put to work and trust."""
 
 
 @app.command()
@@ -85,9 +100,3 @@ def _show_private_auc(console: Console, found: dict[str, Any]) -> None:
         table.add_row(name, " ".join(client["carriers"]), f"{client['rows']:,}", what, spent, cap)
     console.print(table)
     console.print(f"{found['seconds']:.1f} s, files in {found['folder']}", markup=False)
-
-
-@app.command()
-def version(as_json: JsonFlag = False) -> None:
-    """Print the version."""
-    finish({"version": __version__}, as_json=as_json)

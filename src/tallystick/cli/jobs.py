@@ -115,6 +115,8 @@ def headline(result: Result) -> dict[str, object]:
     for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["own_only"])) if evaluation else ():
         for name, metric in (values or {}).items():
             found[f"{name}_{suffix}"] = metric["value"]
+    if evaluation is not None and evaluation.get("weighted"):
+        found["weighted"] = True
     if result.sections.privacy is not None:
         found["private_releases"] = [release.what for release in result.sections.privacy.releases]
         found["spent_epsilon"] = result.sections.privacy.spent_epsilon
@@ -150,6 +152,8 @@ def show_headline(console: Console, result: Result) -> None:
                 )
     if result.evaluation is None:
         return
+    if result.evaluation.get("weighted"):
+        console.print("  each test row counts by its sample weight:")
     own_only = result.evaluation["own_only"] or {}
     for name, joint in result.evaluation["joint"].items():
         if joint["value"] is None:

@@ -81,6 +81,7 @@ class Comparison(TypedDict):
     own_only: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
     curves: dict[str, Curves]  # "joint", "own_only"
+    weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
 
 
 def measure(
@@ -165,6 +166,7 @@ def compare(
         if own is None
         else {name: _difference(found["joint"][name], own[name], paired.get(name)) for name in table},
         curves={model: each.curves() for model, each in models.items()},
+        weighted=weights is not None,
     )
 
 

@@ -18,7 +18,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
-from tallystick.data.keys import Keys
+from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.table import read_table
 from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, DataError, ProtocolError, StorageError
@@ -53,6 +53,8 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         table: the new rows; the party file's table if left out.
         output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
+
+    Gives how many own rows have a score, how many not, and why.
 
     Raises ConfigError or DataError before anything is sent if model, table or output is not usable.
     """
@@ -101,7 +103,16 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         if output is None:
             return {"rows": len(alignment), "output": None, "learnt": alignment.learnt}
         _write_scores(scores, output)
-        return {"rows": scores.height, "output": str(output), "learnt": alignment.learnt}
+        unscored = _unscored(keys.report, scored=scores.height)
+        own = f"{scores.height} of {keys.report.rows} own rows have a score"
+        watcher.say(f"{own}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
+        return {
+            "rows": scores.height,
+            "own_rows": keys.report.rows,
+            "unscored": unscored,
+            "output": str(output),
+            "learnt": alignment.learnt,
+        }
 
     with log.recording():
         return with_sessions(contract, party, work, watcher=log)
@@ -210,6 +221,16 @@ class _Scored:
         """The key columns of the own rows that take part, in the order of the positions."""
         own = alignment.rows_N[alignment.rows_N >= 0]
         return self.frame[self.keys.rows_U[own]].select(self.party.keys.values())
+
+
+def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
+    """How many own rows have no score, by reason."""
+    reasons = {
+        "without a key": report.null_rows,
+        "with the key of another row": report.duplicate_rows,
+        "without a partner's row": report.used - scored,
+    }
+    return {why: count for why, count in reasons.items() if count}
 
 
 def _calibration(facts: object) -> Calibration:

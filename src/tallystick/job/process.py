@@ -1,5 +1,6 @@
 """One party as a process: certificates, sessions, the job, and an end that tells both sides what happened."""
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
@@ -115,7 +116,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
         channels: dict[str, Channel] = dict(
             network.connect(
                 {name: addresses.get(name) for name in others},
-                waiting=lambda missing: watcher.say(f"waiting for {', '.join(missing)}"),
+                waiting=_Waiting(watcher, wait_s=limits.wait_s),
             )
         )
         found = work(channels)
@@ -134,6 +135,22 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
         raise
     network.close()
     return found
+
+
+class _Waiting:
+    """Says once for whom this party waits; then counts the seconds."""
+
+    def __init__(self, watcher: Watcher, *, wait_s: float) -> None:
+        self._watcher, self._wait_s = watcher, wait_s
+        self._began = time.monotonic()
+        self._said = ""
+
+    def __call__(self, missing: list[str]) -> None:
+        what = f"waiting for {', '.join(missing)}"
+        if what != self._said:
+            self._said = what
+            self._watcher.say(f"{what}, at most {self._wait_s:g} s")
+        self._watcher.progress(f"{what} (s)", int(time.monotonic() - self._began), max(int(self._wait_s), 1))
 
 
 def identity_of(party: PartyFile) -> Identity:

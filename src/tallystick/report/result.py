@@ -5,6 +5,7 @@ what is absent is left out of the page or named as kept by the other side. ``mer
 parties of one run, for a demo that owns them all.
 """
 
+import html
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
@@ -282,6 +283,41 @@ class Result(_Part, frozen=True, kw_only=True):
         """Role of the party whose result this is; None if it is all parties'."""
         return next((party.role for party in self.parties if party.name == self.party), None)
 
+    def __repr__(self) -> str:
+        """One line per metric; the whole of it is in ``to_dict()``."""
+        head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
+        return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
+
+    def _repr_html_(self) -> str:
+        """The metrics as a table, for a notebook."""
+        escape = html.escape
+        head = f"<b>{escape(self.contract.name)}</b>, run {escape(self.run_id)}: {escape(self._told())}"
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+            for name, cells in self._metrics()
+        )
+        return f"<p>{head}</p>" + (f"<table><tbody>{rows}</tbody></table>" if rows else "")
+
+    def _told(self) -> str:
+        """Who took part, and on how many rows."""
+        parts = [", ".join(f"{party.name} ({party.role})" for party in self.parties)]
+        if self.data is not None:
+            parts.append(", ".join(f"{count:,} {part}" for part, count in self.data.rows.items()) + " rows")
+        if self.evaluation is not None and self.evaluation.get("weighted"):
+            parts.append("metrics weighted by the sample weights")
+        return "; ".join([*parts, f"{self.seconds:.1f} s"])
+
+    def _metrics(self) -> list[tuple[str, list[str]]]:
+        """Per metric: the joint model's, and what the label party's own columns give."""
+        if self.evaluation is None:
+            return []
+        found = []
+        for name, joint in self.evaluation["joint"].items():
+            own = (self.evaluation["own_only"] or {}).get(name)
+            cells = [f"joint {_in_words(joint)}"] + ([f"own columns only {_in_words(own)}"] if own is not None else [])
+            found.append((name, cells))
+        return found
+
     def to_json(self) -> str:
         """Give the result as indented JSON; numbers that are not finite become null."""
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
@@ -290,6 +326,13 @@ class Result(_Part, frozen=True, kw_only=True):
         """Give the result as what json.loads(to_json()) gives."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
         return found
+
+
+def _in_words(metric: MetricValue) -> str:
+    if metric["value"] is None:
+        return f"none: {metric['reason']}"
+    interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
+    return f"{metric['value']:.4f}{interval}"
 
 
 def read_result(source: str | bytes | dict[str, Any]) -> Result:
