@@ -6,11 +6,13 @@ from typing import Any, TypeVar
 
 from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, dialled, load_party
+from tallystick.data.groups import check_subgroups
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.job.audit import defense_lines
 from tallystick.job.defense import budget_outlook, over_budget
+from tallystick.job.disclosure import disclosure_lines
 from tallystick.job.process import identity_of
 from tallystick.network.certificates import probe
 
@@ -38,6 +40,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     found: dict[str, Any] = {"party": party.party, "problems": problems, "warnings": [], "peers": []}
     if contract is not None:
         found["contract_hash"] = contract.hash
+        found["disclosures"] = disclosure_lines(contract)
         found["defenses"] = tried(lambda: defense_lines(contract)) or []
         budget = tried(lambda: budget_outlook(contract, party)) if party.party in contract.parties else None
         if budget is not None:
@@ -46,6 +49,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
                 problems.append(over_budget(budget))
     if party.table is not None:
         frame = tried(lambda: read_party_table(party))
+        tried(lambda: check_subgroups(frame, party) if frame is not None else None)
         shown = tried(lambda: profile(frame, party, contract)) if frame is not None else None
         if shown is not None:
             found["profile"] = shown.to_dict()

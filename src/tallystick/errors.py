@@ -1,7 +1,24 @@
 """The error tree: what went wrong on our side, and what the peer did.
 
-Every message names the thing, its value, what was expected and what to do.
+Every message names the thing, its value, what was expected and what to do. A local error's message may name private columns or
+values: a peer is told ``category_of`` it. A peer's words are data: they enter a message through ``printable``.
 """
+
+import errno
+
+MOST_CHARACTERS = 4000
+"""Of a peer's words, and of an error that may hold some."""
+
+
+def printable(words: str, *, most: int = MOST_CHARACTERS) -> str:
+    """Make words of a peer fit to show anywhere: one line, of at most so many characters, with nothing that acts on a terminal.
+
+    Control and format characters (escapes, line breaks, changes of direction) and lone surrogates are shown by their number.
+    """
+    shown = "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode() for character in words[: most + 1]
+    )
+    return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
 
 
 class TallystickError(Exception):
@@ -12,8 +29,24 @@ class ConfigError(TallystickError, ValueError):
     """A party file, a contract, a certificate or a command-line argument is not usable."""
 
 
+class Diverged(ConfigError):
+    """Training left the finite numbers on this side: the learning rate is too high, say."""
+
+
 class DataError(TallystickError, ValueError):
     """A table, a key column or a label is not usable."""
+
+
+class IdError(DataError):
+    """The ids are not usable: they repeat, or none is common."""
+
+
+class LabelError(DataError):
+    """The labels, or their weights, are not usable."""
+
+
+class FeatureError(DataError):
+    """The feature columns are not usable."""
 
 
 class StorageError(TallystickError, OSError):
@@ -21,10 +54,13 @@ class StorageError(TallystickError, OSError):
 
 
 class PeerError(TallystickError):
-    """Something that the other side did, or failed to do; ``peer`` names it."""
+    """Something that the other side did, or failed to do; ``peer`` names it.
+
+    The message may quote the peer, its certificate or what it sent: it is made printable and bounded here, once for all.
+    """
 
     def __init__(self, peer: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(printable(message))
         self.peer = peer
 
 
@@ -49,4 +85,43 @@ class ContractMismatch(PeerError):
 
     def __init__(self, peer: str, message: str, differences: list[str]) -> None:
         super().__init__(peer, message)
-        self.differences = differences
+        self.differences = [printable(difference) for difference in differences]
+
+
+def category_of(error: BaseException) -> str:
+    """Say of a local error what a peer may know: one of a few fixed sentences, none of which holds anything private."""
+    number = _system_error(error) if isinstance(error, OSError) else None
+    if number in _OF_THE_SYSTEM:
+        return _OF_THE_SYSTEM[number]
+    unknown = f"it failed unexpectedly ({type(error).__name__})"
+    return next((words for kind, words in _CATEGORIES if isinstance(error, kind)), unknown)
+
+
+_CATEGORIES: tuple[tuple[type[BaseException], str], ...] = (  # the first that fits
+    (Diverged, "its training diverged"),
+    (LabelError, "its labels are not usable"),
+    (IdError, "its ids are not usable"),
+    (FeatureError, "its feature columns are not usable"),
+    (DataError, "its table or its run folder is not usable"),
+    (ConfigError, "its settings, or what is left of its earlier runs, do not fit this job"),
+    (StorageError, "one of its files could not be written or read back"),
+    (MemoryError, "it ran out of memory"),
+)
+_OF_THE_SYSTEM: dict[int | None, str] = {
+    errno.ENOSPC: "its disk is full",
+    errno.EDQUOT: "its disk quota is used up",
+    errno.EROFS: "its disk is read-only",
+    errno.EACCES: "it may not read or write one of its files",
+    errno.EPERM: "it may not read or write one of its files",
+    errno.EIO: "its disk is failing",
+    errno.EMFILE: "it has too many files open",
+}
+
+
+def _system_error(error: BaseException | None) -> int | None:
+    """The number of the system's error that an OSError is, or was made of."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        error = error.__cause__ or error.__context__
+    return None

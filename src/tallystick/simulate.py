@@ -15,18 +15,20 @@ from torch import nn
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
+from tallystick.data.frame import as_frame
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import Job
 from tallystick.job.phases import Logbook, Silent, Watcher
 from tallystick.job.run import run_party
+from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.report.result import Result, merge
 
 
 def simulate(
     contract: Contract | Mapping[str, Any],
-    tables: Mapping[str, pl.DataFrame],
+    tables: Mapping[str, Any],
     parties: Mapping[str, Mapping[str, Any]],
     *,
     bottoms: Mapping[str, nn.Module] | None = None,
@@ -40,12 +42,12 @@ def simulate(
 
     Args:
         contract: a Contract or the values of one.
-        tables: party name to its table.
+        tables: party name to its table: of Polars, pandas, PyArrow, DuckDB, or whatever else has ``__arrow_c_stream__``.
         parties: party name to what its party file would say of the columns (``keys``, ``label``, ``features``, ...).
         bottoms: party name to a module that takes Features and states its output ``width``, instead of the contract's.
         top: a module over the joined cut embeddings, feature parties' first, instead of the contract's.
         folder: where the run folders go, one per party; a temporary folder that is removed at the end if left out.
-        watcher: shown the label party's progress.
+        watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
     """
@@ -58,10 +60,12 @@ def simulate(
             f"simulate: bottoms has {agreed.label_party}, the label party, and there is no top to join it; give a top as well, "
             f"or name the module in the contract's model.bottoms.{agreed.label_party}"
         )
+    frames = {name: as_frame(table, source=name) for name, table in tables.items()}
+    watcher = watcher or watcher_here()
     if folder is None:
         with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
-            return _simulate(agreed, tables, parties, bottoms or {}, top, Path(temporary), watcher or Silent())
-    return _simulate(agreed, tables, parties, bottoms or {}, top, folder, watcher or Silent())
+            return _simulate(agreed, frames, parties, bottoms or {}, top, Path(temporary), watcher)
+    return _simulate(agreed, frames, parties, bottoms or {}, top, folder, watcher)
 
 
 def _simulate(

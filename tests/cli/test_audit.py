@@ -15,7 +15,7 @@ from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
 from tallystick.audit.trials import estimate, parse_sweep
-from tallystick.cli.main import app
+from tallystick.cli.app import app
 from tallystick.errors import ConfigError
 from tallystick.report.result import read_result
 from tallystick.simulate import simulate

@@ -2,10 +2,12 @@
 
 import json
 
+import polars as pl
 import pytest
 from typer.testing import CliRunner
 
-from tallystick.cli.main import app
+from tallystick import __version__
+from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, load_party
 
@@ -93,7 +95,9 @@ def test_cert_writes_what_a_party_needs(tmp_path):
 
 
 def test_version():
-    assert set(json.loads(call("version", "--json").stdout)) == {"version"}
+    done = call("--version")
+    assert done.exit_code == 0
+    assert done.stdout == f"tallystick {__version__}\n"
 
 
 def test_check_finds_nothing_wrong_and_then_something(lay_out_job):
@@ -133,6 +137,21 @@ def test_a_missing_file_is_one_line_and_exit_code_2(tmp_path, command):
     assert json.loads(done.stdout.splitlines()[-1])["error"]["type"] == "ConfigError"
 
 
+def test_check_names_what_the_contract_discloses_and_a_group_column_that_is_absent(lay_out_job):
+    shared = {"share_metrics": ["auc"], "importance": {"feature_columns": "both"}}
+    job = lay_out_job(rows=60, evaluation=shared)
+    arguments = (job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    shown = call("check", *arguments)
+    assert shown.exit_code == 0, shown.output
+    text = " ".join(shown.output.split())
+    assert "discloses: bank sends shop the exact auc of the test rows" in text
+    assert "exact figures of the validation labels" in text
+    job.change("bank", report={"subgroups": ["knd"]})
+    found = call("check", *arguments, "--json")
+    assert found.exit_code == 2
+    assert "'knd'" in json.loads(found.stdout.splitlines()[-1])["problems"][0]
+
+
 def test_check_shows_people_the_profile(lay_out_job):
     job = lay_out_job(rows=60)
     home = job.home("bank")
@@ -141,3 +160,30 @@ def test_check_shows_people_the_profile(lay_out_job):
     assert "no problems" in shown.output
     assert "noise" in shown.output  # a column of the table
     assert "defence: none; no formal guarantee" in shown.output
+
+
+def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading(lay_out_job, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    job = lay_out_job(rows=60)
+    long = {"x": "average_balance_of_the_last_12", "noise": "n" * 70, "kind": "[bold]kind"}
+    path = job.home("shop") / "table.parquet"
+    pl.read_parquet(path).rename(long).write_parquet(path)
+    job.change("shop", features=None)
+    arguments = ["check", str(job.home("shop") / "party.yaml"), str(job.home("shop") / "contract.yaml")]
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 0, shown.output
+    lines = shown.stdout.splitlines()
+    table = lines[next(index for index, line in enumerate(lines) if line.split()[:2] == ["column", "use"]) :]
+    table = table[: next(index for index, line in enumerate(table) if line.startswith("keys"))]
+    assert all(len(line) <= 80 for line in table)
+    cells = [line[:31].strip() for line in table]
+    assert "average_balance_of_the_last_12" in cells
+    assert "[bold]kind" in cells
+    assert "n" * 70 in "".join(cells)
+    job.change("shop", features={"numeric": ["no_such_column"]})
+    shown = CliRunner().invoke(app, arguments)
+    assert shown.exit_code == 2
+    heading, *problems = shown.stdout.splitlines()[-2:]
+    assert heading == "problems"
+    assert "no_such_column" in problems[0]
+    assert shown.stderr == ""

@@ -76,6 +76,34 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"target": {"classes": 3}}, "contract.yaml: target.classes = 3: goes with target.type = multiclass only"),
         ({"split": {"validation": 0.5, "test": 0.5}}, "contract.yaml: split.validation + split.test = 1: must be below 1"),
         ({"split": {"validation": 0}}, "contract.yaml: split.validation = 0: must be above 0, or set training.patience to null"),
+        (
+            {"evaluation__share_metrics": ["auc", "rmse"]},
+            'contract.yaml: evaluation.share_metrics.1 = "rmse": is no metric of binary targets; allowed: auc, nll',
+        ),
+        (
+            {"evaluation__share_metrics": ["auc", "auc"]},
+            'evaluation.share_metrics = ["auc", "auc"]: each metric must be given once',
+        ),
+        (
+            {"evaluation": {"share_metrics": ["auc"], "privacy": {"epsilon": 1.0}}},
+            "evaluation.share_metrics, evaluation.privacy: exact metrics undo what the private AUC promises",
+        ),
+        (
+            {"evaluation__importance": {"feature_columns": "both"}, "alignment__method": "union"},
+            "evaluation.importance.feature_columns = both: embeddings sent again would tell which rows of a union are stand-ins",
+        ),
+        (
+            {
+                "evaluation__importance": {"feature_columns": "label-party"},
+                "split": {"validation": 0.0},
+                "training": {"patience": None},
+            },
+            "evaluation.importance.feature_columns = label-party: is measured on validation rows",
+        ),
+        (
+            {"evaluation__importance": {"feature_columns": "both"}, "defense": [{"method": "label-dp", "epsilon": 1.0}]},
+            "evaluation.importance.feature_columns = both: exact figures of validation labels undo what the label defence",
+        ),
         ({"network": {"heartbeat_s": 9, "deadline_s": 3}}, "network.heartbeat_s = 9: must be below network.deadline_s = 3"),
         ({"parties": {"a": {"role": "label"}, "b": {"role": "guest"}}}, "contract.yaml: parties: 2 label parties; exactly one"),
         ({"parties": {"a": {"role": "label"}}}, "contract.yaml: parties: no feature party; at least one"),

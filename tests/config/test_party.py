@@ -60,6 +60,16 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
+        ({"report": {"smallest_group": 3}}, "report.smallest_group = 3: must be at least 20"),
+        (
+            {"report": {"cost_false_positive": 0, "cost_false_negative": 0}},
+            "cost_false_positive, cost_false_negative: are both 0",
+        ),
+        ({"report": {"cost_false_positive": -1}}, "report.cost_false_positive = -1: must be at least 0"),
+        (
+            {"report": {"subgroups": ["late"]}, "label": "late"},
+            'report.subgroups: column "late" is the label; name another column',
+        ),
         ({"party": "absent"}, "party.yaml: party: is missing; it says: this party's name in the contract"),
         ({"partys": "x"}, "party.yaml: partys: is not a known key; did you mean party?"),
         ({"table": {}}, "party.yaml: table.path, query: exactly one of the two must be given"),
@@ -84,7 +94,7 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ),
         ({"device": "gpu"}, 'party.yaml: device = "gpu": must be cpu, cuda or cuda:N'),
         ({"threads": 0}, "party.yaml: threads = 0: must be at least 1"),
-        ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be standard, log or rank'),
+        ({"encoding": {"numeric": "minmax"}}, 'party.yaml: encoding.numeric = "minmax": must be auto, standard, log or rank'),
         ({"tls": {"ca": "ca.pem"}}, "party.yaml: tls.certificate: is missing"),
     ],
 )
@@ -153,6 +163,7 @@ def test_fitting_parties_pass() -> None:
         (LABEL, {"table": "absent"}, "party.yaml: table: is missing"),
         (FEATURE, {"label": "x"}, 'party.yaml: label = "x": only the label party has one'),
         (FEATURE, {"weight": "x"}, 'party.yaml: weight = "x": only the label party has one'),
+        (FEATURE, {"report": {"subgroups": ["x"]}}, "party.yaml: report: only the label party's report has these; leave it out"),
         (FEATURE, {"peers": {}}, "party.yaml: peers.carrier.address: is missing; weather dials carrier"),
         (
             FEATURE,
@@ -208,7 +219,8 @@ def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
     check_party(agreed, load_party(tmp_path / "party.yaml"))
     yours = {"name": agreed.name, "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}
     keys = {"alignment": {"keys": [{"name": "customer", "normalise": ["trim", "lower"]}]}}
-    assert agreed == parse_contract(yours | keys), "the template says every other key is at its default"
+    named = {"training": {"epochs": 30, "batch_size": 128, "patience": 4}}  # the template says so
+    assert agreed == parse_contract(yours | keys | named), "the template says every other key is at its default"
 
 
 def test_helper_template_loads(tmp_path: Path) -> None:

@@ -68,6 +68,42 @@ def test_ranks_of_many_values_are_close_to_normal() -> None:
     assert np.abs(ranked.encode(frame).numeric_NF[:, 0].numpy() - scores).max() < 0.01
 
 
+def test_auto_ranks_the_skewed_columns_and_leaves_the_others() -> None:
+    rng = np.random.default_rng(1)
+    frame = pl.DataFrame(
+        {
+            "income": rng.lognormal(sigma=1.5, size=2000),
+            "loss": -rng.lognormal(sigma=1.5, size=2000),
+            "height": rng.normal(170, 10, size=2000),
+            "share": rng.uniform(size=2000),
+            "huge": rng.choice([-1e308, 1e308, 5.0], size=2000),
+            "rare": (rng.uniform(size=2000) < 0.02).astype(int),
+        }
+    )
+    names = tuple(frame.columns)
+    rows = np.arange(frame.height)
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=names), rows, encoding=Encoding(numeric="auto"))
+    chosen = {column.name: column.transform for column in encoder.numeric}
+    assert chosen | {"rare": None} == {
+        "income": "rank",
+        "loss": "rank",
+        "height": "standard",
+        "share": "standard",
+        "huge": "rank",
+        "rare": None,
+    }
+    assert encoder.notes == (
+        f"encoding.numeric = auto: {list(chosen.values()).count('rank')} of 6 numeric columns are skewed and were ranked",
+    )
+    encoded = encoder.encode(frame).numeric_NF
+    # Each column is what it is with its own transform named, and a column of two values is the same either way.
+    for index, name in enumerate(names):
+        for transform in {chosen[name], "standard"} if name == "rare" else {chosen[name]}:
+            alone = Encoder.fit(frame, FeatureColumns(numeric=(name,)), rows, encoding=Encoding(numeric=transform))
+            torch.testing.assert_close(encoded[:, index], alone.encode(frame).numeric_NF[:, 0])
+    assert Encoder.from_json(encoder.to_json()) == encoder
+
+
 def test_missing_numbers_become_the_mean_and_an_indicator() -> None:
     frame = pl.DataFrame({"x": [1.0, None, 3.0, float("nan")], "y": [1.0, 2.0, 3.0, None]})
     encoder = fit(frame, numeric=("x", "y"), rows=[0, 1, 2])

@@ -13,7 +13,7 @@ from sklearn.metrics import roc_auc_score
 from tiny import within
 from typer.testing import CliRunner
 
-from tallystick.cli.main import app
+from tallystick.cli.app import app
 from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, peers_of, run_private_auc
 from tallystick.demo.processes import Parties
 from tallystick.errors import ConfigError, TallystickError

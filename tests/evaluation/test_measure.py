@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.evaluation.intervals import bootstrap, percentile_interval
-from tallystick.evaluation.measure import ROC_POINTS, compare, measure
+from tallystick.evaluation.measure import CURVE_POINTS, compare, measure
 from tallystick.evaluation.metrics import auc, auc_statistic, mean_statistic, metric, sigmoid
 
 
@@ -104,7 +104,7 @@ def test_curves_keep_their_shape_when_thinned() -> None:
     labels, logits = binormal(rng, 20000, 1.2)
     curves = measure("binary", labels, logits, bins=15, resamples=0, generator=rng)["curves"]
     x, y = curves["roc"]["false_positive_rate"], curves["roc"]["true_positive_rate"]
-    assert len(x) <= ROC_POINTS
+    assert len(x) <= CURVE_POINTS
     assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
     assert np.trapezoid(y, x) == pytest.approx(auc(labels, logits), abs=1e-3)
     assert len(curves["reliability"]["predicted"]) == 15

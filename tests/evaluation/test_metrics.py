@@ -2,19 +2,23 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
+from scipy.stats import ks_2samp
 from sklearn import metrics as oracle
 
+from tallystick.config.contract import METRIC_NAMES
 from tallystick.errors import DataError
 from tallystick.evaluation.metrics import (
+    METRICS,
     UndefinedMetric,
     ace,
     auc,
     equal_mass_bins,
     log_softmax,
     metric,
+    precision_recall_curve,
     roc_curve,
     sigmoid,
 )
@@ -62,6 +66,12 @@ def test_binary_metrics_match_scikit_learn(tied: bool, weighted: bool) -> None:
     )
     assert metric("binary", "accuracy", labels, logits, weights_N=w) == CLOSE(
         oracle.accuracy_score(labels, logits > 0, sample_weight=w)
+    )
+    assert metric("binary", "ap", labels, logits, weights_N=w) == CLOSE(
+        oracle.average_precision_score(labels, logits, sample_weight=w)
+    )
+    assert metric("binary", "gini", labels, logits, weights_N=w) == CLOSE(
+        2 * oracle.roc_auc_score(labels, logits, sample_weight=w) - 1
     )
     fpr, tpr, _ = oracle.roc_curve(labels, logits, sample_weight=w, drop_intermediate=False)
     there = weights > 0 if weighted else slice(None)  # scikit-learn drops rows without weight, and their points
@@ -132,6 +142,37 @@ def test_calibration_error_matches_the_slow_reference(case: tuple[np.ndarray, np
     assert found == CLOSE(slow_ace(labels, predictions, min(bins, len(labels))), abs=1e-12)
     backwards = ace(labels[::-1], predictions[::-1], bins=bins)
     assert found == CLOSE(backwards, abs=1e-12), "the order of tied rows must not matter"
+
+
+def test_ks_matches_scipy_with_and_without_ties() -> None:
+    for tied in (False, True):
+        labels, logits, _ = rows(6, tied=tied)
+        assert metric("binary", "ks", labels, logits) == CLOSE(ks_2samp(logits[labels == 1], logits[labels == 0]).statistic)
+
+
+@settings(deadline=None)
+@given(few_scores)
+def test_ranking_metrics_of_tied_and_weighted_rows_match_scikit_learn(case: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
+    labels, scores, weights = case
+    if not (weights[labels == 1].any() and weights[labels == 0].any()):
+        with pytest.raises(UndefinedMetric, match="one class"):
+            metric("binary", "ks", labels, scores, weights_N=weights)
+        return
+    found = {name: metric("binary", name, labels, scores, weights_N=weights) for name in ("ap", "gini", "ks")}
+    assert found["ap"] == CLOSE(oracle.average_precision_score(labels, scores, sample_weight=weights))
+    assert found["gini"] == CLOSE(2 * slow_auc(labels, scores, weights) - 1, abs=1e-12)
+    fpr, tpr, _ = oracle.roc_curve(labels, scores, sample_weight=weights, drop_intermediate=False)
+    assert found["ks"] == CLOSE(np.abs(tpr - fpr).max())
+    there = weights > 0
+    precision, recall, thresholds = precision_recall_curve(labels, scores, weights_N=weights)
+    theirs = oracle.precision_recall_curve(labels[there], scores[there], sample_weight=weights[there])
+    np.testing.assert_allclose(precision[::-1], theirs[0][:-1], atol=1e-12)  # theirs ends in a made-up point at recall 0
+    np.testing.assert_allclose(recall[::-1], theirs[1][:-1], atol=1e-12)
+    np.testing.assert_array_equal(thresholds[::-1], theirs[2])
+
+
+def test_the_contract_knows_the_names_of_all_metrics() -> None:
+    assert {target: tuple(table) for target, table in METRICS.items()} == METRIC_NAMES
 
 
 def test_constant_predictions_are_off_by_the_rate() -> None:

@@ -110,9 +110,11 @@ def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
 def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
     job = lay_out_job(PARTIES)
     alone = job.start("shop")
-    alone.wait_for(lambda event: "waiting for bank" in event.get("say", ""))
+    # Said once; then the seconds are counted.
+    alone.wait_for(lambda event: event.get("what") == "waiting for bank (s)" and 2 <= event["done"] <= event["total"] == 30)
     os.kill(alone.process.pid, signal.SIGTERM)
     assert alone.end(15) == 130
+    assert [event["say"] for event in alone.events if "say" in event] == ["waiting for bank, at most 30 s"]
 
 
 def test_one_of_two_feature_parties_dies(lay_out_job):
@@ -150,6 +152,44 @@ def test_a_peer_ends_while_the_baseline_is_trained(lay_out_job):
     assert not any(
         event.get("what") == "own columns only" and event["done"] == event["total"] for event in running["bank"].events
     )
+
+
+DIVERGES = """
+import pathlib, torch
+class Bottom(torch.nn.Module):
+    width = 4
+    def __init__(self, shape):
+        super().__init__()
+        self.linear = torch.nn.Linear(shape.numeric, 4)
+        self.calls = 0
+    def forward(self, features):
+        self.calls += self.training
+        cut = self.linear(features.numeric_NF)
+        return cut * float("nan") if self.calls == 30 and pathlib.Path("diverge").exists() else cut
+"""
+
+
+def test_a_party_that_diverges_ends_both_and_the_run_resumes_to_the_same_weights(lay_out_job):
+    quick = {**CHANGES, "training__epochs": 2, "model__bottoms": {"shop": "diverges:Bottom"}}
+    jobs = [lay_out_job(PARTIES, rows=400, **quick) for _ in range(2)]
+    for job in jobs:
+        (job.home("shop") / "diverges.py").write_text(DIVERGES)
+    undisturbed, job = jobs
+    undisturbed.run_all()
+    (job.home("shop") / "diverge").touch()
+    running = job.start_all()
+    for party in PARTIES:
+        assert running[party].end() == 3
+    assert (
+        "error: the cut embedding of step 30, about to be sent to bank, is NaN or infinite in 16 of 16 rows"
+        in running["shop"].error
+    )
+    assert "shop stopped: shop had to stop: its training diverged; ask them for run.log" in running["bank"].error
+    (job.home("shop") / "diverge").unlink()
+    job.run_all("run", "--resume")
+    for party in PARTIES:
+        assert job.models(party) == undisturbed.models(party)
+        assert len(job.runs(party)) == 1
 
 
 def test_the_survivors_address_may_change_before_resuming(lay_out_job):

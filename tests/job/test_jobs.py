@@ -1,5 +1,7 @@
 """Whole jobs as processes over TLS: single steps, prediction, and sides that do not agree."""
 
+import json
+
 import numpy as np
 import polars as pl
 import pytest
@@ -21,7 +23,16 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     assert stepwise.found["auc_joint"] == whole["bank"].found["auc_joint"]
     assert "auc_joint" not in whole["shop"].found
 
-    scored = predict(job, "scores.csv")
+    bank = pl.read_parquet(job.home("bank") / "table.parquet")
+    doubled = pl.concat([bank, bank[:2], bank[:3].with_columns(id=None)])
+    doubled.write_parquet(job.home("bank") / "doubled.parquet")
+    scored = predict(job, "scores.csv", bank=("--table", "doubled.parquet"))
+    found = job.started[-2].found
+    # Every own row is scored, or counted under the reason why not.
+    lonely = bank.height - scored.height
+    unscored = {"without a key": 3, "with the key of another row": 2, "without a partner's row": lonely}
+    assert (found["rows"], found["own_rows"], found["unscored"]) == (scored.height, doubled.height, unscored)
+    assert lonely > 0
     again = predict(job, "again.parquet")
     assert scored.height == whole["bank"].found["rows"]["rows in common"]
     both = scored.join(again, on="id", suffix="_again")
@@ -39,9 +50,20 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     assert not strange["score"].equals(scored["score"])
 
 
+def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
+    job = lay_out_job(PARTIES, evaluation__share_metrics=["auc"], evaluation__importance={"feature_columns": "both"})
+    whole = job.run_all()
+    assert whole["shop"].found["shared"]["auc"] == pytest.approx(whole["bank"].found["auc_joint"], rel=1e-3)
+    assert "shared" not in whole["bank"].found
+    job.run_all("evaluate")  # measures again on the same weights
+    first, again = (json.loads((job.runs("shop")[0] / "result.json").read_bytes()), job.started[-1].found)
+    assert again["shared"] == whole["shop"].found["shared"]
+    assert [fall["name"] for fall in first["sections"]["importance"][0]["columns"]] == ["x", "noise", "kind"]
+
+
 def predict(job, output, **arguments):
     running = {
-        "bank": job.start("bank", "predict", "--output", output),
+        "bank": job.start("bank", "predict", "--output", output, *arguments.get("bank", ())),
         "shop": job.start("shop", "predict", *arguments.get("shop", ())),
     }
     for party in running.values():
@@ -103,19 +125,26 @@ def test_an_empty_intersection(lay_out_job):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "words", "told"),
     [
-        ({"y": pl.lit(1)}, "y"),
-        ({"x": pl.lit(float("inf"))}, "infinite"),
+        ({"y": pl.lit(1)}, "y", "its labels are not usable"),
+        ({"x": pl.lit(float("inf"))}, "infinite", "its feature columns are not usable"),
     ],
     ids=["constant label", "infinite numbers"],
 )
-def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job, change, words):
+def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job, change, words, told):
     frames = tables(PARTIES, rows=300)
     frames["bank"] = frames["bank"].with_columns(**change)
-    running = both_fail(lay_out_job(PARTIES, frames=frames), bank=("run",), shop=("run",))
+    job = lay_out_job(PARTIES, frames=frames)
+    running = both_fail(job, bank=("run",), shop=("run",))
     assert words in running["bank"].error
-    assert "bank had to stop (DataError); ask them for their log" in running["shop"].error
+    assert f"bank had to stop: {told}; ask them for run.log of their run folder" in running["shop"].error
+    (log,) = (path / "run.log" for path in job.runs("bank"))
+    assert log.stat().st_mode & 0o777 == 0o600
+    kept = log.read_text()
+    for said in ("run of contract tiny", "phase alignment", "learnt: ", "phase training", f"Error: {told}", " in aligned_rows"):
+        assert said in kept
+    assert running["bank"].error.removeprefix("error: ").split(" [phase")[0] not in kept  # it may name private values
 
 
 def test_input_errors_before_the_network_exit_with_2(lay_out_job):

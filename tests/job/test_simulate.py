@@ -1,14 +1,24 @@
 """simulate: all kinds of jobs in one process, through the job's own code."""
 
+import io
+import os
+import pty
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
+import duckdb
+import msgspec
 import polars as pl
 import pytest
 import torch
+from rich.console import Console
 from tiny import columns, contract_values, tables
 
+from tallystick.cli.jobs import headline, show_headline
 from tallystick.errors import ConfigError, DataError
+from tallystick.report.page import to_html
 from tallystick.simulate import simulate
 
 PARTIES = ("bank", "shop")
@@ -122,6 +132,124 @@ def test_rows_that_take_no_part_are_in_the_report():
     assert f"shop: 1 of {frames['shop'].height} rows have no key" in notes
     assert "shop: 2 keys stand in more than one row; 2 rows are left out" in notes
     assert not [note for note in notes if note.startswith("bank:")]
+
+
+@pytest.mark.parametrize(
+    "library", ["pandas", "pandas with a named index", "pandas that counts", "pandas, shuffled", "pyarrow", "duckdb"]
+)
+def test_tables_of_other_libraries_give_the_same_run(library):
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frames = tables(PARTIES, rows=300)
+    turned = {
+        "pandas": lambda frame: pandas.DataFrame(frame.to_dict(as_series=False)),
+        "pandas with a named index": lambda frame: pandas.DataFrame(frame.to_dict(as_series=False)).set_index("id"),
+        "pandas that counts": lambda frame: pandas.DataFrame(frame.drop("id").to_dict(as_series=False)).rename_axis("id"),
+        "pandas, shuffled": lambda frame: pandas.DataFrame(frame.to_dict(as_series=False)).sample(frac=1, random_state=1),
+        "pyarrow": pl.DataFrame.to_arrow,
+        "duckdb": lambda frame: duckdb.from_arrow(frame.to_arrow()),
+    }[library]
+    if library == "pandas that counts":
+        frames = {name: frame.drop("id").with_row_index("id") for name, frame in frames.items()}
+    features = {name: {"features": None} for name in PARTIES}  # auto: an index must not become a feature
+    found = [
+        run(frames=each, party_changes=features, training__epochs=1)
+        for each in (frames, {name: turned(frame) for name, frame in frames.items()})
+    ]
+    assert found[0].evaluation["joint"]["auc"]["value"] == pytest.approx(found[1].evaluation["joint"]["auc"]["value"], abs=1e-6)
+    assert found[0].data.columns == found[1].data.columns
+
+
+def test_tables_that_are_none_are_named():
+    pandas = pytest.importorskip("pandas", reason="pandas is not installed")
+    frames = tables(PARTIES, rows=10)
+    for table, message in (
+        (frames["bank"].lazy(), "bank: the table is a LazyFrame; give a DataFrame"),
+        ({"id": [1]}, "bank: the table is a dict; give a DataFrame"),
+        (pandas.DataFrame({"id": [1, "secret"]}), "bank: the table cannot be read as columns of one type each: .*column id"),
+        (pandas.DataFrame([[1, 2]], columns=["a", "a"]), "bank: more than one column is called 'a'"),
+    ):
+        with pytest.raises(DataError, match=message) as caught:
+            run(frames=frames | {"bank": table})
+        assert "secret" not in str(caught.value)
+
+
+def test_a_result_is_short_to_look_at():
+    frames = tables(PARTIES, rows=300)
+    result = run(frames=frames, training__epochs=1, party_changes={"bank": {"weight": "weight"}}, name="a-b")
+    lines = repr(result).splitlines()
+    assert lines[0].startswith(f"Result of 'a-b', run {result.run_id}: bank (label), shop (feature); ")
+    assert "metrics weighted by the sample weights" in lines[0]
+    assert [line.split()[0] for line in lines[1:]] == list(result.evaluation["joint"])
+    auc = result.evaluation["joint"]["auc"]
+    assert f"joint {auc['value']:.4f} [{auc['low']:.4f}, {auc['high']:.4f}]" in repr(result)
+    assert len(repr(result)) < 1000
+    page = msgspec.structs.replace(result, run_id="<script>")._repr_html_()
+    assert page.count("<tr>") == len(result.evaluation["joint"])
+    assert "<script>" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_metrics_weighted_by_sample_weights_say_so():
+    frames = tables(PARTIES, rows=300)
+    for weight, weighted in (("weight", True), (None, False)):
+        result = run(frames=frames, training__epochs=1, party_changes={"bank": {"weight": weight}})
+        assert result.to_dict()["evaluation"]["weighted"] is weighted
+        assert ("each counted by its sample weight" in to_html(result)) is weighted
+        assert headline(result).get("weighted", False) is weighted
+        console = Console(record=True, file=io.StringIO())
+        show_headline(console, result)
+        assert ("each test row counts by its sample weight" in console.export_text()) is weighted
+
+
+CELL = """
+import polars as pl, sys
+from tallystick.simulate import simulate
+ids = [str(number) for number in range(300)]
+x = [float(number * 37 % 300) for number in range(300)]
+tables = {"bank": pl.DataFrame({"id": ids, "y": [int(v > 150) for v in x]}), "shop": pl.DataFrame({"id": ids, "x": x})}
+contract = {"name": "cells", "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}},
+            "alignment": {"keys": [{"name": "id"}]}, "training": {"epochs": 2, "batch_size": 64}}
+simulate(contract, tables, {"bank": {"keys": {"id": "id"}, "label": "y"}, "shop": {"keys": {"id": "id"}}})
+"""
+
+
+def test_a_notebook_shows_progress_in_one_line_and_the_result_as_a_table(tmp_path):
+    pytest.importorskip("ipykernel", reason="ipykernel is not installed")
+    manager = pytest.importorskip("jupyter_client", reason="jupyter_client is not installed").KernelManager()
+    manager.kernel_cmd = [sys.executable, "-m", "ipykernel_launcher", "-f", "{connection_file}"]
+    manager.start_kernel(cwd=str(tmp_path))
+    client, messages = manager.client(), []
+    try:
+        client.start_channels()
+        client.wait_for_ready(timeout=60)
+        reply = client.execute_interactive(CELL, timeout=60, output_hook=messages.append)
+    finally:
+        client.stop_channels()
+        manager.shutdown_kernel(now=True)
+    assert reply["content"]["status"] == "ok", reply["content"]
+    shown = [message for message in messages if message["msg_type"] in ("display_data", "update_display_data")]
+    # One display, then only updates of it.
+    assert [message["msg_type"] for message in shown].count("display_data") == 1
+    assert len(shown) > 3
+    assert len({message["content"]["transient"]["display_id"] for message in shown}) == 1
+    texts = [message["content"]["data"]["text/plain"] for message in shown]
+    assert any(text.startswith("training") for text in texts)
+    (result,) = [message for message in messages if message["msg_type"] == "execute_result"]
+    assert "<table>" in result["content"]["data"]["text/html"]
+    assert result["content"]["data"]["text/plain"].startswith("Result of 'cells'")
+
+
+def test_a_terminal_shows_progress(tmp_path):
+    """In a terminal of its own, which this test opens, simulate writes its phases to standard error."""
+    ours, theirs = pty.openpty()
+    script = CELL + "\nprint('done')"
+    done = subprocess.run([sys.executable, "-c", script], stderr=theirs, stdout=subprocess.PIPE, cwd=tmp_path, timeout=60)
+    os.close(theirs)
+    said = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert done.stdout == b"done\n"
+    assert "alignment" in said
+    assert "training" in said
 
 
 def test_a_missing_table_is_named():

@@ -8,7 +8,7 @@ import pytest
 from test_page import Page
 from typer.testing import CliRunner
 
-from tallystick.cli.main import app
+from tallystick.cli.app import app
 from tallystick.errors import StorageError
 from tallystick.privacy.events import ApproximateDP, GaussianDP, NotPrivate, PureDP
 from tallystick.privacy.ledger import Cap, Ledger

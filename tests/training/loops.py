@@ -2,11 +2,13 @@
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
 from tallystick.config.contract import NetworkModel, Training
 from tallystick.data.features import Features, FeatureShape
+from tallystick.errors import PeerStopped
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import JoinedModel
 from tallystick.network.channel import memory_channels
@@ -121,11 +123,10 @@ class Setting:
 
         with ThreadPoolExecutor(1 + len(self.parties)) as pool:
             at_label = pool.submit(telling, label_party, [pair[0] for pair in pairs.values()])
-            others = [pool.submit(feature_party, name) for name in self.parties]
+            others = [pool.submit(telling, partial(feature_party, name), [pairs[name][1]]) for name in self.parties]
             results = [at_label, *others]
-            errors = [result.exception() for result in results]
-            if any(errors):
-                raise next(error for error in errors if error)
+            if errors := [result.exception() for result in results if result.exception()]:
+                raise next((error for error in errors if not isinstance(error, PeerStopped)), errors[0])
         return (bottoms, label), [result.result() for result in results]
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of
 
-from tallystick.errors import ConfigError, StorageError
+from tallystick.errors import Diverged, StorageError
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_bytes, write_tensors
 from tallystick.training.objective import Supervised
 
@@ -45,7 +45,7 @@ def test_resumed_training_equals_training_that_was_never_interrupted(mode, sends
     """Cut before, between and at checkpoints and ends of epochs, with early stopping's counters on the way."""
     setting = Setting(parties=("club", "shop"), validation=40)
     how = training(**mode, patience=3)
-    whole, (progressed, *_) = setting.train(how, tmp_path / "whole")
+    whole, (state, *_) = setting.train(how, tmp_path / "whole")
     with pytest.raises(Unplugged):
         setting.train(how, tmp_path / "cut", wrap=lambda channel: Until(channel, sends))
     steps = [set(CheckpointStore(tmp_path / "cut" / party).steps()) for party in ("bank", "club", "shop")]
@@ -53,9 +53,9 @@ def test_resumed_training_equals_training_that_was_never_interrupted(mode, sends
     assert common >= min(sends // 4 * 4 - 4, 10)
     resumed, (again, *_) = setting.train(how, tmp_path / "cut", resume_from=common)
     assert_same_bits(weights_of(resumed), weights_of(whole))
-    timeless = [[{**epoch, "seconds": 0} for epoch in found.history] for found in (progressed, again)]
+    timeless = [[{**epoch, "seconds": 0} for epoch in found.history] for found in (state, again)]
     assert timeless[0] == timeless[1]
-    assert (progressed.step, progressed.best_epoch, progressed.best_loss) == (again.step, again.best_epoch, again.best_loss)
+    assert (state.step, state.best_epoch, state.best_loss) == (again.step, again.best_epoch, again.best_loss)
 
 
 @pytest.mark.parametrize("mode", MODES, ids=["synchronous", "pipelined"])
@@ -96,7 +96,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
 
 def test_divergence_is_a_clear_error(tmp_path):
     setting = Setting(kind="regression")
-    with pytest.raises(ConfigError, match=r"training diverged in epoch 1: loss .* lower training.learning_rate"):
+    with pytest.raises(Diverged, match=r"training diverged by step \d+: the loss is .* lower training.learning_rate"):
         setting.train(training(optimizer="sgd", learning_rate=1e6), tmp_path)
 
 

@@ -17,6 +17,7 @@ from tallystick.job.job import ALL_PHASES
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.report.result import Result
+from tallystick.report.words import promise
 
 ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
 PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
@@ -114,9 +115,13 @@ def headline(result: Result) -> dict[str, object]:
     for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["own_only"])) if evaluation else ():
         for name, metric in (values or {}).items():
             found[f"{name}_{suffix}"] = metric["value"]
+    if evaluation is not None and evaluation.get("weighted"):
+        found["weighted"] = True
     if result.sections.privacy is not None:
         found["private_releases"] = [release.what for release in result.sections.privacy.releases]
         found["spent_epsilon"] = result.sections.privacy.spent_epsilon
+    if result.sections.shared is not None:
+        found["shared"] = {name: each["value"] for name, each in result.sections.shared.metrics.items()}
     if result.sections.leakage is not None:
         found["leakage"] = leakage_values(result.sections.leakage)
     return found
@@ -128,6 +133,8 @@ def _show(console: Console, result: Result, folder: RunFolder) -> None:
     show_headline(console, result)
     if result.sections.leakage is not None:
         show_leakage(console, result.sections.leakage)
+        if said := promise(result):
+            console.print(f"  {said}", markup=False)
     console.print(f"report: {folder.report}")
 
 
@@ -136,8 +143,17 @@ def show_headline(console: Console, result: Result) -> None:
     if result.sections.privacy is not None:
         for released in result.sections.privacy.releases:
             console.print(f"  for epsilon {released.epsilon:g}: {released.what}", markup=False)
+    if result.sections.shared is not None:
+        for name, value in result.sections.shared.metrics.items():
+            if value["value"] is not None:
+                within = f" [{value['low']:.4f}, {value['high']:.4f}]" if value["low"] is not None else ""
+                console.print(
+                    f"  {name:<9} joint {value['value']:.4f}{within}   as {result.sections.shared.party} says", markup=False
+                )
     if result.evaluation is None:
         return
+    if result.evaluation.get("weighted"):
+        console.print("  each test row counts by its sample weight:")
     own_only = result.evaluation["own_only"] or {}
     for name, joint in result.evaluation["joint"].items():
         if joint["value"] is None:

@@ -1,7 +1,6 @@
 """What a command prints and how it ends: people read lines, programs read one JSON object as the last line."""
 
 import json
-import signal
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -9,12 +8,14 @@ from typing import Annotated, Any, NoReturn
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
+from tallystick.cli.signals import EXIT_INTERRUPTED, interruptible
 from tallystick.errors import ConfigError, DataError, TallystickError
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
 
-EXIT_USAGE, EXIT_FAILED, EXIT_INTERRUPTED = 2, 3, 130
+EXIT_USAGE, EXIT_FAILED = 2, 3
 
 
 def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
@@ -28,7 +29,7 @@ def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], No
         return
     table = Table(show_header=False, box=None)
     for name, value in found.items():
-        table.add_row(name, _readable(value))
+        table.add_row(name, Text(_readable(value)))
     console.print(table)
 
 
@@ -38,7 +39,7 @@ def guarded(work: Callable[[], None], *, as_json: bool, interrupted: str = "inte
     An interrupt is 130 and the line ``interrupted``: what is true of the command then. Work that knows better raises
     KeyboardInterrupt with a line of its own.
     """
-    signal.signal(signal.SIGTERM, _interrupt)
+    interruptible()
     try:
         work()
     except TallystickError as error:
@@ -55,10 +56,6 @@ def _fail(error: TallystickError, code: int, *, as_json: bool) -> NoReturn:
         sys.stdout.write(json.dumps({"error": {"type": type(error).__name__, "message": str(error), **facts}}) + "\n")
     sys.stderr.write(f"error: {error}\n")
     raise typer.Exit(code)
-
-
-def _interrupt(_signal: int, _frame: Any) -> NoReturn:
-    raise KeyboardInterrupt
 
 
 def _readable(value: Any) -> str:

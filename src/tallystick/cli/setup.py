@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any, get_args
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -15,6 +16,9 @@ from tallystick.config.contract import Role
 from tallystick.config.templates import Kind, template
 from tallystick.errors import ConfigError
 from tallystick.network.certificates import write_test_certificates
+
+NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
+WIDE = 100  # characters of a terminal that has room for minimum and maximum too
 
 
 def init(
@@ -67,8 +71,8 @@ def check(
         found = check_party_file(party, contract)
         finish(found, as_json=as_json, show=lambda console: _show(console, found))
         if found["problems"]:
-            # The problems are in the one JSON object; a second one would hide it.
-            sys.stderr.write(f"error: {len(found['problems'])} problem(s): {'; '.join(found['problems'])}\n")
+            if as_json:  # the problems are in the one JSON object; a second one would hide it
+                sys.stderr.write(f"error: {len(found['problems'])} problem(s): {'; '.join(found['problems'])}\n")
             raise typer.Exit(EXIT_USAGE)
 
     guarded(work, as_json=as_json)
@@ -80,14 +84,31 @@ def _show(console: Console, found: dict[str, Any]) -> None:
             console.print(f"[bold]{name}[/bold]: {found[name]}")
     for line in found.get("defenses", []):
         console.print(f"[bold]defence[/bold]: {escape(line)}")
+    for line in found.get("disclosures", []):
+        console.print(f"[bold]discloses[/bold]: {escape(line)}")
     profile = found.get("profile")
     if profile is not None:
-        columns = [name for name in profile["columns"][0] if name != "name"] if profile["columns"] else []
-        table = Table(title=", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int)))
-        for name in ("column", *columns):
-            table.add_column(name)
+        counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
+        table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+        # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
+        widest = max((len(column["name"]) for column in profile["columns"]), default=1)
+        table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
+        for name in ("use", "type", "missing", "distinct"):
+            table.add_column(name, no_wrap=True)
+        ends = ("minimum", "maximum") if console.width >= WIDE else ()
+        for name in ends:
+            table.add_column(name, overflow="fold")
         for column in profile["columns"]:
-            table.add_row(column["name"], *(_cell(column[name]) for name in columns))
+            kind = column["type"].partition("(")[0]
+            told = (
+                column["use"],
+                kind,
+                f"{column['missing_share']:.1%}",
+                column["distinct"],
+                column["minimum"],
+                column["maximum"],
+            )
+            table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in told))
         console.print(table)
         for name, value in profile.items():
             if isinstance(value, dict):
@@ -95,8 +116,10 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     for line in found["peers"]:
         console.print(line, markup=False)
     for line in found["warnings"]:
-        console.print(f"[yellow]warning[/yellow]: {line}")
+        console.print(f"[yellow]warning[/yellow]: {escape(line)}", soft_wrap=True)
     console.print("[green]no problems[/green]" if not found["problems"] else "[red]problems[/red]")
+    for line in found["problems"]:
+        console.print(f"  {line}", markup=False, soft_wrap=True)
 
 
 def _cell(value: Any) -> str:

@@ -7,12 +7,10 @@ from enum import StrEnum
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import TaskID
 
 from tallystick.job.phases import Silent, Watcher
-
-SHOW_AFTER_S = 2.0
-REDRAW_S = 0.1
+from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
 
 
 class Style(StrEnum):
@@ -31,63 +29,6 @@ def watcher_of(style: Style) -> Watcher:
         style = Style.bar if sys.stderr.isatty() else Style.plain
     styles: dict[Style, type[Watcher]] = {Style.bar: Bars, Style.plain: Lines, Style.json: JsonLines, Style.none: Silent}
     return styles[style]()
-
-
-def progress_bars(console: Console) -> Progress:
-    """The bars of a single job, and of the demo, which has one per party."""
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-    )
-
-
-class Bars:
-    """A bar for whatever takes longer than two seconds."""
-
-    def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
-        self._bars = progress_bars(self._console)
-        self._task: TaskID | None = None
-        self._what = ""
-        self._since = self._drawn = 0.0
-
-    def phase(self, name: str) -> None:
-        """Name the phase."""
-        self._clear()
-        self._console.print(f"[bold]{name}[/bold]")
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Move the bar."""
-        now = time.monotonic()
-        if what != self._what:
-            self._clear()
-            self._what, self._since = what, now
-        if done >= total:
-            self._clear()
-            return
-        if now - self._drawn < REDRAW_S or now - self._since < SHOW_AFTER_S:
-            return
-        self._drawn = now
-        if self._task is None:
-            self._bars.start()
-            self._task = self._bars.add_task(what, total=total)
-        self._bars.update(self._task, completed=done, total=total)
-
-    def say(self, text: str) -> None:
-        """Print a line above the bar."""
-        self._console.print(f"  {text}", markup=False)
-
-    def _clear(self) -> None:
-        if self._task is not None:
-            self._bars.remove_task(self._task)
-            self._bars.stop()
-            self._task = None
-        self._what = ""
 
 
 class Lines:

@@ -21,6 +21,11 @@ ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
 }
 MAX_DIFFERENCES = 50
+METRIC_NAMES: dict[str, tuple[str, ...]] = {  # those of evaluation.metrics, in its order
+    "binary": ("auc", "nll", "ace", "accuracy", "ap", "gini", "ks"),
+    "multiclass": ("accuracy", "auc", "nll", "ace"),
+    "regression": ("rmse", "mae", "r2"),
+}
 LABEL_STRATEGIES = ("majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors")
 FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te")
 
@@ -134,6 +139,21 @@ class PrivateRelease(Model):
     unit: Literal["label", "record"] = Field(default="label", description="what is protected: labels, or whole records")
 
 
+class Importance(Model):
+    """Permutation importance of columns, on validation rows (intersection only)."""
+
+    own_columns: bool = Field(
+        default=True, strict=True, description="measure the label party's own columns, with validation rows embedded once more"
+    )
+    feature_columns: Literal["none", "label-party", "both"] = Field(
+        default="none",
+        description="measure the feature parties' columns, by further embeddings; the falls by column number go to the label "
+        "party, or to both it and the party whose columns they are",
+    )
+    repeats: int = Field(default=5, strict=True, ge=1, le=100, description="shuffles per column")
+    rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows that it is measured on")
+
+
 class Evaluation(Model):
     """What is measured on the test rows."""
 
@@ -143,6 +163,12 @@ class Evaluation(Model):
     privacy: PrivateRelease | None = Field(
         default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"
     )
+    share_metrics: tuple[Text, ...] = Field(
+        default=(),
+        description="metrics of the joint model that the label party sends the feature parties, exact and not private: "
+        "auc, nll, ace, accuracy, ap, gini, ks; multiclass accuracy, auc, nll, ace; regression rmse, mae, r2",
+    )
+    importance: Importance = Field(default_factory=Importance, description="how much each column matters")
 
 
 class Network(Model):
@@ -201,6 +227,12 @@ class Contract(Model):
         return tuple(sorted(name for name, party in self.parties.items() if party.role == "feature"))
 
     @property
+    def measures_columns(self) -> bool:
+        """Whether the validation rows are embedded once more after training, to measure columns."""
+        wanted = self.evaluation.importance.own_columns or self.evaluation.importance.feature_columns != "none"
+        return wanted and self.alignment.method == "intersection" and self.split.validation > 0
+
+    @property
     def helper(self) -> str | None:
         """Name of the helper, if there is one."""
         return next((name for name, party in self.parties.items() if party.role == "helper"), None)
@@ -241,7 +273,7 @@ def differences(own: str, theirs: str) -> list[str]:
     nothing private.
     """
     try:
-        other = _flat(json.loads(theirs))
+        other = _flat(_bounded(json.loads(theirs)))
     except (ValueError, RecursionError):
         return ["the peer's contract is not readable JSON; install the same tallystick on both sides"]
     mine = _flat(json.loads(own))
@@ -322,10 +354,39 @@ def _value_problems(contract: Contract) -> list[str]:
     problems += _soft_label_problems(contract)
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
+    problems += _disclosure_problems(contract)
     if network.heartbeat_s >= network.deadline_s:
         problems.append(
             f"network.heartbeat_s = {network.heartbeat_s:g}: must be below network.deadline_s = {network.deadline_s:g}"
         )
+    return problems
+
+
+def _disclosure_problems(contract: Contract) -> list[str]:
+    """What the label party sends besides gradients must exist, and must not undo what is promised elsewhere."""
+    evaluation, target = contract.evaluation, contract.target.type
+    allowed, shared = METRIC_NAMES[target], evaluation.share_metrics
+    problems = [
+        f"evaluation.share_metrics.{number} = {shown(name)}: is no metric of {target} targets; allowed: {', '.join(allowed)}"
+        for number, name in enumerate(shared)
+        if name not in allowed
+    ]
+    if len(set(shared)) != len(shared):
+        problems.append(f"evaluation.share_metrics = {shown(list(shared))}: each metric must be given once")
+    if shared and evaluation.privacy is not None:
+        problems.append(
+            "evaluation.share_metrics, evaluation.privacy: exact metrics undo what the private AUC promises; give one of the two"
+        )
+    columns = evaluation.importance.feature_columns
+    if columns == "none":
+        return problems
+    where = f"evaluation.importance.feature_columns = {columns}"
+    if contract.alignment.method != "intersection":
+        problems.append(f"{where}: embeddings sent again would tell which rows of a union are stand-ins; align by intersection")
+    if contract.split.validation == 0:
+        problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")
+    if columns == "both" and any(entry.defense.stage == "labels" for entry in contract.defense):
+        problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
     return problems
 
 
@@ -341,6 +402,19 @@ def _soft_label_problems(contract: Contract) -> list[str]:
         for number, entry in enumerate(contract.defense)
         if soft and entry.defense.needs_classes
     ]
+
+
+def _bounded(value: Any) -> Any:
+    """Give JSON back that is no larger than any contract; raises ValueError, for the paths of many deep values add up."""
+    waiting, seen = [(value, 0)], 0
+    while waiting:
+        item, depth = waiting.pop()
+        seen += 1
+        if seen > 20_000 or depth > 16 or (isinstance(item, dict) and any(len(key) > 100 for key in item)):
+            raise ValueError("no contract has so many values, or such keys")
+        children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
+        waiting += [(child, depth + 1) for child in children]
+    return value
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -12,6 +12,7 @@ from tallystick.config.reading import (
     Count,
     Model,
     Name,
+    NonNegative,
     Positive,
     Problems,
     Share,
@@ -44,6 +45,14 @@ def _database(secret: SecretStr) -> SecretStr:
     return secret
 
 
+def _codec(name: str) -> str:
+    try:
+        "".encode(name)
+    except (LookupError, UnicodeError):
+        raise ValueError("must be the name of a text encoding, such as utf-8, windows-1252 or iso-8859-15") from None
+    return name
+
+
 def _auto_is_none(value: Any) -> Any:
     if isinstance(value, str) and value != "auto":
         raise ValueError("must be auto or a mapping with numeric and categorical")
@@ -55,10 +64,22 @@ Address = Annotated[str, AfterValidator(_address)]
 
 
 class Table(Model):
-    """Where the rows are: a file, or a query that DuckDB runs."""
+    """Where the rows are: files, or a query that a database runs."""
 
-    path: FilePath | None = Field(default=None, description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet file (.parquet)")
-    query: Text | None = Field(default=None, description="SQL that DuckDB runs; instead of path")
+    path: FilePath | None = Field(
+        default=None,
+        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, or a pattern",
+    )
+    separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(
+        default=None, description='between the cells of a CSV, such as ";"; null detects comma, semicolon, tab and bar'
+    )
+    encoding: Annotated[str, AfterValidator(_codec)] | None = Field(
+        default=None, description="of a CSV's text, such as windows-1252; null is UTF-8, or UTF-16 with its mark"
+    )
+    decimal: Literal[",", "."] | None = Field(
+        default=None, description="decimal sign of a CSV; null detects it where the numbers can be read in one way only"
+    )
+    query: Text | None = Field(default=None, description="SQL that DuckDB or PostgreSQL runs; instead of path")
     database: Annotated[SecretStr, AfterValidator(_database)] | None = Field(
         default=None, description="duckdb:FILE or postgresql://user@host/database for the query; left out, the query reads files"
     )
@@ -78,12 +99,22 @@ class Table(Model):
         problems = []
         if (self.path is None) == (self.query is None):
             problems.append("path, query: exactly one of the two must be given")
-        if self.path is not None and not self.path.name.lower().endswith(TABLE_SUFFIXES):
-            problems.append(f"path = {shown(str(self.path))}: must end in {', '.join(TABLE_SUFFIXES)}")
+        if self.path is not None and not _names_files(self.path):
+            endings = ", ".join(TABLE_SUFFIXES)
+            problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
+        for use in ("separator", "encoding", "decimal"):
+            if getattr(self, use) is not None and self.path is None:
+                problems.append(f"{use}: goes with path only")
         if self.database is not None and self.query is None:
             problems.append("database: goes with query only")
         Problems.raise_any(problems)
         return self
+
+
+def _names_files(path: Path) -> bool:
+    """A name without a point is taken for a folder's; what looks like a URL is no path."""
+    folder = path.is_dir() or ("." not in path.name and ":/" not in str(path))
+    return folder or path.name.lower().endswith(TABLE_SUFFIXES)
 
 
 class FeatureColumns(Model):
@@ -96,8 +127,9 @@ class FeatureColumns(Model):
 class Encoding(Model):
     """How columns become numbers and codes; fitted on this party's training rows."""
 
-    numeric: Literal["standard", "log", "rank"] = Field(
-        default="standard", description="standardise, log1p of the size first, or ranks mapped to a normal"
+    numeric: Literal["auto", "standard", "log", "rank"] = Field(
+        default="standard",
+        description="standardise; log1p of the size first; ranks mapped to a normal; auto: by each column's shape",
     )
     min_count: Count = Field(default=1, description="training rows a category needs for a code of its own")
     max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
@@ -128,6 +160,25 @@ class Privacy(Model):
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
 
 
+class ReportOptions(Model):
+    """What the label party's report goes into, for its own eyes."""
+
+    subgroups: tuple[Text, ...] = Field(
+        default=(), description="own columns whose groups of test rows are measured apart; they need not be features"
+    )
+    smallest_group: int = Field(
+        default=100, strict=True, ge=20, le=1_000_000_000, description="rows that a group needs; a smaller one is not shown"
+    )
+    cost_false_positive: NonNegative = Field(default=1.0, description="cost of flagging a negative (binary targets)")
+    cost_false_negative: NonNegative = Field(default=1.0, description="cost of missing a positive, in the same unit")
+
+    @model_validator(mode="after")
+    def _some_cost(self) -> "ReportOptions":
+        if self.cost_false_positive == self.cost_false_negative == 0:
+            Problems.raise_any(["cost_false_positive, cost_false_negative: are both 0; give at least one a value above 0"])
+        return self
+
+
 _NOTHING_GIVEN: Any = {}
 
 
@@ -153,6 +204,7 @@ class PartyFile(Model):
     privacy: Privacy = Field(
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
     )
+    report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
     threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
 
@@ -168,6 +220,8 @@ class PartyFile(Model):
                 problems.append(f"features: column {shown(column)} is the {use}; a feature would give it away")
             if column is not None and column in self.keys.values():
                 problems.append(f"{use} = {shown(column)}: is also a key column")
+        if self.label is not None and self.label in self.report.subgroups:
+            problems.append(f"report.subgroups: column {shown(self.label)} is the label; name another column")
         if self.label is not None and self.label == self.weight:
             problems.append(f"weight = {shown(self.weight)}: is also the label")
         if self.features is not None and self.drop:
@@ -238,6 +292,8 @@ def _table_problems(contract: Contract, party: PartyFile) -> list[str]:
         if contract.split.method == "time" and party.time is None:
             problems.append("time: is missing; split.method = time in the contract needs the label party's time column")
         return problems
+    if party.report.model_fields_set:
+        problems.append(f"report: only the label party's report has these; leave it out (role here: {role})")
     for use in ("label", "weight", "time"):
         if getattr(party, use) is not None:
             problems.append(

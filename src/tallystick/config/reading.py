@@ -198,6 +198,7 @@ _RANGES = {
 }
 _PATTERNS = {
     r"^(cpu|cuda(:[0-9]+)?)$": "must be cpu, cuda or cuda:N",
+    r"^[\t !#-~]$": 'must be one ASCII character, such as ";"',
     r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$": 'must be an import path, such as "package.module:Class"',
     r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$": "must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit",
 }

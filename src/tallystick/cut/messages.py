@@ -1,8 +1,14 @@
-"""The two messages of a split network. Shapes: B batch, D cut width."""
+"""The two messages of a split network. Shapes: B batch, D cut width.
+
+What is not a finite number is neither sent nor taken: a single NaN would be in all weights one step later.
+"""
+
+import math
+from collections.abc import Sequence
 
 from torch import Tensor
 
-from tallystick.errors import ProtocolError
+from tallystick.errors import Diverged, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 
@@ -24,23 +30,31 @@ class CutGradient(Message, frozen=True):
 
 
 def send_embedding(channel: Channel, step: int, *cuts_BD: Tensor) -> None:
-    """Send the cut embeddings of one or more steps from ``step`` on, which nobody may change from then on."""
+    """Send the cut embeddings of one or more steps from ``step`` on, which nobody may change from then on.
+
+    Raises Diverged if one is not finite.
+    """
+    _refuse_own(cuts_BD, f"cut embedding of step {step}", channel.peer)
     channel.send(CutEmbedding(step=step, values=Array.lend(*cuts_BD)))
 
 
 def receive_embedding(channel: Channel, step: int, rows: int, width: int) -> Tensor:
-    """Receive the cut embedding of a step; raises ProtocolError for another step, shape or element type."""
+    """Receive the cut embedding of a step; raises ProtocolError for another step, shape or type, or no finite number."""
     message = channel.receive(CutEmbedding)
     return _open(channel, message, step, rows, width)
 
 
 def send_gradient(channel: Channel, step: int, *grads_BD: Tensor) -> None:
-    """Send the cut gradients of one or more steps from ``step`` on, which nobody may change from then on."""
+    """Send the cut gradients of one or more steps from ``step`` on, which nobody may change from then on.
+
+    Raises Diverged if one is not finite.
+    """
+    _refuse_own(grads_BD, f"cut gradient of step {step}", channel.peer)
     channel.send(CutGradient(step=step, values=Array.lend(*grads_BD)))
 
 
 def receive_gradient(channel: Channel, step: int, rows: int, width: int) -> Tensor:
-    """Receive the cut gradient of a step; raises ProtocolError for another step, shape or element type."""
+    """Receive the cut gradient of a step; raises ProtocolError for another step, shape or type, or no finite number."""
     message = channel.receive(CutGradient)
     return _open(channel, message, step, rows, width)
 
@@ -52,6 +66,33 @@ def _open(channel: Channel, message: CutEmbedding | CutGradient, step: int, rows
     if message.values.dtype != "float32":
         raise ProtocolError(channel.peer, f"{what} of step {step} has type {message.values.dtype}, expected float32")
     try:
-        return message.values.tensor(rows, width)
+        values_BD = message.values.tensor(rows, width)
     except MalformedMessage as error:
         raise ProtocolError(channel.peer, f"{what} of step {step}: {error}") from None
+    if not all_finite(values_BD):
+        raise ProtocolError(
+            channel.peer,
+            f"{what} of step {step} is {_where_not_finite(values_BD)}; it was not used, and no checkpoint holds anything of it: "
+            f"ask {channel.peer} for its log and, if its training diverged, agree on a lower training.learning_rate",
+        )
+    return values_BD
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no number is NaN or infinite, in one pass that allocates nothing."""
+    # A sum is finite only if all terms are, short of an overflow, which the slow look rules out.
+    return math.isfinite(values.sum().item()) or bool(values.isfinite().all())
+
+
+def _refuse_own(parts_BD: Sequence[Tensor], what: str, peer: str) -> None:
+    for part_BD in parts_BD:
+        if not all_finite(part_BD.detach()):
+            raise Diverged(
+                f"the {what}, about to be sent to {peer}, is {_where_not_finite(part_BD.detach())}; it was not sent: lower "
+                "training.learning_rate, or look for extreme values among the columns"
+            )
+
+
+def _where_not_finite(values_BD: Tensor) -> str:
+    wrong_B = ~values_BD.isfinite().all(dim=1)
+    return f"NaN or infinite in {int(wrong_B.sum())} of {len(values_BD)} rows, the first is row {int(wrong_B.nonzero()[0])}"

@@ -15,11 +15,12 @@ from tallystick.config.party import Encoding, FeatureColumns, PartyFile
 from tallystick.data.features import Features, FeatureShape
 from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
-from tallystick.errors import DataError
+from tallystick.errors import DataError, FeatureError
 
 MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
 CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float32
 RANK_KNOTS = 1000
+SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
 
 Floats = NDArray[np.float64]
 
@@ -62,7 +63,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     numeric: tuple[NumericColumn, ...]
     categorical: tuple[CategoricalColumn, ...]
-    notes: tuple[str, ...] = ()  # columns left out, and why
+    notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
 
     @classmethod
     def fit(
@@ -73,7 +74,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         Raises DataError for an absent column, infinite numbers, text in a numeric column, or no training rows.
         """
         if len(rows) == 0:
-            raise DataError("there are no training rows to fit the encoder on; check the split and the alignment")
+            raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
         encoding = encoding or Encoding()
         # Checked on all rows, so that an infinite number is not first met in an epoch's validation.
         checked = {name: _numbers(frame, name) for name in features.numeric}
@@ -87,6 +88,10 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             for name, fitted in [*numeric.items(), *categorical.items()]
             if fitted is None
         )
+        if encoding.numeric == "auto" and (
+            ranked := sum(column is not None and column.transform == "rank" for column in numeric.values())
+        ):
+            notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns are skewed and were ranked",)
         return cls(
             numeric=tuple(column for column in numeric.values() if column is not None),
             categorical=tuple(column for column in categorical.values() if column is not None),
@@ -158,7 +163,7 @@ def feature_columns(frame: pl.DataFrame, party: PartyFile) -> FeatureColumns:
         elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
             categorical.append(name)
         else:
-            raise DataError(
+            raise FeatureError(
                 f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
             )
     return FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
@@ -169,7 +174,7 @@ def _numbers(frame: pl.DataFrame, name: str) -> Floats:
     column = as_number(require_column(frame, name, use="feature"))
     infinite = int(column.is_infinite().sum())
     if infinite:
-        raise DataError(
+        raise FeatureError(
             f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
         )
     return column.to_numpy()
@@ -183,21 +188,34 @@ def _transform(values_N: Floats, transform: str, knots: tuple[float, ...], score
     return values_N
 
 
-def _fit_numeric(name: str, values_N: Floats, transform: Literal["standard", "log", "rank"]) -> NumericColumn | None:
+def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard", "log", "rank"]) -> NumericColumn | None:
     known = values_N[~np.isnan(values_N)]
     missing = len(known) < len(values_N)
     if len(known) == 0 or (known.min() == known.max() and not missing):
         return None
+    transform = _fitting_transform(known) if asked == "auto" else asked
     knots, scores = _normal_scores(known) if transform == "rank" else ((), ())
     with np.errstate(over="ignore", invalid="ignore"):
         transformed = _transform(known, transform, knots, scores)
         mean, deviation = float(transformed.mean()), float(transformed.std())
     if not np.isfinite([mean, deviation]).all():
-        raise DataError(f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank")
+        raise FeatureError(
+            f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
+        )
     # A constant with missing values keeps its indicator; its value carries nothing.
     return NumericColumn(
         name=name, transform=transform, mean=mean, deviation=deviation or 1.0, indicator=missing, knots=knots, scores=scores
     )
+
+
+def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:
+    """Choose by shape: ranks where a few values lie so far out that they would set the scale of all others."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        centred = known - known.mean()
+        deviation = np.sqrt(np.mean(centred**2))
+        skewness = np.mean((centred / deviation) ** 3) if deviation > 0 else 0.0
+    # A column whose variance overflows has such values, whatever its skewness.
+    return "standard" if np.isfinite(deviation) and abs(skewness) <= SKEWED else "rank"
 
 
 def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from tallystick.config.contract import Alignment, Step
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
-from tallystick.errors import DataError
+from tallystick.errors import IdError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,31 +58,31 @@ def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Ali
         columns: contract's key name to own column.
         alignment: the key columns in order with their steps, and the rules for nulls and duplicates.
 
-    Raises DataError for an absent column, for more rows than ``max_rows``, for keys that are all null, for duplicates that
-    leave nothing, and for any null or duplicate where the rule is ``error``. Rows are named by number, never by content.
+    Raises DataError for an absent column, and IdError for more rows than ``max_rows``, for keys that are all null, for duplicates
+    that leave nothing, and for any null or duplicate where the rule is ``error``. Rows are named by number, never by content.
     """
     if frame.height > alignment.max_rows:
-        raise DataError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
+        raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
     parts = [normalise(require_column(frame, columns[key.name], use="key"), key.normalise) for key in alignment.keys]
     key = join(parts)
     names = ", ".join(columns[key.name] for key in alignment.keys)
     null_rows = key.null_count()
     if null_rows == frame.height:
-        raise DataError(f"key ({names}): all {frame.height} rows are null or empty; check the column and the normalise steps")
+        raise IdError(f"key ({names}): all {frame.height} rows are null or empty; check the column and the normalise steps")
     if null_rows and alignment.nulls == "error":
-        raise DataError(
+        raise IdError(
             f"key ({names}): null or empty in {rows_listed(key.is_null())} rows; the contract's alignment.nulls is error"
         )
     table = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
     counts = table.group_by("key").len().filter(pl.col("len") > 1)
     if counts.height and alignment.duplicates == "error":
-        raise DataError(
+        raise IdError(
             f"key ({names}): {counts.height} keys stand in more than one row: "
             f"{rows_listed(key.is_duplicated() & key.is_not_null())} rows; the contract's alignment.duplicates is error"
         )
     kept = table.unique("key", keep="first" if alignment.duplicates == "first" else "none", maintain_order=True)
     if not kept.height:
-        raise DataError(
+        raise IdError(
             f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
             "use a key that names a row, or duplicates: first"
         )

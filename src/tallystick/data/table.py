@@ -1,18 +1,18 @@
-"""Tables: a party's rows, from CSV, TSV or Parquet files, or from a query that DuckDB runs on files or databases."""
+"""Tables: a party's rows, from CSV, TSV or Parquet files, or from a query that DuckDB or PostgreSQL runs."""
 
 import re
-from collections.abc import Collection
+import zlib
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
 
-from tallystick.config.party import PartyFile, Table
+from tallystick.config.party import TABLE_SUFFIXES, PartyFile, Table
 from tallystick.config.reading import did_you_mean, redacted
+from tallystick.data.delimited import read_delimited
+from tallystick.data.postgres import postgres_errors, read_postgres
 from tallystick.errors import DataError
-
-NULL_WORDS = ["", "NA", "NaN", "nan", "null", "NULL"]
 
 
 def read_party_table(party: PartyFile) -> pl.DataFrame:
@@ -36,9 +36,9 @@ def read_table(table: Table, *, text: Collection[str] = ()) -> pl.DataFrame:
     Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
     """
     if table.path is not None:
-        source, frame = str(table.path), _read_file(table.path, text)
+        source, frame = str(table.path), _read_files(table, text)
     else:
-        source, frame = _database_name(table), _query(table)
+        source, frame = _database_name(table), _query(table, text)
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     return frame
@@ -51,70 +51,103 @@ def require_column(frame: pl.DataFrame, column: str, *, use: str) -> pl.Series:
     return frame.get_column(column)
 
 
-def _read_file(path: Path, text: Collection[str]) -> pl.DataFrame:
-    if not path.is_file():
-        raise DataError(f"{path}: there is no such file; check table.path in the party file")
+def require_unique(names: Sequence[str], *, source: str) -> None:
+    """Raise DataError, naming the source, for a column name that stands there more than once."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
+
+
+def _read_files(table: Table, text: Collection[str]) -> pl.DataFrame:
+    assert table.path is not None
+    paths = _files(table.path)
+    ending = _ending(paths[0])
+    for path in paths:
+        if _ending(path) != ending:
+            raise DataError(f"{table.path}: holds {paths[0].name} and {path.name}; the files of one table must be of one kind")
     try:
-        if path.suffix.lower() == ".parquet":
-            return pl.read_parquet(path, glob=False, hive_partitioning=False)
-        separator = "\t" if ".tsv" in path.name.lower() else ","
-        return pl.read_csv(
-            path,
-            separator=separator,
-            infer_schema_length=None,
-            null_values=NULL_WORDS,
-            schema_overrides=dict.fromkeys(text, pl.String),
-            glob=False,
-        )
+        if ending != ".parquet":
+            return read_delimited(paths, table, text=text)
+        return _joined(paths, [pl.read_parquet(path, glob=False, hive_partitioning=False) for path in paths])
     except pl.exceptions.NoDataError:
-        raise DataError(f"{path}: is empty") from None
-    except (pl.exceptions.PolarsError, OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+        raise DataError(f"{table.path}: is empty") from None
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{table.path}: cannot be read: {_reason(error)}") from None
 
 
-def _query(table: Table) -> pl.DataFrame:
+def _files(path: Path) -> list[Path]:
+    """The files of a path, by name: itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
+    if path.is_file():
+        return [path]
+    if path.is_dir():
+        found = [each for each in path.iterdir() if not each.name.startswith((".", "_")) and _ending(each)]
+        if not found:
+            raise DataError(f"{path}: the folder holds no file that ends in {', '.join(TABLE_SUFFIXES)}")
+    else:
+        anchor = Path(path.anchor)
+        found = [each for each in anchor.glob(str(path.relative_to(anchor))) if each.is_file() and _ending(each)]
+        if not found and any(sign in str(path) for sign in "*?["):
+            raise DataError(f"{path}: no file fits this pattern; check table.path in the party file")
+        if not found:
+            raise DataError(f"{path}: there is no such file; check table.path in the party file")
+    return sorted(found)
+
+
+def _ending(path: Path) -> str | None:
+    """What kind of file it is by its name; None for any other."""
+    return next(
+        (ending for ending in (".csv", ".tsv", ".parquet") if path.name.lower().removesuffix(".gz").endswith(ending)), None
+    )
+
+
+def _joined(paths: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+    """Parquet files of the same columns as one table; numbers of several widths take the widest."""
+    first = parts[0].schema
+    for path, part in zip(paths, parts, strict=True):
+        if odd := set(part.columns) ^ set(first):
+            other = ", ".join(map(repr, sorted(odd)))
+            raise DataError(f"{path}: has other columns than {paths[0]}: {other} in only one; the files of one table must agree")
+        for name, kind in part.schema.items():
+            alike = kind == first[name] or (kind.is_numeric() and first[name].is_numeric()) or pl.Null in (kind, first[name])
+            if not alike:
+                raise DataError(f"{path}: column {name!r} has type {kind}, and {first[name]} in {paths[0]}; convert one of them")
+    return pl.concat([part.select(list(first)) for part in parts], how="vertical_relaxed")
+
+
+def _query(table: Table, text: Collection[str]) -> pl.DataFrame:
+    if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
+        return _query_postgres(table.database.get_secret_value(), table, text)
     import duckdb
 
     assert table.query is not None
-    url = table.database.get_secret_value() if table.database is not None else "duckdb::memory:"
-    kind, _, rest = url.partition(":")
+    rest = table.database.get_secret_value().removeprefix("duckdb:") if table.database is not None else ":memory:"
     name = _database_name(table)
     file = table.folder / Path(rest).expanduser() if rest != ":memory:" else None
-    if kind == "duckdb" and file is not None and not file.is_file():
+    if file is not None and not file.is_file():
         raise DataError(f"{name}: there is no such database file; check table.database in the party file")
     try:
-        local = kind != "duckdb" or file is None
-        with duckdb.connect(":memory:" if local else str(file), read_only=not local) as connection:
+        with duckdb.connect(":memory:" if file is None else str(file), read_only=file is not None) as connection:
             connection.execute("SET file_search_path = $folder", {"folder": str(table.folder)})
-            if kind != "duckdb":
-                _attach_postgres(connection, url)
-            result: pl.DataFrame = connection.sql(table.query).pl()
+            relation = connection.sql(table.query)
+            require_unique(relation.columns, source=name)
+            result: pl.DataFrame = relation.pl()
             return result
     except duckdb.Error as error:
-        raise DataError(f"{name}: the query failed: {_reason(error, secret=url)}") from None
+        raise DataError(f"{name}: the query failed: {_reason(error)}") from None
     except AttributeError:
         # DuckDB answers None to a statement that yields no rows, such as CREATE.
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
 
 
-def _attach_postgres(connection: Any, url: str) -> None:
-    import duckdb
-
+def _query_postgres(url: str, table: Table, text: Collection[str]) -> pl.DataFrame:
+    assert table.query is not None
+    name = _database_name(table)
     try:
-        # Nothing is downloaded behind the user's back.
-        connection.execute("SET autoinstall_known_extensions = false")
-        connection.execute("LOAD postgres")
-    except duckdb.Error as error:
-        raise DataError(
-            f"{redacted(url)}: DuckDB's postgres extension cannot be loaded: {_reason(error, secret=url)}; install it once, "
-            "where the internet can be reached, with: python -c \"import duckdb; duckdb.sql('INSTALL postgres')\""
-        ) from None
-    try:
-        quoted = url.replace("'", "''")
-        connection.execute(f"ATTACH '{quoted}' AS source (TYPE postgres, READ_ONLY)")
-        connection.execute("USE source")
-    except duckdb.Error as error:
-        raise DataError(f"{redacted(url)}: cannot be reached: {_reason(error, secret=url)}") from None
+        names, columns = read_postgres(url, table.query, text=text)
+    except postgres_errors() as error:
+        what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
+        raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None
+    require_unique(names, source=name)
+    return pl.DataFrame(columns)
 
 
 def _database_name(table: Table) -> str:

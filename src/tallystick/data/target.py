@@ -3,7 +3,7 @@
 Shapes: N rows.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from tallystick.config.contract import Target
 from tallystick.data.text import as_number, as_text, rows_listed
-from tallystick.errors import DataError
+from tallystick.errors import DataError, LabelError
 
 
 class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,12 +38,12 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             return _fit_regression(column, training_rows)
         values = as_text(column.unique().sort()).unique(maintain_order=True)
         if len(values) != target.classes:
-            raise DataError(
+            raise LabelError(
                 f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
                 f"target.type = {target.type} needs exactly {target.classes}"
             )
         if as_text(column.gather(training_rows)).n_unique() < 2:
-            raise DataError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
+            raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
         return cls(type=target.type, classes=tuple(values.to_list()))
 
     def encode(self, column: pl.Series) -> Tensor:
@@ -58,9 +58,13 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         text = as_text(column)
         codes = text.replace_strict(self.classes, list(range(len(self.classes))), default=None, return_dtype=pl.Int64)
         if codes.null_count():
-            raise DataError(f"label column {column.name!r}: values never seen before in {rows_listed(codes.is_null())} rows")
+            raise LabelError(f"label column {column.name!r}: values never seen before in {rows_listed(codes.is_null())} rows")
         labels = torch.from_numpy(codes.to_numpy().copy())
         return labels.to(torch.float32) if self.type == "binary" else labels
+
+    def in_units(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Encoded labels or outputs in the label's own units: regression is learnt standardised, classes stay as they are."""
+        return values.astype(np.float64) * self.deviation + self.mean if self.type == "regression" else values
 
     def to_json(self) -> str:
         """Write as JSON."""
@@ -80,9 +84,9 @@ def encode_weights(column: pl.Series) -> Tensor:
     weights = as_number(column)
     wrong = weights.is_null() | ~weights.is_finite().fill_null(False) | (weights < 0).fill_null(False)
     if wrong.any():
-        raise DataError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
+        raise LabelError(f"weight column {column.name!r}: missing, negative or infinite in {rows_listed(wrong)} rows")
     if not (weights > 0).any():
-        raise DataError(f"weight column {column.name!r}: every weight is 0; at least one must be above")
+        raise LabelError(f"weight column {column.name!r}: every weight is 0; at least one must be above")
     return torch.from_numpy(weights.to_numpy().copy()).to(torch.float32)
 
 
@@ -91,7 +95,7 @@ def _refuse_missing(column: pl.Series) -> None:
     if column.dtype.is_float():
         missing = missing | column.is_nan().fill_null(False)
     if missing.any():
-        raise DataError(
+        raise LabelError(
             f"label column {column.name!r}: missing (null or NaN) in {rows_listed(missing)} rows; leave them out of the table"
         )
 
@@ -100,7 +104,7 @@ def _finite(column: pl.Series) -> pl.Series:
     numbers = as_number(column)
     infinite = numbers.is_infinite()
     if infinite.any():
-        raise DataError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
+        raise LabelError(f"label column {column.name!r}: infinite in {rows_listed(infinite)} rows")
     return numbers
 
 
@@ -109,7 +113,7 @@ def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64]) -> Labe
     with np.errstate(over="ignore", invalid="ignore"):
         mean, deviation = float(labels.mean()), float(labels.std())
     if not np.isfinite([mean, deviation]).all():
-        raise DataError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
+        raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
     if deviation <= 1e-12 * abs(mean):
-        raise DataError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
+        raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
     return LabelCoder(type="regression", mean=mean, deviation=deviation)

@@ -5,7 +5,7 @@ computed from labels and stays with the label party; no formal guarantee protect
 Shapes: N rows, C classes.
 """
 
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -14,7 +14,7 @@ from tallystick.evaluation import intervals, metrics
 from tallystick.evaluation.metrics import METRICS, Floats, Metric, Statistic, TargetType, UndefinedMetric
 
 LEVEL = 0.95
-ROC_POINTS = 200
+CURVE_POINTS = 200
 DIGITS = 6  # of the curves' points
 
 
@@ -34,6 +34,13 @@ class RocCurve(TypedDict):
     true_positive_rate: list[float]
 
 
+class PrecisionRecallCurve(TypedDict):
+    """Points of the precision-recall curve in ascending order of recall, thinned evenly in recall."""
+
+    recall: list[float]
+    precision: list[float]
+
+
 class ReliabilityCurve(TypedDict):
     """Per equal-mass bin, in ascending order: mean prediction, observed rate of positives, weight in the bin."""
 
@@ -47,6 +54,7 @@ class Curves(TypedDict):
 
     roc: RocCurve | None
     reliability: ReliabilityCurve | None
+    precision_recall: NotRequired[PrecisionRecallCurve | None]
 
 
 class Measurement(TypedDict):
@@ -73,6 +81,7 @@ class Comparison(TypedDict):
     own_only: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
     curves: dict[str, Curves]  # "joint", "own_only"
+    weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
 
 
 def measure(
@@ -157,6 +166,7 @@ def compare(
         if own is None
         else {name: _difference(found["joint"][name], own[name], paired.get(name)) for name in table},
         curves={model: each.curves() for model, each in models.items()},
+        weighted=weights is not None,
     )
 
 
@@ -187,36 +197,48 @@ class _Model:
                 self.reasons[name] = chosen.undefined
 
     def curves(self) -> Curves:
-        """ROC and reliability, for a binary target."""
+        """ROC, reliability and precision-recall, for a binary target."""
         if self._rows is None or self._target != "binary":
-            return Curves(roc=None, reliability=None)
+            return Curves(roc=None, reliability=None, precision_recall=None)
         labels_N, logits_N = self._rows
         try:
             roc: RocCurve | None = _thinned(*metrics.roc_curve(labels_N, logits_N, weights_N=self._weights_N)[:2])
         except UndefinedMetric:
             roc = None
+        try:
+            precision_recall: PrecisionRecallCurve | None = _thinned_by_recall(
+                *metrics.precision_recall_curve(labels_N, logits_N, weights_N=self._weights_N)[:2]
+            )
+        except UndefinedMetric:
+            precision_recall = None
         bins = metrics.equal_mass_bins(labels_N, metrics.sigmoid(logits_N), bins=self._bins)(self._weights_N)
         reliability = bins and ReliabilityCurve(
             predicted=_rounded(bins.predicted),
             observed=_rounded(bins.observed),
             count=_rounded(np.full(len(bins.observed), bins.mass)),
         )
-        return Curves(roc=roc, reliability=reliability or None)
+        return Curves(roc=roc, reliability=reliability or None, precision_recall=precision_recall)
 
 
 def _with_interval(model: _Model, name: str, chosen: Metric, replicates_R: Floats | None) -> MetricValue:
     if name not in model.values or replicates_R is None:
         return MetricValue(value=None, low=None, high=None, reason=model.reasons[name])
-    return _metric_value(model.values[name], replicates_R, chosen.low, chosen.high)
+    return valued(model.values[name], replicates_R, chosen.low, chosen.high)
 
 
 def _difference(joint: MetricValue, own: MetricValue, replicates_R: Floats | None) -> MetricValue:
     if joint["value"] is None or own["value"] is None or replicates_R is None:
         return MetricValue(value=None, low=None, high=None, reason=joint["reason"] or own["reason"])
-    return _metric_value(joint["value"] - own["value"], replicates_R, -np.inf, np.inf)
+    return valued(joint["value"] - own["value"], replicates_R, -np.inf, np.inf)
 
 
-def _metric_value(value: float, replicates_R: Floats, low: float, high: float) -> MetricValue:
+def without_value(reason: str) -> MetricValue:
+    """A metric that has no value, and why."""
+    return MetricValue(value=None, low=None, high=None, reason=reason)
+
+
+def valued(value: float, replicates_R: Floats, low: float, high: float) -> MetricValue:
+    """A value within [low, high], with the interval that its resamples give."""
     interval = intervals.percentile_interval(replicates_R, value, level=LEVEL, low=low, high=high)
     if interval is None:
         reason = None if len(replicates_R) == 0 else "no interval: too many resamples hold one class or one value only"
@@ -225,13 +247,23 @@ def _metric_value(value: float, replicates_R: Floats, low: float, high: float) -
 
 
 def _thinned(false_G1: Floats, true_G1: Floats) -> RocCurve:
-    """Keep at most ROC_POINTS points, evenly along the curve, both ends among them."""
-    if len(false_G1) > ROC_POINTS:
-        picks = np.searchsorted(false_G1 + true_G1, np.linspace(0.0, 2.0, ROC_POINTS)).clip(max=len(false_G1) - 1)
+    """Keep at most CURVE_POINTS points, evenly along the curve, both ends among them."""
+    if len(false_G1) > CURVE_POINTS:
+        picks = np.searchsorted(false_G1 + true_G1, np.linspace(0.0, 2.0, CURVE_POINTS)).clip(max=len(false_G1) - 1)
         picks[0], picks[-1] = 0, len(false_G1) - 1
         picks = np.unique(picks)
         false_G1, true_G1 = false_G1[picks], true_G1[picks]
     return RocCurve(false_positive_rate=_rounded(false_G1), true_positive_rate=_rounded(true_G1))
+
+
+def _thinned_by_recall(precision_G: Floats, recall_G: Floats) -> PrecisionRecallCurve:
+    """Keep at most CURVE_POINTS points, evenly in recall, both ends among them."""
+    if len(recall_G) > CURVE_POINTS:
+        picks = np.searchsorted(recall_G, np.linspace(recall_G[0], 1.0, CURVE_POINTS)).clip(max=len(recall_G) - 1)
+        picks[0] = 0
+        picks = np.unique(picks)
+        precision_G, recall_G = precision_G[picks], recall_G[picks]
+    return PrecisionRecallCurve(recall=_rounded(recall_G), precision=_rounded(precision_G))
 
 
 def _rounded(values: Floats) -> list[float]:

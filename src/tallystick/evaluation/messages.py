@@ -1,6 +1,14 @@
 """Control messages of an evaluation; the cut embeddings are in tallystick.cut."""
 
+import math
+
+import msgspec
+
+from tallystick.errors import ProtocolError, printable
+from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
+
+MOST_WORDS = 500
 
 
 class Finished(Message, frozen=True):
@@ -17,3 +25,40 @@ class Finished(Message, frozen=True):
     mechanism: str = ""
     protects: str = ""
     reveals: str = ""
+
+
+def receive_finished(channel: Channel, *, rows: int, epsilon: float | None) -> Finished:
+    """Receive the end of a run over ``rows`` test rows, of which the contract has an AUC released at ``epsilon``, or none.
+
+    Raises ProtocolError for other rows, for a release that the contract does not ask for or that lacks a part, and for numbers
+    that no AUC and no interval have. Its words are made fit to show.
+    """
+    message = channel.receive(Finished)
+
+    def refuse(what: str) -> ProtocolError:
+        return ProtocolError(channel.peer, f"{channel.peer} ended the run with {what}")
+
+    if message.rows != rows:
+        raise refuse(f"{message.rows} test rows, where both sides have {rows}")
+    if message.epsilon is not None and (epsilon is None or not math.isclose(message.epsilon, epsilon)):
+        due = "none" if epsilon is None else f"one at epsilon {epsilon:g}"
+        raise refuse(f"a release at epsilon {message.epsilon:g}, where the contract has {due}")
+    if message.epsilon is None and rows and epsilon is not None:
+        raise refuse(f"no release, where the contract has one at epsilon {epsilon:g}")
+    numbers = (message.low, message.auc, message.high)
+    if any(number is not None for number in numbers):
+        if message.epsilon is None:
+            raise refuse("an AUC and no epsilon for it")
+        check_auc(channel, *numbers)
+    words = {name: printable(getattr(message, name), most=MOST_WORDS) for name in ("mechanism", "protects", "reveals")}
+    return msgspec.structs.replace(message, **words)
+
+
+def check_auc(channel: Channel, low: float | None, auc: float | None, high: float | None) -> None:
+    """Raise ProtocolError unless a peer's AUC lies in its interval, and that in 0 to 1."""
+    given = [number for number in (low, auc, high) if number is not None]
+    if len(given) < 3 or not 0 <= given[0] <= given[1] <= given[2] <= 1:
+        raise ProtocolError(
+            channel.peer,
+            f"{channel.peer} sent an AUC of {auc} in the interval {low} to {high}; expected 0 <= low <= AUC <= high <= 1",
+        )

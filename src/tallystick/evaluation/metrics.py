@@ -89,6 +89,51 @@ def auc_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
     return statistic
 
 
+def gini_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """Gini coefficient of the scores, 2 AUC - 1: 0 is guessing, 1 is perfect (Somers' D of scores given labels)."""
+    auc_of = auc_statistic(labels_N, scores_N)
+    return lambda weights_N: 2.0 * auc_of(weights_N) - 1.0
+
+
+def ks_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """Kolmogorov-Smirnov: the largest gap between the classes' cumulative score distributions, max |TPR - FPR|."""
+    labels_N, scores_N = _binary(labels_N), np.asarray(scores_N, dtype=np.float64)
+    ties = _Ties.of(scores_N)
+    sorted_labels_N = labels_N[ties.order]
+
+    def statistic(weights_N: Floats) -> float:
+        sorted_weights_N = weights_N[ties.order]
+        positive_N = sorted_weights_N * sorted_labels_N
+        positive_G, negative_G = np.cumsum(ties.sums(positive_N)), np.cumsum(ties.sums(sorted_weights_N - positive_N))
+        if positive_G[-1] == 0 or negative_G[-1] == 0:
+            return np.nan
+        return float(np.abs(positive_G / positive_G[-1] - negative_G / negative_G[-1]).max())
+
+    return statistic
+
+
+def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """Area under the precision-recall curve as a sum of steps: sum over thresholds of precision times the recall it adds.
+
+    Rows with equal scores pass a threshold together. Of scores that say nothing it is the share of positives, not one half.
+    """
+    labels_N, scores_N = _binary(labels_N), np.asarray(scores_N, dtype=np.float64)
+    ties = _Ties.of(scores_N)
+    sorted_labels_N = labels_N[ties.order]
+
+    def statistic(weights_N: Floats) -> float:
+        sorted_weights_N = weights_N[ties.order]
+        positive_G = ties.sums(sorted_weights_N * sorted_labels_N)[::-1]
+        flagged_G = np.cumsum(ties.sums(sorted_weights_N)[::-1])
+        found_G = np.cumsum(positive_G)
+        if found_G[-1] == 0:
+            return np.nan
+        precision_G = np.divide(found_G, flagged_G, out=np.zeros_like(found_G), where=flagged_G > 0)
+        return _dot(precision_G, positive_G) / float(found_G[-1])
+
+    return statistic
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bins:
     """Equal-mass bins of predictions, in ascending order: what was predicted, what happened, how much weight."""
@@ -255,6 +300,30 @@ BINARY = {
         undefined=_NO_ROWS,
         prepare=lambda y, logits, _: mean_statistic((logits > 0) == (y > 0)),
     ),
+    "ap": Metric(
+        title="Average precision",
+        higher_is_better=True,
+        low=0.0,
+        high=1.0,
+        undefined="there are no positives",
+        prepare=lambda y, logits, _: average_precision_statistic(y, logits),
+    ),
+    "gini": Metric(
+        title="Gini, 2 AUC \N{MINUS SIGN} 1",
+        higher_is_better=True,
+        low=-1.0,
+        high=1.0,
+        undefined=_ONE_CLASS,
+        prepare=lambda y, logits, _: gini_statistic(y, logits),
+    ),
+    "ks": Metric(
+        title="Kolmogorov\N{EN DASH}Smirnov",
+        higher_is_better=True,
+        low=0.0,
+        high=1.0,
+        undefined=_ONE_CLASS,
+        prepare=lambda y, logits, _: ks_statistic(y, logits),
+    ),
 }
 MULTICLASS = {
     "accuracy": Metric(  # share of rows whose largest logit is the label's
@@ -364,6 +433,27 @@ def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike 
     true_G1, false_G1 = (np.concatenate(([0.0], np.cumsum(each_G))) for each_G in (positive_G, negative_G))
     threshold_G1 = np.concatenate(([np.inf], scores_N[ties.order][ties.starts][::-1]))
     return false_G1 / false_G1[-1], true_G1 / true_G1[-1], threshold_G1
+
+
+def precision_recall_curve(
+    labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None
+) -> tuple[Floats, Floats, Floats]:
+    """Precision, recall and threshold (score >= threshold is flagged), the highest threshold first; a point per distinct score.
+
+    As exact as an exact ROC curve, and as easily turned back into labels: for the label party's eyes.
+    """
+    labels_N, scores_N = _binary(labels_N), finite(scores_N, "scores")
+    weights_N = row_weights(weights_N, len(scores_N))
+    ties = _Ties.of(scores_N)
+    weights_N, sorted_labels_N = weights_N[ties.order], labels_N[ties.order]
+    found_G = np.cumsum(ties.sums(weights_N * sorted_labels_N)[::-1])
+    mass_G = ties.sums(weights_N)[::-1]
+    flagged_G = np.cumsum(mass_G)
+    there_G = mass_G > 0  # rows without weight make no point
+    if not there_G.any() or found_G[-1] == 0:
+        raise UndefinedMetric("there is no precision-recall curve: there are no positives")
+    threshold_G = scores_N[ties.order][ties.starts][::-1]
+    return found_G[there_G] / flagged_G[there_G], found_G[there_G] / found_G[-1], threshold_G[there_G]
 
 
 # --- checks

@@ -7,14 +7,21 @@ import msgspec
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.config.contract import PrivateRelease
 from tallystick.cut.forward import receive_logits
-from tallystick.data.target import LabelCoder
+from tallystick.data.groups import groups_of
+from tallystick.data.keys import Keys
+from tallystick.data.table import require_column
+from tallystick.evaluation.decisions import Decisions, Grouping, by_group, decide
 from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.metrics import UndefinedMetric, sigmoid
 from tallystick.evaluation.private.result import NothingReleased
+from tallystick.evaluation.sharing import send_shared
+from tallystick.job.importance import Measured, measure_columns
 from tallystick.job.job import Job
 from tallystick.job.release import RELEASE_NOTE, finished, release_auc
 from tallystick.job.results import Findings
@@ -25,15 +32,33 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
 
-def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], findings: Findings) -> None:
+def evaluate(job: Job, keys: Keys, model: LabelModel, rows: Aligned, widths: list[int], findings: Findings) -> None:
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
     On a union every test row is embedded, and this party keeps the scores of those that it has.
     """
     logits = receive_logits(model, rows.source, rows.test_batches(job.contract), job.feature_channels, widths)
+    measured = measure_columns(job, model, rows, widths)
+    findings.importance = measured.importance if measured is not None else []
     findings.finished = Finished(rows=len(logits))
-    if not len(logits):
+    if len(logits):
+        _measure(job, keys, rows, logits, measured, findings)
+    _share(job, measured, findings)
+
+
+def _share(job: Job, measured: Measured | None, findings: Findings) -> None:
+    """Send each feature party the exact results that the contract names, if any."""
+    names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
+    if not names and columns != "both":
         return
+    joint = findings.evaluation["joint"] if findings.evaluation is not None else {}
+    rows = findings.evaluation["rows"] if findings.evaluation is not None else 0
+    for channel in job.feature_channels:
+        falls = measured.falls.get(channel.peer) if measured is not None and columns == "both" else None
+        send_shared(channel, names, joint, falls, rows=rows)
+
+
+def _measure(job: Job, keys: Keys, rows: Aligned, logits: Tensor, measured: Measured | None, findings: Findings) -> None:
     if findings.training is not None:
         job.logbook.commit(findings.training.step)  # the feature parties had committed it before they embedded these
     own = rows.own_part()
@@ -44,21 +69,91 @@ def evaluate(job: Job, model: LabelModel, rows: Aligned, widths: list[int], find
     assert own.target_N is not None
     assert own.label_coder is not None
     target_T = own.target_N[own.test_N]
+    labels, joint = (own.label_coder.in_units(values.cpu().numpy()) for values in (target_T, joint_T))
+    weights = own.weight_N[own.test_N].cpu().numpy() if own.weight_N is not None else None
     evaluation = job.contract.evaluation
     findings.evaluation = compare(
         job.contract.target.type,
-        _in_units(target_T, own.label_coder),
-        _in_units(joint_T, own.label_coder),
-        _in_units(baseline_T, own.label_coder) if baseline_T is not None else None,
-        weights=own.weight_N[own.test_N].cpu().numpy() if own.weight_N is not None else None,
+        labels,
+        joint,
+        own.label_coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
+        weights=weights,
         bins=evaluation.calibration_bins,
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
+    findings.groups = _by_group(job, keys, own, labels, joint, weights, findings)
     if job.contract.target.type == "binary":
         _keep_scores(job, target_T, joint_T)
+        findings.decisions = _decide(job, own, labels, joint, weights, measured)
     if evaluation.privacy is not None:
         findings.finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
+
+
+def _decide(
+    job: Job,
+    own: Aligned,
+    labels_T: NDArray[Any],
+    logits_T: NDArray[Any],
+    weights_T: NDArray[Any] | None,
+    measured: Measured | None,
+) -> Decisions | None:
+    """What the scores are worth where a threshold decides; the cheapest is chosen on validation rows, if there are any."""
+    chosen = None
+    if measured is not None:
+        assert own.target_N is not None
+        index_V = measured.index_V
+        weights_V = own.weight_N[index_V].cpu().numpy() if own.weight_N is not None else None
+        chosen = own.target_N[index_V].cpu().numpy(), sigmoid(measured.logits_V.cpu().numpy()), weights_V
+    costs = job.party.report
+    for rows in (chosen, None) if chosen is not None else (None,):
+        try:
+            return decide(
+                labels_T,
+                sigmoid(logits_T),
+                weights=weights_T,
+                cost_false_positive=costs.cost_false_positive,
+                cost_false_negative=costs.cost_false_negative,
+                chosen=rows,
+            )
+        except UndefinedMetric:  # one class only among the validation rows, or the test rows
+            continue
+    return None
+
+
+def _by_group(
+    job: Job,
+    keys: Keys,
+    own: Aligned,
+    labels_T: NDArray[Any],
+    logits_T: NDArray[Any],
+    weights_T: NDArray[Any] | None,
+    findings: Findings,
+) -> list[Grouping]:
+    """The joint model on the groups of test rows that the party file's columns make."""
+    assert findings.alignment is not None
+    options, found = job.party.report, []
+    rows_T = keys.rows_U[findings.alignment.rows_N[own.test_N.cpu().numpy()]]
+    for column in options.subgroups:
+        names, codes_T = groups_of(require_column(job.frame, column, use="subgroup")[rows_T])
+        try:
+            grouping = by_group(
+                job.contract.target.type,
+                column,
+                names,
+                codes_T,
+                labels_T,
+                logits_T,
+                weights=weights_T,
+                smallest=options.smallest_group,
+                resamples=job.contract.evaluation.bootstrap,
+                generator=np.random.default_rng(job.contract.seed),
+            )
+        except UndefinedMetric as error:
+            job.logbook.watcher.say(f"no figures by {column}: {error}")
+            continue
+        found.append(grouping)
+    return found
 
 
 def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tensor, *, rows: int) -> Finished:
@@ -107,9 +202,3 @@ def _baseline(job: Job, own: Aligned, findings: Findings) -> Tensor:
     )
     findings.own_only = train_label_party(model, own.source, own.objective(job.contract), [], run)
     return receive_logits(model, own.source, own.test_batches(job.contract), [], [])
-
-
-def _in_units(values: Tensor, coder: LabelCoder) -> np.ndarray[Any, Any]:
-    """Regression is learnt standardised and measured in the label's own units."""
-    array: np.ndarray[Any, Any] = values.cpu().numpy()
-    return array.astype(np.float64) * coder.deviation + coder.mean if coder.type == "regression" else array

@@ -3,6 +3,7 @@
 Every party greets the label party; the label party compares and answers with one agreement for all.
 """
 
+import re
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ from tallystick.config.contract import Contract, differences
 from tallystick.errors import ContractMismatch, PeerError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
+
+RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Greeting(Message, frozen=True):
@@ -77,14 +80,35 @@ def shake_hands_label_party(
     return agreement
 
 
-def shake_hands(contract: Contract, standing: Standing, channel: Channel) -> Agreement:
-    """Greet the label party and learn where the run starts.
+def shake_hands(contract: Contract, standing: Standing, channel: Channel, *, keeps: bool = True) -> Agreement:
+    """Greet the label party and learn where the run starts; a helper ``keeps`` nothing of a run, so any start suits it.
 
     Raises ContractMismatch with the keys that differ (never values of a party file), ProtocolError for a peer that runs
-    another command, resumes where this one does not, or speaks another version.
+    another command, resumes where this one does not, speaks another version, or asks to go on from what is not here.
     """
     _greet(contract, standing, channel)
-    return channel.receive(Agreement)
+    agreement = channel.receive(Agreement)
+    _check(agreement, standing, channel.peer, keeps=keeps)
+    return agreement
+
+
+def _check(agreement: Agreement, standing: Standing, peer: str, *, keeps: bool) -> None:
+    """Raise ProtocolError for an agreement that rests on what this party does not have."""
+    if not RUN_ID.fullmatch(agreement.run_id):
+        raise ProtocolError(peer, f"{peer} named the run {agreement.run_id[:80]!r}; expected 16 hexadecimal digits")
+    if not keeps:
+        return
+    wrong = ""
+    if not agreement.align and not (standing.resume and agreement.run_id == standing.run_id):
+        wrong = f"to go on with run {agreement.run_id}; this side has {standing.run_id or 'none'}"
+    elif agreement.align and (agreement.resume_from or not agreement.train):
+        wrong = f"to align anew and yet to go on from step {agreement.resume_from}"
+    elif agreement.resume_from and agreement.resume_from not in standing.checkpoints:
+        wrong = f"to go on from step {agreement.resume_from}; this side has {', '.join(map(str, standing.checkpoints)) or 'none'}"
+    elif not agreement.train and not standing.trained:
+        wrong = "to leave training out; this side has no trained model of this run"
+    if wrong:
+        raise ProtocolError(peer, f"{peer} asks {wrong}")
 
 
 def _greet(contract: Contract, standing: Standing, channel: Channel) -> Greeting:

@@ -10,6 +10,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import union_helper
 from tallystick.alignment.randomness import SecureRandom
@@ -17,20 +18,21 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
-from tallystick.data.keys import Keys
+from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.table import read_table
 from tallystick.data.target import LabelCoder
-from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.errors import ConfigError, DataError, ProtocolError, StorageError
 from tallystick.job.alignment import align
 from tallystick.job.folder import RunFolder
 from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
+from tallystick.job.log import RunLog
 from tallystick.job.phases import Watcher
 from tallystick.job.process import with_sessions
 from tallystick.job.rows import read_ids
 from tallystick.job.union import Fills
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
-from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, Message
+from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.serving.predict import predict_feature_party, predict_label_party
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.checkpoint import read_tensors
@@ -51,6 +53,8 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         table: the new rows; the party file's table if left out.
         output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
+
+    Gives how many own rows have a score, how many not, and why.
 
     Raises ConfigError or DataError before anything is sent if model, table or output is not usable.
     """
@@ -78,10 +82,13 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
     encoder = Encoder.from_json(folder.encoder.read_bytes()) if folder.encoder.exists() else None
     keys = read_ids(contract, party, frame)
-    scored = _Scored(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder, watcher=watcher)
+    scored = _Scored(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
+    log = RunLog(watcher)
+    log.keep_in(folder.path)
+    log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
 
     def work(channels: dict[str, Channel]) -> dict[str, Any]:
-        watcher.phase("handshake")
+        log.phase("handshake")
         if is_label:
             named = {name: channels[name] for name in contract.feature_parties}
             helper = channels[contract.helper] if contract.helper is not None else None
@@ -89,16 +96,26 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         else:
             agreement = shake_hands(contract, standing, channels[contract.label_party])
         _same_run(agreement.align, folder)
-        watcher.phase("alignment")
-        alignment = align(contract, party, keys.ids, channels, progress=watcher.progress)
-        watcher.phase("prediction")
+        log.phase("alignment")
+        alignment = align(contract, party, keys.ids, channels, progress=log.progress)
+        log.phase("prediction")
         scores = (scored.label_party if is_label else scored.feature_party)(channels, alignment)
         if output is None:
             return {"rows": len(alignment), "output": None, "learnt": alignment.learnt}
         _write_scores(scores, output)
-        return {"rows": scores.height, "output": str(output), "learnt": alignment.learnt}
+        unscored = _unscored(keys.report, scored=scores.height)
+        own = f"{scores.height} of {keys.report.rows} own rows have a score"
+        watcher.say(f"{own}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
+        return {
+            "rows": scores.height,
+            "own_rows": keys.report.rows,
+            "unscored": unscored,
+            "output": str(output),
+            "learnt": alignment.learnt,
+        }
 
-    return with_sessions(contract, party, work, watcher=watcher)
+    with log.recording():
+        return with_sessions(contract, party, work, watcher=log)
 
 
 def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, Any]:
@@ -107,7 +124,7 @@ def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, A
     def work(channels: dict[str, Channel]) -> dict[str, Any]:
         label, feature = (channels[name] for name in (contract.label_party, contract.feature_parties[0]))
         watcher.phase("handshake")
-        shake_hands(contract, Standing(command=COMMAND, resume=True), label)
+        shake_hands(contract, Standing(command=COMMAND, resume=True), label, keeps=False)
         watcher.phase("alignment")
         outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows)
         return {"rows": outcome.sizes["union"], "output": None, "learnt": outcome.learnt}
@@ -122,6 +139,20 @@ class UnionScores(Message, frozen=True):
     scores: Array
 
 
+def receive_scores(channel: Channel, rows: int) -> Tensor:
+    """Receive the next scores; raises ProtocolError for another number of them, another type, or no probabilities."""
+    try:
+        scores_B = channel.receive(UnionScores).scores.tensor(rows, dtype=torch.float32)
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer}: UnionScores: {error}") from None
+    wrong_B = ~((scores_B >= 0) & (scores_B <= 1))  # NaN is neither
+    if bool(wrong_B.any()):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer}: UnionScores: {int(wrong_B.sum())} of {rows} scores are no numbers from 0 to 1"
+        )
+    return scores_B
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Scored:
     """Scoring per role, once the new ids are aligned."""
@@ -132,7 +163,6 @@ class _Scored:
     frame: pl.DataFrame
     keys: Keys
     encoder: Encoder | None
-    watcher: Watcher
 
     def label_party(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
         """Finish the forward pass; gives the scores of this party's own rows beside their keys."""
@@ -170,7 +200,7 @@ class _Scored:
             return self._own_keys(alignment)
         parts = []
         for start in range(0, len(alignment), _SCORES_A_MESSAGE):
-            parts.append(channel.receive(UnionScores).scores.tensor(min(_SCORES_A_MESSAGE, len(alignment) - start)))
+            parts.append(receive_scores(channel, min(_SCORES_A_MESSAGE, len(alignment) - start)))
         return self._own_keys(alignment).with_columns(score=torch.cat(parts).numpy()[alignment.rows_N >= 0])
 
     def _source(self, alignment: Alignment) -> Source:
@@ -191,6 +221,16 @@ class _Scored:
         """The key columns of the own rows that take part, in the order of the positions."""
         own = alignment.rows_N[alignment.rows_N >= 0]
         return self.frame[self.keys.rows_U[own]].select(self.party.keys.values())
+
+
+def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
+    """How many own rows have no score, by reason."""
+    reasons = {
+        "without a key": report.null_rows,
+        "with the key of another row": report.duplicate_rows,
+        "without a partner's row": report.used - scored,
+    }
+    return {why: count for why, count in reasons.items() if count}
 
 
 def _calibration(facts: object) -> Calibration:

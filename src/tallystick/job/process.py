@@ -1,17 +1,20 @@
 """One party as a process: certificates, sessions, the job, and an end that tells both sides what happened."""
 
+import time
 from collections.abc import Callable
 from typing import TypeVar
 
 import polars as pl
 
+from tallystick import __version__
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError
+from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError, category_of
 from tallystick.job.defense import check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
+from tallystick.job.log import LOG, RunLog
 from tallystick.job.phases import Logbook, Watcher
 from tallystick.job.run import run_party
 from tallystick.network.certificates import Identity, load_identity
@@ -23,6 +26,7 @@ from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
 
 T = TypeVar("T")
+_ASK = f"ask them for {LOG} of their run folder, which says when and where"
 
 
 class JobFailed(TallystickError):
@@ -60,7 +64,11 @@ def run_process(
     frame = read_party_table(party) if party.table is not None else pl.DataFrame()
     folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
     check_budget(contract, party, folder)
-    logbook = Logbook(party=party.party, watcher=watcher)
+    log = RunLog(watcher)
+    log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
+    if folder is not None:
+        log.keep_in(folder.path)
+    logbook = Logbook(party=party.party, watcher=log)
 
     def run(channels: dict[str, Channel]) -> Result:
         job = Job(
@@ -74,11 +82,13 @@ def run_process(
             resume=resume or "alignment" not in phases,
             phases=phases,
         )
-        watcher.say(f"run folder: {job.folder.path}")
+        log.keep_in(job.folder.path)
+        log.say(f"run folder: {job.folder.path}")
         return run_party(job)
 
     try:
-        return with_sessions(contract, party, run, watcher=watcher)
+        with log.recording():
+            return with_sessions(contract, party, run, watcher=log)
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError):
             raise
@@ -106,7 +116,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
         channels: dict[str, Channel] = dict(
             network.connect(
                 {name: addresses.get(name) for name in others},
-                waiting=lambda missing: watcher.say(f"waiting for {', '.join(missing)}"),
+                waiting=_Waiting(watcher, wait_s=limits.wait_s),
             )
         )
         found = work(channels)
@@ -114,17 +124,33 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
         network.close(f"{party.party} lost the run: {error}")
         raise
     except TallystickError as error:
-        # A local error may name private columns or values: the peer learns its kind only.
-        network.close(f"{party.party} had to stop ({type(error).__name__}); ask them for their log")
+        # A local error may name private columns or values: the peer learns its category only.
+        network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}")
         raise
     except KeyboardInterrupt:
         network.close(f"{party.party} was interrupted by its operator")
         raise
     except Exception as error:
-        network.close(f"{party.party} failed unexpectedly ({type(error).__name__}); ask them for their log")
+        network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}")
         raise
     network.close()
     return found
+
+
+class _Waiting:
+    """Says once for whom this party waits; then counts the seconds."""
+
+    def __init__(self, watcher: Watcher, *, wait_s: float) -> None:
+        self._watcher, self._wait_s = watcher, wait_s
+        self._began = time.monotonic()
+        self._said = ""
+
+    def __call__(self, missing: list[str]) -> None:
+        what = f"waiting for {', '.join(missing)}"
+        if what != self._said:
+            self._said = what
+            self._watcher.say(f"{what}, at most {self._wait_s:g} s")
+        self._watcher.progress(f"{what} (s)", int(time.monotonic() - self._began), max(int(self._wait_s), 1))
 
 
 def identity_of(party: PartyFile) -> Identity:

@@ -15,9 +15,12 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
 from tallystick.job.audit import Audited, defense_lines
+from tallystick.job.disclosure import shared_with_feature_parties, shuffled_embeddings
 from tallystick.job.job import ALL_PHASES
 from tallystick.job.phases import Logbook
 from tallystick.job.release import privacy_section
@@ -46,6 +49,10 @@ class Findings:
     training: TrainingState | None = None
     own_only: TrainingState | None = None
     evaluation: Comparison | None = None
+    decisions: Decisions | None = None
+    groups: list[Grouping] = field(default_factory=list)
+    importance: list[shown.Importance] = field(default_factory=list)
+    shared: shown.Shared | None = None
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
@@ -70,6 +77,10 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         sections=shown.Sections(
             membership=found.audited.membership,
             leakage=found.audited.leakage,
+            decisions=found.decisions,
+            groups=found.groups,
+            importance=found.importance,
+            shared=found.shared,
             privacy=privacy_section(
                 contract,
                 found.finished,
@@ -154,9 +165,16 @@ def _learnt_by_label_party(contract: Contract, *, rows: int, epochs: int) -> lis
     """What crosses the cut follows from the contract, so every party says the same of every party."""
     peers = ", ".join(contract.feature_parties)
     training = f"A cut embedding per row and epoch from {peers}: {rows} training rows, {epochs} epochs."
+    evaluation = "The cut embeddings of the test rows."
+    if contract.measures_columns:
+        most = contract.evaluation.importance.rows
+        evaluation += f" Those of at most {most:,} validation rows once more, by the final weights, to measure columns."
+    steps = [("training", training), ("evaluation", evaluation)]
+    if contract.evaluation.importance.feature_columns != "none":
+        more = f"From {peers}: {shuffled_embeddings(contract)}; so by how much the metric falls without each of these columns."
+        steps.append(("evaluation", more))
     return [
-        shown.Learnt(step=step, party=contract.label_party, what=what, guarantee="no formal guarantee")
-        for step, what in (("training", training), ("evaluation", "The cut embeddings of the test rows."))
+        shown.Learnt(step=step, party=contract.label_party, what=what, guarantee="no formal guarantee") for step, what in steps
     ]
 
 
@@ -171,6 +189,11 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
         what = "a noisy AUC" if finished.auc is not None else "that the noise left no AUC to release"
         evaluation = f"The number of test rows, and {what}, from {contract.label_party}."
         released = f"{finished.epsilon:g}-DP for {finished.protects}"
+    if shared := shared_with_feature_parties(contract):
+        evaluation, released = f"The number of test rows, {shared}, from {contract.label_party}.", "no formal guarantee"
+    if finished.epsilon is not None and shared:  # columns beside a private AUC
+        evaluation = f"{evaluation[:-1]}, and {'a noisy AUC' if finished.auc is not None else 'that the noise left no AUC'}."
+        released = f"no formal guarantee; the AUC: {finished.epsilon:g}-DP for {finished.protects}"
     by_time = "Each row's part of the split, hence the order in time of three groups of rows."
     split = [by_time] if contract.split.method == "time" else []
     return [
@@ -186,7 +209,10 @@ def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None) -> sho
     of_keys = [f"{party.party}: {note}" for note in (keys.notes() if keys is not None else [])]
     shape = rows.encoder.feature_shape if rows.encoder is not None else None
     columns = shown.Columns(
-        party=party.party, numeric=shape.numeric if shape else 0, categorical=len(shape.cardinalities) if shape else 0
+        party=party.party,
+        numeric=shape.numeric if shape else 0,
+        categorical=len(shape.cardinalities) if shape else 0,
+        names=[place.name for place in column_places(rows.encoder)] if rows.encoder is not None else [],
     )
     return shown.DataSummary(
         rows={"train": len(rows.train_N), "validation": len(rows.validation_N), "test": len(rows.test_N)},

@@ -21,11 +21,11 @@ from tallystick.data.keys import Keys, read_keys
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder, encode_weights
-from tallystick.errors import DataError
+from tallystick.errors import DataError, FeatureError, ProtocolError
 from tallystick.job.folder import RunFolder
 from tallystick.job.union import Fills
 from tallystick.network.channel import Channel
-from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, Message
+from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 
@@ -136,7 +136,7 @@ def aligned_rows(
     if columns.numeric or columns.categorical:
         encoder = Encoder.fit(here, columns, where[TRAINING].numpy(), encoding=party.encoding)
     if not is_label and (encoder is None or not (encoder.numeric or encoder.categorical)):
-        raise DataError(f"party {party.party} has no usable feature column; list some under features")
+        raise FeatureError(f"party {party.party} has no usable feature column; list some under features")
     if encoder is not None and not (encoder.numeric or encoder.categorical):
         encoder = None
     device = torch.device(party.device)
@@ -182,7 +182,7 @@ def united_rows(
     if encoder is not None and not (encoder.numeric or encoder.categorical):
         encoder = None
     if not is_label and encoder is None:
-        raise DataError(f"party {party.party} has no usable feature column; list some under features")
+        raise FeatureError(f"party {party.party} has no usable feature column; list some under features")
     label_coder, target_N, labels_R = None, None, None
     if is_label:
         assert party.label is not None
@@ -214,5 +214,20 @@ def _parts(
         for channel in channels:
             channel.send(SplitParts(parts=Array.of(parts_N)))
         return parts_N
-    received = channels[0].receive(SplitParts).parts
-    return np.array(received.numpy(len(ids)), dtype=np.uint8)
+    return receive_parts(channels[0], len(ids))
+
+
+def receive_parts(channel: Channel, rows: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
+    """Receive each position's part; raises ProtocolError for another number of them, another type or a part that there is not."""
+    parts = channel.receive(SplitParts).parts
+    try:
+        parts_N = parts.numpy(rows)
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer}: SplitParts: {error}") from None
+    if parts.dtype != "uint8":
+        raise ProtocolError(channel.peer, f"{channel.peer}: SplitParts has type {parts.dtype}, expected uint8")
+    if rows and parts_N.max() > max(TRAINING, VALIDATION, TEST):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer}: SplitParts names part {parts_N.max()}; expected {TRAINING}, {VALIDATION} or {TEST}"
+        )
+    return np.array(parts_N, dtype=np.uint8)

@@ -12,27 +12,30 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import union_helper
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.cut.forward import send_embeddings
+from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError, DataError
-from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.job.alignment import align
 from tallystick.job.audit import audit_run, recorders
 from tallystick.job.defense import RunDefense
 from tallystick.job.evaluate import evaluate
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
+from tallystick.job.importance import receive_results, send_columns
 from tallystick.job.job import Job
 from tallystick.job.results import Findings, result_of
 from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids, united_rows
 from tallystick.models.build import build_bottom
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
+from tallystick.network.messages import MEBIBYTE
 from tallystick.report.page import render
 from tallystick.report.result import Result
 from tallystick.training.checkpoint import TrainingState, read_tensors, write_bytes, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
-from tallystick.training.messages import CutWidth
-from tallystick.training.plan import Schedule
+from tallystick.training.messages import CutWidth, receive_width
+from tallystick.training.plan import Schedule, batches_per_message
 from tallystick.training.run import TrainingRun
 
 
@@ -50,6 +53,7 @@ def run_party(job: Job) -> Result:
 
 def _run_label_party(job: Job, findings: Findings) -> None:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
+    check_subgroups(job.frame, job.party)  # before anybody is told of the job
     keys = read_ids(contract, job.party, job.frame)
     findings.keys = keys.report
     with logbook.during("handshake", channels):
@@ -66,7 +70,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     with logbook.during("training", channels):
         rows = findings.rows = _rows(job, keys, alignment, channels)
         _save_coders(job, rows)
-        widths = [channel.receive(CutWidth).width for channel in channels]
+        widths = _receive_widths(job, channels)
         model = job.label_model(rows.encoder.feature_shape if rows.encoder else None, widths)
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
@@ -77,7 +81,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     findings.audited = audit_run(job, rows, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            evaluate(job, model, rows, widths, findings)
+            evaluate(job, keys, model, rows, widths, findings)
             for channel in channels:
                 channel.send(findings.finished)
 
@@ -116,8 +120,10 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
             send_embeddings(bottom, rows.source, rows.test_batches(job.contract), channel)
+            send_columns(job, bottom, rows, channel)
             logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
-            findings.finished = channel.receive(Finished)
+            findings.shared = receive_results(job, rows, channel, findings)
+            findings.finished = _receive_finished(job, rows, channel)
 
 
 def _run_helper(job: Job, findings: Findings) -> None:
@@ -125,7 +131,7 @@ def _run_helper(job: Job, findings: Findings) -> None:
     contract = job.contract
     label, feature = (job.channels[name] for name in (contract.label_party, contract.feature_parties[0]))
     with job.logbook.during("handshake", [label]):
-        agreement = shake_hands(contract, Standing(command=job.command, resume=job.resume), label)
+        agreement = shake_hands(contract, Standing(command=job.command, resume=job.resume), label, keeps=False)
         findings.run_id = agreement.run_id
     if not agreement.align:
         return
@@ -201,6 +207,17 @@ def _rows(job: Job, keys: Keys, alignment: Alignment, channels: list[Channel]) -
     if alignment.method == "intersection":
         return aligned_rows(job.contract, job.party, job.frame, keys, alignment, channels)
     return united_rows(job.contract, job.party, job.frame, keys, alignment, job.folder)
+
+
+def _receive_widths(job: Job, channels: list[Channel]) -> list[int]:
+    training, most = job.contract.training, job.contract.network.max_message_mib * MEBIBYTE
+    rows = training.batch_size * batches_per_message(training)
+    return [receive_width(channel, rows=rows, max_message_bytes=most) for channel in channels]
+
+
+def _receive_finished(job: Job, rows: Aligned, channel: Channel) -> Finished:
+    released = job.contract.evaluation.privacy
+    return receive_finished(channel, rows=len(rows.test_N), epsilon=released.epsilon if released is not None else None)
 
 
 def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], agreement: Agreement) -> TrainingState:

@@ -124,7 +124,9 @@ def receive_sum(channels: Sequence[Channel], length: int) -> Ints:
     for channel in channels:
         term = channel.receive(Term)
         try:
-            total_L += term.values.numpy(length).astype(np.int64).view(np.uint64)
+            if term.values.dtype != "int64":
+                raise MalformedMessage(f"a term of type {term.values.dtype}, expected int64")
+            total_L += term.values.numpy(length).view(np.uint64)
         except MalformedMessage as error:
             raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
     return total_L.view(np.int64)

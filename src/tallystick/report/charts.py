@@ -9,7 +9,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from tallystick.report.result import Attack, Leak, Phase, Sweep, Training, Trial
+from tallystick.evaluation.decisions import Decisions
+from tallystick.report.result import Attack, ColumnFall, Leak, Phase, Sweep, Training, Trial
 
 Point = tuple[float, float]
 
@@ -99,6 +100,8 @@ class Plot:
     diagonal: bool = False
     mark: Point | None = None
     mark_label: str = ""
+    rule: float | None = None  # where an upright line stands
+    rule_label: str = ""
 
 
 LEFT, TOP, RIGHT, BOTTOM = 58, 12, 12, 42
@@ -137,8 +140,62 @@ def reliability_plot(lines: Sequence[Line], summary: str) -> Plot:
     return _square("Reliability", summary, labels, lines, top=min(top, 1.0), dotted=True)
 
 
-def _square(title: str, summary: str, labels: tuple[str, str], lines: Sequence[Line], *, top: float, dotted: bool) -> Plot:
-    """Both axes from 0 to ``top``, with their diagonal."""
+def precision_recall_plot(lines: Sequence[Line], summary: str) -> Plot:
+    """Precision against recall."""
+    labels = ("recall", "precision")
+    return _square("Precision and recall", summary, labels, lines, top=1.0, dotted=False, diagonal=False)
+
+
+def gain_plot(decisions: Decisions, summary: str) -> Plot:
+    """Share of the positives found among the highest-scored rows, above the diagonal of picking at random."""
+    shares = [i / len(decisions["deciles"]) for i in range(len(decisions["deciles"]) + 1)]
+    line = Line(name="joint", colour="joint", xs=shares, ys=[0.0, *(decile["gain"] for decile in decisions["deciles"])])
+    labels = ("share of rows, highest scores first", "share of positives found")
+    return _square("Gain", summary, labels, [line], top=1.0, dotted=True)
+
+
+def score_plot(decisions: Decisions, summary: str) -> Plot:
+    """How the scores of either class are distributed: steps, each class adding up to 1."""
+    edges = decisions["edges"]
+    top = spanning([*decisions["positives"], *decisions["negatives"]], floor=0.0).high
+    x, y = _axes(560, 340, (edges[0], edges[-1]), (0.0, top))
+    best = decisions["best"]["threshold"]
+    series = []
+    for name, colour, shares in (("negatives", "own", decisions["negatives"]), ("positives", "joint", decisions["positives"])):
+        steps = [
+            (edge, share)
+            for low, high, share in zip(edges, edges[1:], shares, strict=False)
+            for edge, share in ((low, share), (high, share))
+        ]
+        points = [(x.at(edge), y.at(share)) for edge, share in steps]
+        series.append(Series(name=name, colour=colour, points=points, dashed=colour == "own"))
+    return Plot(
+        title="Scores by class",
+        summary=summary,
+        width=560,
+        height=340,
+        x=x,
+        y=y,
+        x_label="score",
+        y_label="share of the class",
+        series=series,
+        x_ticks=x.ticks(),
+        rule=None if best is None else x.at(best),
+        rule_label="cheapest threshold",
+    )
+
+
+def _square(
+    title: str,
+    summary: str,
+    labels: tuple[str, str],
+    lines: Sequence[Line],
+    *,
+    top: float,
+    dotted: bool,
+    diagonal: bool = True,
+) -> Plot:
+    """Both axes from 0 to ``top``, with their diagonal if that means something."""
     x, y = _axes(400, 396, (0, top), (0, top))
     placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
     return Plot(
@@ -155,7 +212,7 @@ def _square(title: str, summary: str, labels: tuple[str, str], lines: Sequence[L
             for line, at in placed
         ],
         x_ticks=x.ticks(),
-        diagonal=True,
+        diagonal=diagonal,
     )
 
 
@@ -350,6 +407,11 @@ def _half_track(value: float | None, low: float | None, high: float | None) -> T
     if value is None:
         return None
     return Track(at=axis.at(value), low=None if low is None else axis.at(low), high=None if high is None else axis.at(high))
+
+
+def fall_track(fall: ColumnFall, axis: Axis) -> Track:
+    """A column's fall with one standard deviation to either side."""
+    return Track(at=axis.at(fall.mean), low=axis.at(fall.mean - fall.deviation), high=axis.at(fall.mean + fall.deviation))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.evaluation.metrics import METRICS
 from tallystick.report import charts, words
 from tallystick.report.pages import render_template, script_json, write_page
-from tallystick.report.result import Result, read_result
+from tallystick.report.result import ColumnFall, Importance, Result, read_result
 from tallystick.report.words import headline, names_of, verdict
 
 
@@ -42,6 +43,11 @@ def to_html(result: Result | dict[str, Any]) -> str:
         metrics=_metric_rows(shown.evaluation),
         roc=_roc(shown),
         reliability=_reliability(shown),
+        precision_recall=_precision_recall(shown),
+        deciding=_deciding(shown.sections.decisions),
+        falls=[_falls(one) for one in shown.sections.importance if one.columns],
+        titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
+        promise=words.promise(shown),
         loss=charts.loss_plot(shown.training, shown.own_only_training) if shown.training else None,
         bars=bars,
         clock=clock,
@@ -162,6 +168,54 @@ def _reliability(result: Result) -> charts.Plot | None:
         return None
     shown = " and ".join(line.name for line in lines)
     return charts.reliability_plot(lines, f"Observed rate against predicted probability per bin of equal mass: {shown}.")
+
+
+def _precision_recall(result: Result) -> charts.Plot | None:
+    lines = [
+        charts.Line(name=name, colour=colour, xs=curve["recall"], ys=curve["precision"])
+        for name, colour, curves in _curves(result)
+        if (curve := curves.get("precision_recall")) is not None
+    ]
+    if not lines:
+        return None
+    shown = " and ".join(line.name for line in lines)
+    return charts.precision_recall_plot(
+        lines, f"Precision against recall: {shown}. The metrics table holds the average precision."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Deciding:
+    """The pictures of what scores decide."""
+
+    gain: charts.Plot
+    scores: charts.Plot
+
+
+def _deciding(decisions: Decisions | None) -> Deciding | None:
+    if decisions is None:
+        return None
+    first = decisions["deciles"][0]
+    return Deciding(
+        gain=charts.gain_plot(decisions, f"The highest-scored tenth of the rows holds {first['gain']:.0%} of the positives."),
+        scores=charts.score_plot(decisions, "Shares of the positives and of the negatives per score."),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Falls:
+    """One party's columns, the one that matters most first, on an axis."""
+
+    of: Importance
+    axis: charts.Axis
+    rows: list[tuple[ColumnFall, charts.Track]]
+
+
+def _falls(one: Importance) -> Falls:
+    ordered = sorted(one.columns, key=lambda fall: -fall.mean)
+    reach = [0.0, *(end for fall in ordered for end in (fall.mean - fall.deviation, fall.mean + fall.deviation))]
+    axis = charts.Axis(low=min(reach), high=max(*reach, min(reach) + 1e-9))
+    return Falls(of=one, axis=axis, rows=[(fall, charts.fall_track(fall, axis)) for fall in ordered])
 
 
 def _curves(result: Result) -> list[tuple[str, str, Any]]:

@@ -5,6 +5,7 @@ what is absent is left out of the page or named as kept by the other side. ``mer
 parties of one run, for a demo that owns them all.
 """
 
+import html
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
@@ -13,7 +14,9 @@ import msgspec
 import numpy as np
 
 from tallystick.errors import DataError
-from tallystick.evaluation.measure import Comparison
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.evaluation.metrics import TargetType
 
 RESULT_VERSION = 1
 Role = Literal["label", "feature", "helper"]
@@ -76,6 +79,7 @@ class Columns(_Part, frozen=True, kw_only=True):
     numeric: int
     categorical: int
     note: str = ""
+    names: list[str] = []  # a party's own page names its own columns; they are sent to nobody
 
 
 class DataSummary(_Part, frozen=True, kw_only=True):
@@ -209,8 +213,42 @@ class Privacy(_Part, frozen=True, kw_only=True):
     summary: str = ""
 
 
+class ColumnFall(_Part, frozen=True, kw_only=True):
+    """By how much the metric falls when a column is shuffled: mean and standard deviation over repeats; no name of a peer's."""
+
+    number: int  # from 1, in the order in which its party encodes its columns
+    name: str | None
+    mean: float
+    deviation: float
+
+
+class Importance(_Part, frozen=True, kw_only=True):
+    """Permutation importance of one party's columns for the joint model, on validation rows."""
+
+    party: str
+    metric: str  # title
+    rows: int
+    repeats: int
+    before: float | None = None  # the metric with nothing shuffled, where it is known
+    columns: list[ColumnFall] = []
+
+
+class Shared(_Part, frozen=True, kw_only=True):
+    """Exact results that the label party sent a feature party, as the contract says."""
+
+    party: str  # who measured
+    target: TargetType
+    rows: int
+    metrics: dict[str, MetricValue] = {}
+
+
 class Sections(_Part, frozen=True, kw_only=True):
     """Parts that only some runs have; each is shown when present."""
+
+    decisions: Decisions | None = None
+    groups: list[Grouping] = []
+    importance: list[Importance] = []
+    shared: Shared | None = None
 
     membership: Audit | None = None
     leakage: Audit | None = None
@@ -245,6 +283,41 @@ class Result(_Part, frozen=True, kw_only=True):
         """Role of the party whose result this is; None if it is all parties'."""
         return next((party.role for party in self.parties if party.name == self.party), None)
 
+    def __repr__(self) -> str:
+        """One line per metric; the whole of it is in ``to_dict()``."""
+        head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
+        return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
+
+    def _repr_html_(self) -> str:
+        """The metrics as a table, for a notebook."""
+        escape = html.escape
+        head = f"<b>{escape(self.contract.name)}</b>, run {escape(self.run_id)}: {escape(self._told())}"
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+            for name, cells in self._metrics()
+        )
+        return f"<p>{head}</p>" + (f"<table><tbody>{rows}</tbody></table>" if rows else "")
+
+    def _told(self) -> str:
+        """Who took part, and on how many rows."""
+        parts = [", ".join(f"{party.name} ({party.role})" for party in self.parties)]
+        if self.data is not None:
+            parts.append(", ".join(f"{count:,} {part}" for part, count in self.data.rows.items()) + " rows")
+        if self.evaluation is not None and self.evaluation.get("weighted"):
+            parts.append("metrics weighted by the sample weights")
+        return "; ".join([*parts, f"{self.seconds:.1f} s"])
+
+    def _metrics(self) -> list[tuple[str, list[str]]]:
+        """Per metric: the joint model's, and what the label party's own columns give."""
+        if self.evaluation is None:
+            return []
+        found = []
+        for name, joint in self.evaluation["joint"].items():
+            own = (self.evaluation["own_only"] or {}).get(name)
+            cells = [f"joint {_in_words(joint)}"] + ([f"own columns only {_in_words(own)}"] if own is not None else [])
+            found.append((name, cells))
+        return found
+
     def to_json(self) -> str:
         """Give the result as indented JSON; numbers that are not finite become null."""
         return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
@@ -253,6 +326,13 @@ class Result(_Part, frozen=True, kw_only=True):
         """Give the result as what json.loads(to_json()) gives."""
         found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
         return found
+
+
+def _in_words(metric: MetricValue) -> str:
+    if metric["value"] is None:
+        return f"none: {metric['reason']}"
+    interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
+    return f"{metric['value']:.4f}{interval}"
 
 
 def read_result(source: str | bytes | dict[str, Any]) -> Result:
@@ -304,6 +384,9 @@ def merge(results: Sequence[Result]) -> Result:
             leakage=_first([result.sections.leakage for result in ordered]),
             sweep=_first([result.sections.sweep for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
+            decisions=_first([result.sections.decisions for result in ordered]),
+            groups=[grouping for result in ordered for grouping in result.sections.groups],
+            importance=_merged_importance([one for result in ordered for one in result.sections.importance]),
             notes=_unique([note for result in ordered for note in result.sections.notes]),
         ),
     )
@@ -350,6 +433,15 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
         defense=audits[0].defense,
         attacks=[attack for audit in audits for attack in audit.attacks],
     )
+
+
+def _merged_importance(found: list[Importance]) -> list[Importance]:
+    """One per party: what the party itself says of its columns has their names, and what its peer measured has the start."""
+    merged: dict[str, Importance] = {}
+    for one in found:
+        before = merged.get(one.party)
+        merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)
+    return list(merged.values())
 
 
 def _by_step(found: list[Learnt]) -> list[Learnt]:

@@ -38,6 +38,8 @@ def headline(result: Result) -> Headline:
             title=f"What {names.feature} could learn of {names.label}'s labels, and what hiding them costs",
             text=f"A rehearsal on {names.label}'s own rows and columns. No partner was involved, and nothing left.",
         )
+    if evaluation is None and (shared := _shared_headline(result, names)) is not None:
+        return shared
     if evaluation is None:
         return Headline(
             title=f"{names.all} trained one network",
@@ -66,6 +68,23 @@ def headline(result: Result) -> Headline:
             ),
         )
     return _compared(names, short, rows, verdict(difference, metric), own, joint, difference)
+
+
+def _shared_headline(result: Result, names: Names) -> Headline | None:
+    """The first metric that the label party shared, where it shared one that has a value."""
+    shared = result.sections.shared
+    name = next((name for name, each in shared.metrics.items() if each["value"] is not None), None) if shared else None
+    if shared is None or name is None:
+        return None
+    value = shared.metrics[name]
+    return Headline(
+        title=f"The joint model reaches {METRICS[shared.target][name].title} {_short(value['value'])}",
+        text=(
+            f"Measured by {shared.party} on {shared.rows:,} test rows{_within(value)} and shared with "
+            f"{result.party or names.feature}, as the contract says. "
+            f"Everything else that is computed from labels stayed with {shared.party}."
+        ),
+    )
 
 
 def _compared(
@@ -137,6 +156,37 @@ def leak_headline(audit: Audit) -> list[str]:
             unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
             lines.append(_leak_through(kind, found[0]) + ("" if unaided is found[0] else _even_without(unaided)))
     return lines
+
+
+def promise(result: Result) -> str:
+    """What the epsilon of labels that trained bounds, and what it does not: for beside it, and beside an attack's AUC."""
+    released = (
+        [each for each in result.sections.privacy.releases if each.what.startswith("labels")] if result.sections.privacy else []
+    )
+    if not released:
+        return ""
+    epsilon, delta = sum(each.epsilon for each in released), sum(each.delta for each in released)
+    but = f", but for a chance of δ = {delta:.2g}" if delta else ""
+    times, most = math.exp(min(epsilon, 700)), number(most_auc(epsilon, delta), digits=3)
+    return (
+        f"ε = {epsilon:.3g} bounds how much a change of one label can change what is sent: nothing becomes more than "
+        f"e^ε = {times:.3g} times as likely{but}. That alone lets somebody who knows everything else tell two values of a "
+        f"label apart with an AUC of up to {most}. On top comes what ε does not bound: what the features' correlation "
+        "with the label gives away. What other people's labels teach about the features is what the model is for, and "
+        "it tells the classes apart as well as the model does, even for a person whose label was never used. An attack's AUC "
+        f"counts both: {epsilon:.3g}-label-DP and a high AUC do not contradict each other."
+    )
+
+
+def most_auc(epsilon: float, delta: float = 0.0) -> float:
+    """The largest AUC of any test between two neighbours under (ε, δ)-DP: the area under its trade-off curve, turned over.
+
+    Kairouz et al. (2015), "The Composition Theorem for Differential Privacy", theorem 2.1: TPR <= e^ε FPR + δ, and the same for
+    the complements. For δ = 0 it is e^ε / (1 + e^ε), which randomised response reaches.
+    """
+    corner = (1.0 - delta) / (1.0 + math.exp(min(epsilon, 700)))  # false positive rate where the two bounds meet
+    rate = 1.0 - corner
+    return (delta + rate) / 2 * corner + (rate + 1.0) / 2 * (1.0 - delta - corner) + delta
 
 
 def plain(name: str) -> str:

@@ -13,7 +13,8 @@ from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
-from tallystick.training.messages import EpochVerdict
+from tallystick.training.finite import refuse_lost_weights
+from tallystick.training.messages import receive_verdict
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, optimizer_of, staleness_of
 from tallystick.training.run import TrainingRun
@@ -32,7 +33,8 @@ def train_feature_party(
     Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
     formal guarantee protects; this party sees cut gradients, from which labels can be estimated.
 
-    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store.
+    Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store, Diverged when a cut embedding or
+    a weight is no longer finite: what is committed stays as it was.
     """
     training, schedule = run.training, run.schedule
     optimizer = optimizer_of(training, bottom)
@@ -50,14 +52,16 @@ def train_feature_party(
                 if commits(group, training, schedule):
                     loop.drain()
                     state.step = last_commit = group[-1].step
+                    refuse_lost_weights(bottom, optimizer, step=last_commit)
                     run.store.save(state, bottom, optimizer)
                 run.progress("training", group[-1].step, run.steps)
             loop.drain()
             send_embeddings(bottom, source, schedule.validation(), channel)
-            verdict = channel.receive(EpochVerdict)
+            verdict = receive_verdict(channel, epoch=state.epoch, first=state.best_epoch is None)
             state.epoch += 1
             state.step = last_commit = state.epoch * schedule.steps_per_epoch
             state.stopped = verdict.stop
+            refuse_lost_weights(bottom, optimizer, step=last_commit)
             if verdict.improved:
                 state.best_epoch = verdict.epoch
                 run.store.save_best(bottom)

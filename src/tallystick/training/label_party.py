@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -11,11 +11,12 @@ from torch import Tensor
 from tallystick.config.contract import Training
 from tallystick.cut.forward import Source, receive_logits
 from tallystick.cut.messages import receive_embedding, send_gradient
-from tallystick.errors import ConfigError
+from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.defended import CutDefense
+from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
@@ -50,8 +51,8 @@ def train_label_party(
     leakage papers). ``defense`` changes what they are sent: its penalty is in the cut gradients, its noise over their sum. The
     own model learns from the loss alone. Without a defence there is no guarantee, and the bits are those of one process.
 
-    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, ConfigError when the
-    loss is no longer finite.
+    Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged when the loss, a cut
+    gradient or a weight is no longer finite: what is committed stays as it was.
     """
     training, schedule = run.training, run.schedule
     channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
@@ -70,6 +71,7 @@ def train_label_party(
                 if commits(group, training, schedule):
                     state.step, state.loss_sum = group[-1].step, loss_sum.item()
                     last_commit = group[-1].step
+                    refuse_lost_weights(model, optimizer, step=last_commit)
                     run.store.save(state, model, optimizer)
                 run.progress("training", group[-1].step, run.steps)
             train_loss = loss_sum.item() / len(schedule.train_N)
@@ -77,6 +79,7 @@ def train_label_party(
             validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
             verdict = _judge(state, train_loss, validation_loss, time.monotonic() - started, training)
             state.step = last_commit = state.epoch * schedule.steps_per_epoch
+            refuse_lost_weights(model, optimizer, step=last_commit)
             if verdict.improved:
                 run.store.save_best(model)
             run.store.save(state, model, optimizer)
@@ -111,7 +114,17 @@ def _answer(
     loss_sum = torch.zeros((), device=device)
     for number, batch in enumerate(group):
         cuts_BD = [parts[number] for parts in received]
-        step = label_step(model, optimizer, objective, batch, cuts_BD, own_columns[number], defense=defense)
+        checked = batch is group[-1] or defense is not None
+        step = label_step(
+            model,
+            optimizer,
+            objective,
+            batch,
+            cuts_BD,
+            own_columns[number],
+            defense=defense,
+            check=_refusing(peers, batch, loss_sum) if checked else None,
+        )
         for answer, grad_BD in zip(answers, step.grads_BD, strict=True):
             answer.append(grad_BD)
         if batch is group[-1]:
@@ -126,13 +139,23 @@ def _answer(
     return loss_sum
 
 
+def _refusing(peers: Sequence[FeaturePeer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:
+    """Give a check that raises Diverged before gradients leave for losses that are not finite."""
+
+    def check(loss: Tensor, cuts_BD: Sequence[Tensor]) -> None:
+        received = [(peer.channel, cut_BD) for peer, cut_BD in zip(peers, cuts_BD, strict=True)]
+        refuse_lost_loss(loss_sum + loss * len(batch.index_B), step=batch.step, received=received)
+
+    return check
+
+
 def _judge(
     state: TrainingState, train_loss: float, validation_loss: float | None, seconds: float, training: Training
 ) -> EpochVerdict:
     """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best."""
     epoch = state.epoch
     if not math.isfinite(train_loss) or (validation_loss is not None and not math.isfinite(validation_loss)):
-        raise ConfigError(
+        raise Diverged(
             f"training diverged in epoch {epoch + 1}: loss {train_loss}, validation {validation_loss}; "
             "lower training.learning_rate"
         )

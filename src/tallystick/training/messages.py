@@ -1,6 +1,11 @@
-"""Control messages of a training run; the tensors are in tallystick.cut."""
+"""Control messages of a training run, and the checks of what they say; the tensors are in tallystick.cut."""
 
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
+
+MAX_CUT_WIDTH = 1 << 16
+"""The top model's first layer grows with it."""
 
 
 class CutWidth(Message, frozen=True):
@@ -15,3 +20,32 @@ class EpochVerdict(Message, frozen=True):
     epoch: int
     improved: bool
     stop: bool
+
+
+def receive_width(channel: Channel, *, rows: int, max_message_bytes: int) -> int:
+    """Receive the cut width of a feature party, before anything is built for it.
+
+    Raises ProtocolError for one below 1, over MAX_CUT_WIDTH, or of which a message of ``rows`` rows would not fit.
+    """
+    width = channel.receive(CutWidth).width
+    most = max(1, min(MAX_CUT_WIDTH, max_message_bytes // (4 * max(1, rows))))
+    if not 1 <= width <= most:
+        raise ProtocolError(
+            channel.peer,
+            f"{channel.peer} announced a cut width of {width}; this side takes 1 to {most}, for which a message of {rows} rows "
+            "still fits into network.max_message_mib",
+        )
+    return width
+
+
+def receive_verdict(channel: Channel, *, epoch: int, first: bool) -> EpochVerdict:
+    """Receive the verdict on an epoch; ``first`` is the one of a whole run, whose weights are the best so far.
+
+    Raises ProtocolError for another epoch's, or for a first one that keeps nothing.
+    """
+    verdict = channel.receive(EpochVerdict)
+    if verdict.epoch != epoch:
+        raise ProtocolError(channel.peer, f"{channel.peer} judged epoch {verdict.epoch + 1} where {epoch + 1} is due")
+    if first and not verdict.improved:
+        raise ProtocolError(channel.peer, f"{channel.peer} judged epoch {epoch + 1}, the first, to be no improvement on nothing")
+    return verdict

@@ -8,7 +8,7 @@ batch, D cut width of one feature party.
     feature party   apply         cut_BD, grad_BD
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -75,6 +75,7 @@ def label_step(
     own: Features | None,
     *,
     defense: CutDefense | None = None,
+    check: Callable[[Tensor, Sequence[Tensor]], None] | None = None,
 ) -> LabelStep:
     """The label party's step: finish the forward pass, take the loss, go back to the cut.
 
@@ -88,11 +89,14 @@ def label_step(
         cuts_BD: received cut embeddings, one per feature party; none where the label party trains on its own columns alone.
         own: the own columns at these positions.
         defense: what changes the gradients that are sent.
+        check: called with the loss and what was received, before anything is made of them; it raises if they will not do.
 
     Raises ConfigError if the loss does not depend on a received cut embedding.
     """
     leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
     loss, targets_B = objective(model(leaves_BD, own), batch.index_B, leaves_BD)
+    if check is not None:
+        check(loss.detach(), leaves_BD)
     if optimizer is not None:
         optimizer.zero_grad()
     torch.autograd.backward(loss)

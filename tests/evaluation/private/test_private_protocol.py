@@ -349,6 +349,17 @@ def test_noisy_scores_that_are_none_end_the_round_by_name(scores, labels, messag
         at_clients[1].receive(PublicResult)
 
 
+def test_noisy_scores_of_one_class_end_in_a_clear_error_for_everyone():
+    at_server, at_clients = pairs(2)
+    for channel in at_clients:
+        channel.send(NoisyScoreRows(scores=Array.of(np.array([0.2, 0.8])), labels=Array.of(np.array([0, 0]))))
+    with pytest.raises(DataError, match="all of one class"):
+        noisy_scores_server(at_server, mechanism=NoisyScores(epsilon=1))
+    for channel in at_clients:
+        with pytest.raises(PeerStopped, match="all of one class"):
+            channel.receive(PublicResult)
+
+
 def test_a_masked_sum_over_one_client_and_a_sum_over_none_are_refused():
     at_server, _ = pairs(1)
     with pytest.raises(ConfigError, match="at least 2 clients"):

@@ -49,7 +49,7 @@ class Bins:
     rows: int = field(init=False)
 
     def __post_init__(self) -> None:
-        if self.edges.ndim != 1 or np.any(np.diff(self.edges) < 0) or not np.all(np.isfinite(self.edges)):
+        if self.edges.ndim != 1 or not np.all(np.isfinite(self.edges)) or np.any(np.diff(self.edges) < 0):
             raise ConfigError("bin edges must be finite and must not decrease")
         if self.totals_B is not None and (self.totals_B.shape != (len(self),) or np.any(self.totals_B < 0)):
             raise ConfigError(f"bin totals must be {len(self)} counts, none negative")

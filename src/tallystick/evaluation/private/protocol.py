@@ -10,13 +10,15 @@ score histograms (or row counts) already: the next sum would then show the lost 
 says so.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tallystick.errors import ConfigError, ProtocolError
+from tallystick.errors import ConfigError, DataError, ProtocolError
+from tallystick.evaluation.messages import check_auc
 from tallystick.evaluation.private.bins import (
     MOST_ROWS,
     Bins,
@@ -88,7 +90,7 @@ def client(
     answer_L = mechanism.answer(*bins.count_classes(labels, scores), bins, noise=noise)
     noise_L = mechanism.noise(bins, source=noise, shares=terms.clients)
     terms.send(answer_L + noise_L)
-    return channel.receive(PublicResult)
+    return _read_result(channel)
 
 
 def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed: Population) -> PrivateAuc:
@@ -149,7 +151,7 @@ def noisy_scores_client(
     if ledger is not None:
         ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
     channel.send(NoisyScoreRows(scores=Array.of(noisy), labels=Array.of(labels)))
-    return channel.receive(PublicResult).auc
+    return _read_result(channel).auc
 
 
 def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) -> float:
@@ -157,6 +159,8 @@ def noisy_scores_server(channels: Sequence[Channel], *, mechanism: NoisyScores) 
     with all_or_none(channels):
         rows = [_noisy_rows(channel) for channel in channels]
         auc = mechanism.estimate(np.concatenate([labels for labels, _ in rows]), np.concatenate([scores for _, scores in rows]))
+        if not math.isfinite(auc):
+            raise DataError("the clients' rows are all of one class; an AUC needs at least one positive and one negative")
         for channel in channels:
             channel.send(PublicResult(auc=auc, low=auc, high=auc))
     return auc
@@ -167,11 +171,18 @@ def _grid(mechanism: CountingMechanism) -> NDArray[np.float64]:
     return score_grid(mechanism.counted.grid_bins)
 
 
+def _read_result(channel: Channel) -> PublicResult:
+    result = channel.receive(PublicResult)
+    check_auc(channel, result.low, result.auc, result.high)
+    return result
+
+
 def _read_bins(channel: Channel) -> Bins:
     message = channel.receive(PublicBins)
     try:
-        edges, totals = message.edges.numpy(None), message.totals.numpy(None)
-        return Bins(edges=edges.astype(np.float64), totals_B=totals.astype(np.int64))
+        if (message.edges.dtype, message.totals.dtype) != ("float64", "int64"):
+            raise MalformedMessage(f"bins of type {message.edges.dtype} and {message.totals.dtype}, expected float64 and int64")
+        return Bins(edges=message.edges.numpy(None), totals_B=message.totals.numpy(None))
     except (MalformedMessage, ConfigError) as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
 
@@ -194,7 +205,9 @@ _NO_NOISE: Any = _NoNoise()
 def _noisy_rows(channel: Channel) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     message = channel.receive(NoisyScoreRows)
     try:
-        scores = message.scores.numpy(None).astype(np.float64)
+        if message.scores.dtype != "float64":
+            raise MalformedMessage(f"scores of type {message.scores.dtype}, expected float64")
+        scores = message.scores.numpy(None)
         labels = message.labels.numpy(len(scores))
     except MalformedMessage as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None

@@ -1,0 +1,102 @@
+"""The commands of the command line: every one stands in this table."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from tallystick import __version__
+from tallystick.cli import audit, bench, compare, jobs, ledger, setup
+from tallystick.cli.output import JsonFlag, finish, guarded
+from tallystick.cli.watch import Style, demo_watcher
+from tallystick.demo.flights import run_demo
+from tallystick.demo.private_auc import run_private_auc
+from tallystick.report.result import Result
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+for command in (
+    setup.init,
+    setup.cert,
+    setup.check,
+    jobs.run,
+    jobs.align,
+    jobs.train,
+    jobs.evaluate,
+    jobs.predict,
+    audit.audit,
+    compare.compare,
+    ledger.ledger,
+):
+    app.command()(command)
+app.add_typer(bench.app, name="bench")
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        sys.stdout.write(f"tallystick {__version__}\n")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None:
+    """Vertical federated learning that people can put to work and trust."""
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
+    alignment: Annotated[str, typer.Option(help="intersection, union or union-with-helper.")] = "intersection",
+    private_auc: Annotated[
+        bool, typer.Option("--private-auc", help="Instead: label holders and a server compute an AUC without sharing labels.")
+    ] = False,
+    clients: Annotated[int, typer.Option(help="Label holders, 3 to 12, with --private-auc.")] = 3,
+    epsilon: Annotated[float, typer.Option(help="Label-DP epsilon, with --private-auc.")] = 1.0,
+    progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
+    as_json: JsonFlag = False,
+) -> None:
+    """Two processes that share no files align, train and evaluate on real flights over mutual TLS."""
+
+    def work() -> None:
+        if private_auc:
+            shared = run_private_auc(folder, clients=clients, epsilon=epsilon)
+            finish(shared, as_json=as_json, show=lambda console: _show_private_auc(console, shared))
+            return
+        watcher = demo_watcher(progress)
+        with watcher:
+            result, found = run_demo(folder, on_event=watcher.on_event, alignment=alignment)
+        finish(found, as_json=as_json, show=lambda console: _show_demo(console, result, found))
+
+    guarded(work, as_json=as_json)
+
+
+def _show_demo(console: Console, result: Result, found: dict[str, Any]) -> None:
+    jobs.show_headline(console, result)
+    console.print(f"report: {found['report']}", markup=False)
+
+
+def _show_private_auc(console: Console, found: dict[str, Any]) -> None:
+    low, high = found["interval"]
+    console.print(f"AUC {found['auc']:.5f}, 95 % interval {low:.5f} to {high:.5f}, by {found['mechanism']}", markup=False)
+    console.print(f"exact AUC {found['exact_auc']:.5f}, which only this demo knows", markup=False)
+    console.print(f"protects {found['protects']} at epsilon {found['epsilon']:g}; reveals {found['reveals']}", markup=False)
+    table = Table(title="What each label holder's ledger says", title_justify="left")
+    for column in ("client", "carriers", "flights", "released", "epsilon spent", "cap"):
+        table.add_column(column)
+    for name, client in found["clients"].items():
+        (dataset,) = client["ledger"]["datasets"].values()
+        what = ", ".join(entry["what"] for entry in dataset["entries"])
+        spent, cap = f"{dataset['label_epsilon']:g}", f"{dataset['cap']['epsilon']:g}"
+        table.add_row(name, " ".join(client["carriers"]), f"{client['rows']:,}", what, spent, cap)
+    console.print(table)
+    console.print(f"{found['seconds']:.1f} s, files in {found['folder']}", markup=False)

@@ -1,0 +1,40 @@
+"""What SIGINT and SIGTERM do to a command: the same, at any moment, with one line and one exit code."""
+
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import NoReturn
+
+EXIT_INTERRUPTED = 130
+_ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
+
+
+def interruptible() -> None:
+    """From here on, either signal raises KeyboardInterrupt."""
+    for number in _ASKS_FOR_THE_END:
+        signal.signal(number, _interrupt)
+
+
+def ignore_signals() -> None:
+    """From here on, neither does anything: the process is ending."""
+    for number in _ASKS_FOR_THE_END:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def signals_noted() -> Iterator[None]:
+    """Raise KeyboardInterrupt at the block's end if a signal came within it, where it could tear the import of a module."""
+    came: list[int] = []
+    for number in _ASKS_FOR_THE_END:
+        signal.signal(number, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        interruptible()
+    if came:
+        raise KeyboardInterrupt
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    raise KeyboardInterrupt

@@ -1,0 +1,40 @@
+"""A table of whatever library as a Polars frame."""
+
+from typing import Any
+
+import polars as pl
+
+from tallystick.data.table import require_unique
+from tallystick.errors import DataError
+
+UNNAMED_INDEX = "__index_level_"  # what Arrow calls a pandas index that has no name
+
+
+def as_frame(table: Any, *, source: str) -> pl.DataFrame:
+    """Give a table as a Polars frame: of Polars, pandas, PyArrow, DuckDB, or whatever else speaks Arrow's PyCapsule interface.
+
+    A named pandas index is a column; an unnamed one is left out. Raises DataError, naming the source, for anything else, for
+    column names that stand twice, and for columns that hold several types.
+    """
+    if isinstance(table, pl.DataFrame):
+        return table
+    if isinstance(table, pl.LazyFrame) or not hasattr(table, "__arrow_c_stream__"):
+        raise DataError(
+            f"{source}: the table is a {type(table).__name__}; give a DataFrame of Polars or pandas (2.2 or newer), "
+            "a PyArrow table, or another with __arrow_c_stream__; collect a lazy one"
+        )
+    import pyarrow as pa
+
+    require_unique([name for name in getattr(table, "columns", ()) if isinstance(name, str)], source=source)
+    try:
+        # Arrow would leave out a pandas index that only counts, its name or not.
+        if named := [name for name in getattr(getattr(table, "index", None), "names", ()) if name is not None]:
+            table = table.reset_index(level=named)
+        arrow = pa.table(table)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        # The first part of Arrow's message quotes a cell, the last names the column.
+        reason = error.args[-1] if len(error.args) > 1 else type(error).__name__
+        raise DataError(f"{source}: the table cannot be read as columns of one type each: {reason}") from None
+    require_unique(arrow.column_names, source=source)
+    frame = pl.DataFrame(pl.from_arrow(arrow))
+    return frame.select([name for name in frame.columns if not name.startswith(UNNAMED_INDEX)])

@@ -1,0 +1,66 @@
+"""PostgreSQL through Arrow's own driver: the server runs the query, in a transaction that may only read."""
+
+from collections.abc import Collection
+from typing import Any
+
+import polars as pl
+
+from tallystick.errors import DataError
+
+_UUID_GROUPS = ((0, 8), (8, 4), (12, 4), (16, 4), (20, 12))
+
+
+def read_postgres(url: str, query: str, *, text: Collection[str]) -> tuple[list[str], list[pl.Series]]:
+    """Run a query on a server and give its columns' names and values; ``numeric`` becomes a float, or text if listed in ``text``.
+
+    Raises DataError if the driver is not installed and for types that have no like here; the driver's own errors
+    (``adbc_driver_manager.Error``), which may quote the URL, pass through.
+    """
+    dbapi = _driver()
+    with dbapi.connect(url) as connection, connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION READ ONLY")
+        cursor.execute(query)
+        table = cursor.fetch_arrow_table()
+    return table.column_names, [_column(field, table.column(place), text) for place, field in enumerate(table.schema)]
+
+
+def postgres_errors() -> tuple[type[Exception], ...]:
+    """What the driver raises; raises DataError, saying how to install it, where there is none."""
+    _driver()
+    import adbc_driver_manager
+
+    return (adbc_driver_manager.Error,)
+
+
+def _driver() -> Any:
+    try:
+        import adbc_driver_postgresql.dbapi as dbapi
+    except ImportError:
+        raise DataError(
+            "table.database: PostgreSQL is read through a driver that is not installed; run: pip install 'tallystick[postgres]'"
+        ) from None
+    return dbapi
+
+
+def _column(field: Any, values: Any, text: Collection[str]) -> pl.Series:
+    """A column as Polars has it, from its PostgreSQL type."""
+    import pyarrow as pa
+
+    kind = (field.metadata or {}).get(b"POSTGRESQL:type", b"").decode()
+    if isinstance(values.type, pa.BaseExtensionType):
+        values = pa.chunked_array([chunk.storage for chunk in values.chunks], type=values.type.storage_type)
+    if kind in ("money", "interval") or (kind not in ("uuid", "bytea") and pa.types.is_binary(values.type)):
+        raise DataError(
+            f"column {field.name!r} has PostgreSQL type {kind}, which is not read; cast it in the query, or leave it out"
+        )
+    column = pl.Series(field.name, values)
+    if kind == "numeric" and field.name not in text:
+        return column.cast(pl.Float64)
+    if kind == "uuid":
+        digits = column.bin.encode("hex")
+        return (
+            pl.select(pl.concat_str([digits.str.slice(*group) for group in _UUID_GROUPS], separator="-"))
+            .to_series()
+            .alias(field.name)
+        )
+    return column

@@ -1,0 +1,271 @@
+"""What a score is worth where it decides: thresholds with their costs, deciles, score distributions, groups of rows.
+
+All of it is computed from labels and stays with the label party: no formal guarantee. Shapes: N rows, G groups of rows with
+equal scores.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, TypedDict
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tallystick.errors import DataError
+from tallystick.evaluation import metrics
+from tallystick.evaluation.intervals import bootstrap
+from tallystick.evaluation.measure import MetricValue, valued, without_value
+from tallystick.evaluation.metrics import METRICS, Floats, Statistic, TargetType, UndefinedMetric
+
+DECILES = 10
+HISTOGRAM_BINS = 20
+FLAGGED = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5)  # shares of the rows that the table's thresholds flag
+SMALLEST_CLASS = 10  # rows of the rarer class that a group's AUC needs
+ChosenOn = Literal["validation rows", "test rows"]
+
+
+class Threshold(TypedDict):
+    """Rows that score at least ``threshold`` are flagged (None: no row is); ``cost`` is the mean per row."""
+
+    threshold: float | None
+    flagged: float
+    precision: float | None
+    recall: float
+    false_positive_rate: float
+    cost: float
+
+
+class Decile(TypedDict):
+    """A tenth of the rows, the highest scores first: what was predicted and observed, and what the tenths so far hold."""
+
+    predicted: float
+    observed: float
+    lift: float  # observed over the rate of all rows
+    gain: float  # share of all positives in this tenth and those before it
+
+
+class Decisions(TypedDict):
+    """What a binary model's scores are worth where they decide."""
+
+    rows: int
+    cost_false_positive: float
+    cost_false_negative: float
+    thresholds: list[Threshold]
+    best: Threshold  # the cheapest threshold of ``chosen_on``, measured on these rows
+    chosen_on: ChosenOn
+    flag_none: Threshold
+    flag_all: Threshold
+    ks_threshold: float  # where the classes' distributions lie furthest apart
+    deciles: list[Decile]
+    edges: list[float]  # of the histogram's bins
+    positives: list[float]  # share of the positives in each bin
+    negatives: list[float]
+
+
+class Group(TypedDict):
+    """One group of rows; ``rows`` is None where there are too few to show anything."""
+
+    name: str
+    rows: int | None
+    label_mean: MetricValue
+    score_mean: MetricValue
+    gap: MetricValue  # mean score - mean label: above 0, the group is scored too high
+    metric: MetricValue
+
+
+class Grouping(TypedDict):
+    """A model on the groups that a column makes."""
+
+    column: str
+    target: TargetType
+    metric: str  # name in METRICS
+    smallest: int
+    groups: list[Group]
+
+
+def decide(
+    labels_N: ArrayLike,
+    scores_N: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    cost_false_positive: float = 1.0,
+    cost_false_negative: float = 1.0,
+    chosen: tuple[ArrayLike, ArrayLike, ArrayLike | None] | None = None,
+) -> Decisions:
+    """Say what probabilities ``scores_N`` are worth where a threshold turns them into decisions.
+
+    ``chosen`` are labels, scores and weights of the rows on which the cheapest threshold is chosen, so that its cost here is not
+    the best of many tried; without them it is chosen on these rows, and its cost is too low by a little.
+    Raises UndefinedMetric where one class only occurs, or a score is not finite.
+    """
+    scores_N = metrics.finite(scores_N, "scores")
+    weights_N = metrics.row_weights(weights, len(scores_N))
+    curve = _Curve(np.asarray(labels_N), scores_N, weights_N, cost_false_positive, cost_false_negative)
+    on = curve
+    if chosen is not None:
+        labels_M, scores_M = np.asarray(chosen[0]), metrics.finite(chosen[1], "scores")
+        on = _Curve(labels_M, scores_M, metrics.row_weights(chosen[2], len(scores_M)), cost_false_positive, cost_false_negative)
+    positives, negatives, edges = _histogram(np.asarray(labels_N), scores_N, weights_N)
+    return Decisions(
+        rows=len(scores_N),
+        cost_false_positive=cost_false_positive,
+        cost_false_negative=cost_false_negative,
+        thresholds=curve.table(),
+        best=curve.at(on.cheapest()),
+        chosen_on="test rows" if chosen is None else "validation rows",
+        flag_none=curve.at(None),
+        flag_all=curve.at(float(scores_N.min())),
+        ks_threshold=curve.furthest(),
+        deciles=_deciles(np.asarray(labels_N), scores_N, weights_N),
+        edges=edges,
+        positives=positives,
+        negatives=negatives,
+    )
+
+
+class _Curve:
+    """Weights of false and true positives at every threshold, from the highest score down; flagging nobody comes first."""
+
+    def __init__(self, labels_N: ArrayLike, scores_N: Floats, weights_N: Floats, false_cost: float, missed_cost: float) -> None:
+        false_G1, true_G1, threshold_G1 = metrics.roc_curve(labels_N, scores_N, weights_N=weights_N)
+        labels_N = np.asarray(labels_N, dtype=np.float64)
+        self.total = float(weights_N.sum())
+        self.positives = float((weights_N * labels_N).sum())
+        self.false_G1, self.true_G1, self.threshold_G1 = false_G1, true_G1, threshold_G1
+        negatives = self.total - self.positives
+        self.flagged_G1 = (false_G1 * negatives + true_G1 * self.positives) / self.total
+        self.cost_G1 = (false_cost * false_G1 * negatives + missed_cost * (1.0 - true_G1) * self.positives) / self.total
+
+    def cheapest(self) -> float | None:
+        """The cheapest threshold; of several the highest, which flags fewest."""
+        return self._threshold(int(np.argmin(self.cost_G1)))
+
+    def furthest(self) -> float:
+        """Where the classes lie furthest apart."""
+        return float(self.threshold_G1[1 + int(np.argmax(np.abs(self.true_G1[1:] - self.false_G1[1:])))])
+
+    def at(self, threshold: float | None) -> Threshold:
+        """What a threshold does to these rows."""
+        # Thresholds descend: the last point that is not below it.
+        last = 0 if threshold is None else int(np.searchsorted(-self.threshold_G1, -threshold, side="right")) - 1
+        flagged, found = float(self.flagged_G1[last]), float(self.true_G1[last])
+        return Threshold(
+            threshold=threshold,
+            flagged=flagged,
+            precision=min(found * self.positives / (flagged * self.total), 1.0) if flagged else None,
+            recall=found,
+            false_positive_rate=float(self.false_G1[last]),
+            cost=float(self.cost_G1[last]),
+        )
+
+    def table(self) -> list[Threshold]:
+        """The thresholds that flag about the shares of FLAGGED, each once."""
+        picks = [min(int(np.searchsorted(self.flagged_G1, share - 1e-12)), len(self.flagged_G1) - 1) for share in FLAGGED]
+        return [self.at(self._threshold(pick)) for pick in dict.fromkeys(picks)]
+
+    def _threshold(self, place: int) -> float | None:
+        return None if place == 0 else float(self.threshold_G1[place])
+
+
+def _deciles(labels_N: ArrayLike, scores_N: Floats, weights_N: Floats) -> list[Decile]:
+    bins = metrics.equal_mass_bins(labels_N, scores_N, bins=DECILES)(weights_N)
+    assert bins is not None  # both classes occur
+    observed, predicted = bins.observed[::-1], bins.predicted[::-1]
+    gain = np.cumsum(observed) / observed.sum()
+    return [
+        Decile(predicted=float(p), observed=float(o), lift=float(o / observed.mean()), gain=float(min(g, 1.0)))
+        for p, o, g in zip(predicted, observed, gain, strict=True)
+    ]
+
+
+def _histogram(labels_N: ArrayLike, scores_N: Floats, weights_N: Floats) -> tuple[list[float], list[float], list[float]]:
+    labels_N = np.asarray(labels_N, dtype=np.float64)
+    edges = np.linspace(0.0, 1.0, HISTOGRAM_BINS + 1)
+    shares = []
+    for weight_N in (weights_N * labels_N, weights_N * (1.0 - labels_N)):
+        counts, _ = np.histogram(scores_N, bins=edges, weights=weight_N)
+        shares.append((counts / weight_N.sum()).tolist())
+    return shares[0], shares[1], edges.tolist()
+
+
+def by_group(
+    target: TargetType,
+    column: str,
+    names: Sequence[str],
+    codes_N: NDArray[np.int64],
+    labels_N: ArrayLike,
+    logits: ArrayLike,
+    *,
+    weights: ArrayLike | None = None,
+    smallest: int = 100,
+    resamples: int = 200,
+    generator: np.random.Generator,
+) -> Grouping:
+    """Measure a model on the groups of rows that ``codes_N`` (an index into ``names`` per row) makes.
+
+    A group of fewer than ``smallest`` rows is refused: its figures would be of single people, and noise.
+    Raises DataError for codes that do not fit, UndefinedMetric for logits that are not finite.
+    """
+    labels, logits = metrics.check_rows(target, labels_N, logits)
+    weights_N = metrics.row_weights(weights, len(labels))
+    if len(codes_N) != len(labels) or (len(codes_N) and not 0 <= codes_N.min() <= codes_N.max() < len(names)):
+        raise DataError(
+            f"column {column!r}: {len(codes_N)} group codes for {len(labels)} rows; give one per row, an index of names"
+        )
+    metric = next(iter(METRICS[target]))
+    groups = []
+    for code, name in enumerate(names):
+        inside_N = codes_N == code
+        groups.append(
+            _group(target, metric, name, labels[inside_N], logits[inside_N], weights_N[inside_N], smallest, resamples, generator)
+        )
+    return Grouping(column=column, target=target, metric=metric, smallest=smallest, groups=groups)
+
+
+def _group(
+    target: TargetType,
+    metric: str,
+    name: str,
+    labels: Floats,
+    logits: Floats,
+    weights_N: Floats,
+    smallest: int,
+    resamples: int,
+    generator: np.random.Generator,
+) -> Group:
+    rows = len(labels)
+    if rows < smallest:
+        nothing = without_value(f"fewer than {smallest} rows")
+        return Group(name=name, rows=None, label_mean=nothing, score_mean=nothing, gap=nothing, metric=nothing)
+    chosen = METRICS[target][metric]
+    statistics: dict[str, Statistic] = {}
+    reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), "a multiclass target has no mean")
+    if target != "multiclass":
+        scores_N = metrics.sigmoid(logits) if target == "binary" else logits
+        means = {"label_mean": labels, "score_mean": scores_N, "gap": scores_N - labels}
+        statistics |= {what: metrics.mean_statistic(values_N) for what, values_N in means.items()}
+    rarer = rows if target != "binary" else int(min(labels.sum(), rows - labels.sum()))
+    if rarer < SMALLEST_CLASS:
+        reasons["metric"] = f"fewer than {SMALLEST_CLASS} rows of one class"
+    else:
+        try:
+            statistics["metric"] = chosen.prepare(labels, logits, 1)
+        except UndefinedMetric as error:
+            reasons["metric"] = str(error)
+    values = {what: float(statistic(weights_N)) for what, statistic in statistics.items()}
+    replicates_RM = bootstrap(list(statistics.values()), weights_N, resamples=resamples, generator=generator)
+    bounds = {"metric": (chosen.low, chosen.high)} | ({"label_mean": (0.0, 1.0)} if target == "binary" else {})
+    found = {
+        what: valued(values[what], replicates_R, *bounds.get(what, (-np.inf, np.inf)))
+        if np.isfinite(values[what])
+        else without_value("there are no rows with weight")
+        for what, replicates_R in zip(statistics, replicates_RM.T, strict=True)
+    }
+    found |= {what: without_value(reason) for what, reason in reasons.items() if what not in found}
+    return Group(
+        name=name,
+        rows=rows,
+        label_mean=found["label_mean"],
+        score_mean=found["score_mean"],
+        gap=found["gap"],
+        metric=found["metric"],
+    )

@@ -1,0 +1,195 @@
+"""Permutation importance across the cut: by how much the metric falls when one column is shuffled among the validation rows.
+
+Breiman (2001), "Random Forests", section 10; here with the split network's own weights. The label party shuffles its own columns
+while the feature parties' embeddings of the same rows stay as they are. A feature party's column takes a forward pass at that
+party: it shuffles the column and sends the embeddings of all rows again, once per repeat; the label party judges them and learns
+the fall, by the column's number.
+
+Threat model: honest-but-curious parties; no formal guarantee. The embeddings of shuffled rows are further outputs of the bottom
+model, of mixtures of rows: the label party sees what a column does to an embedding. The order of the shuffle stays with the
+feature party. A fall is computed from validation labels: where it is sent, it is an exact figure of them.
+
+Shapes: V validation rows, D cut width.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypedDict
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import send_embeddings
+from tallystick.cut.messages import receive_embedding
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
+from tallystick.errors import ProtocolError
+from tallystick.models.split import LabelModel
+from tallystick.network.channel import Channel, Progress, no_progress
+from tallystick.network.messages import Message
+
+MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
+
+Judge = Callable[[Tensor], float]
+"""Gives the metric of logits of the V rows; turned so that more is better."""
+
+
+class ShuffledColumns(Message, frozen=True):
+    """Feature party to label party: how many of its columns it will shuffle."""
+
+    columns: int
+
+
+class Fall(TypedDict):
+    """By how much the metric falls without a column: mean and standard deviation over the repeats. Below 0 it rises."""
+
+    mean: float
+    deviation: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnPlace:
+    """Where a column stands in the encoded features: a number with its missing-indicator moves as one."""
+
+    name: str
+    numeric: tuple[int, ...] = ()
+    categorical: tuple[int, ...] = ()
+
+
+def column_places(encoder: Encoder) -> list[ColumnPlace]:
+    """Say where each of a party's columns stands, numeric ones first; at most MAX_COLUMNS."""
+    places = []
+    indicator = len(encoder.numeric)
+    for index, column in enumerate(encoder.numeric):
+        places.append(ColumnPlace(name=column.name, numeric=(index, indicator) if column.indicator else (index,)))
+        indicator += column.indicator
+    places += [ColumnPlace(name=column.name, categorical=(index,)) for index, column in enumerate(encoder.categorical)]
+    return places[:MAX_COLUMNS]
+
+
+def shuffled(features: Features, place: ColumnPlace, order_V: Tensor) -> Features:
+    """The same rows, with one column's cells taken in another order."""
+    numeric_VF, categorical_VG = features.numeric_NF.clone(), features.categorical_NG.clone()
+    for values, columns in ((numeric_VF, place.numeric), (categorical_VG, place.categorical)):
+        for column in columns:
+            values[:, column] = values[order_V, column]
+    return Features(numeric_NF=numeric_VF, categorical_NG=categorical_VG)
+
+
+def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
+    """The validation positions that importance is measured on: all, or ``most`` drawn by the seed, the same at every party."""
+    if len(validation_N) <= most:
+        return validation_N
+    drawn = torch.randperm(len(validation_N), generator=torch.Generator().manual_seed(seed))[:most]
+    return validation_N[drawn.sort().values.to(validation_N.device)]
+
+
+def send_shuffled(
+    bottom: nn.Module,
+    features: Features,
+    places: Sequence[ColumnPlace],
+    channel: Channel,
+    *,
+    repeats: int,
+    batch_size: int,
+    generator: torch.Generator,
+    progress: Progress = no_progress,
+) -> None:
+    """Feature party: say how many columns there are, and send the embeddings of all rows for each column and repeat.
+
+    ``generator`` must be this party's own: whoever knows the order could take the mixtures of rows apart.
+    """
+    channel.send(ShuffledColumns(columns=len(places)))
+    device = features.numeric_NF.device
+    batches = torch.split(torch.arange(len(features), device=device), batch_size)
+    for done, place in enumerate(places):
+        for _ in range(repeats):
+            order_V = torch.randperm(len(features), generator=generator).to(device)
+            send_embeddings(bottom, shuffled(features, place, order_V).rows, batches, channel)
+        progress("column importance", done + 1, len(places))
+
+
+def receive_falls(
+    model: LabelModel,
+    own: Features | None,
+    cuts_VD: Sequence[Tensor],
+    number: int,
+    channel: Channel,
+    judge: Judge,
+    *,
+    repeats: int,
+    batch_size: int,
+    progress: Progress = no_progress,
+) -> list[Fall]:
+    """Label party: judge what feature party ``number`` sends with each of its columns shuffled; a Fall per column.
+
+    Raises ProtocolError for a number of columns out of range, or embeddings that do not fit.
+    """
+    columns = channel.receive(ShuffledColumns).columns
+    if not 0 <= columns <= MAX_COLUMNS:
+        raise ProtocolError(
+            channel.peer, f"{channel.peer}: ShuffledColumns names {columns} columns; 0 to {MAX_COLUMNS} are allowed"
+        )
+    before = judge(finish(model, own, cuts_VD, batch_size=batch_size))
+    rows, width = cuts_VD[number].shape
+    found = []
+    for done in range(columns):
+        after = []
+        for _ in range(repeats):
+            changed = list(cuts_VD)
+            changed[number] = receive_rows(channel, rows, width, batch_size=batch_size, device=cuts_VD[number].device)
+            after.append(judge(finish(model, own, changed, batch_size=batch_size)))
+        found.append(_fall(before, after))
+        progress(f"column importance of {channel.peer}", done + 1, columns)
+    return found
+
+
+def own_falls(
+    model: LabelModel,
+    own: Features,
+    places: Sequence[ColumnPlace],
+    cuts_VD: Sequence[Tensor],
+    judge: Judge,
+    *,
+    repeats: int,
+    batch_size: int,
+    generator: torch.Generator,
+    progress: Progress = no_progress,
+) -> list[Fall]:
+    """Label party: shuffle the own columns one by one; nothing is sent. A Fall per place."""
+    before = judge(finish(model, own, cuts_VD, batch_size=batch_size))
+    found = []
+    for done, place in enumerate(places):
+        orders = [torch.randperm(len(own), generator=generator).to(own.numeric_NF.device) for _ in range(repeats)]
+        after = [judge(finish(model, shuffled(own, place, order_V), cuts_VD, batch_size=batch_size)) for order_V in orders]
+        found.append(_fall(before, after))
+        progress("column importance", done + 1, len(places))
+    return found
+
+
+@torch.no_grad()
+def finish(model: LabelModel, own: Features | None, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
+    """Logits of the V rows, from embeddings that are at hand."""
+    model.eval()
+    rows = len(cuts_VD[0])
+    parts = [
+        model(
+            [cut_VD[start : start + batch_size] for cut_VD in cuts_VD],
+            own.rows(torch.arange(start, min(start + batch_size, rows), device=cuts_VD[0].device)) if own is not None else None,
+        )
+        for start in range(0, rows, batch_size)
+    ]
+    model.train()
+    return torch.cat(parts)
+
+
+def receive_rows(channel: Channel, rows: int, width: int, *, batch_size: int, device: torch.device) -> Tensor:
+    """Receive the embeddings of ``rows`` rows in batches; raises ProtocolError for others."""
+    sizes = [min(batch_size, rows - start) for start in range(0, rows, batch_size)]
+    return torch.cat([receive_embedding(channel, number, size, width).to(device) for number, size in enumerate(sizes)])
+
+
+def _fall(before: float, after: Sequence[float]) -> Fall:
+    falls = before - np.asarray(after)
+    return Fall(mean=float(falls.mean()), deviation=float(falls.std(ddof=1)) if len(falls) > 1 else 0.0)

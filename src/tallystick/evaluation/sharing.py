@@ -1,0 +1,95 @@
+"""Exact results that the contract lets leave the label party: metrics of the joint model, the falls of a peer's own columns.
+
+Threat model: honest-but-curious feature parties. No formal guarantee, and not private: a metric is an exact figure of the test
+labels, a fall one of the validation labels; both are rounded to DIGITS significant digits, which bounds how much one tells and
+protects nobody. What is received is checked against the contract: no name and no word of a peer's goes any further.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from tallystick.errors import ProtocolError
+from tallystick.evaluation.importance import Fall
+from tallystick.evaluation.measure import MetricValue, without_value
+from tallystick.evaluation.metrics import METRICS, TargetType
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+DIGITS = 4
+
+
+class SharedMetric(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """A metric, or None where it has no value on the test rows; with its interval, if there is one."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+class SharedResults(Message, frozen=True):
+    """Label party to feature party: the contract's metrics in the contract's order, and the falls of its columns if agreed."""
+
+    rows: int
+    metrics: tuple[SharedMetric, ...]
+    falls: tuple[tuple[float, float], ...] | None = None
+
+
+def send_shared(
+    channel: Channel, names: Sequence[str], joint: Mapping[str, MetricValue], falls: Sequence[Fall] | None, *, rows: int
+) -> None:
+    """Label party: send the metrics ``names`` of the joint model, and the falls of the peer's columns if there are any."""
+    found = [joint.get(name) or without_value("there are no test rows") for name in names]
+    values = tuple(SharedMetric(_rounded(each["value"]), _rounded(each["low"]), _rounded(each["high"])) for each in found)
+    sent = None
+    if falls is not None and all(math.isfinite(each["mean"]) and math.isfinite(each["deviation"]) for each in falls):
+        sent = tuple((_round(each["mean"]), _round(each["deviation"])) for each in falls)
+    channel.send(SharedResults(rows=rows, metrics=values, falls=sent))
+
+
+def receive_shared(
+    channel: Channel, names: Sequence[str], target: TargetType, *, rows: int, columns: int | None
+) -> tuple[dict[str, MetricValue], list[Fall] | None]:
+    """Feature party: receive the metrics ``names`` of ``rows`` test rows, and falls of ``columns`` columns (None: not agreed).
+
+    Raises ProtocolError for other metrics than agreed, numbers that are not finite or out of the metric's range, an interval that
+    does not hold its value, or falls of another number of columns.
+    """
+    message = channel.receive(SharedResults)
+
+    def refuse(what: str) -> ProtocolError:
+        return ProtocolError(channel.peer, f"{channel.peer}: SharedResults {what}; it does not fit the contract")
+
+    if not 0 <= message.rows <= rows:
+        raise refuse(f"is of {message.rows} test rows, of which there are {rows}")
+    if len(message.metrics) != len(names):
+        raise refuse(f"holds {len(message.metrics)} metrics where {len(names)} are agreed")
+    found = {}
+    for name, each in zip(names, message.metrics, strict=True):
+        metric = METRICS[target][name]
+        given = [number for number in (each.low, each.value, each.high) if number is not None]
+        if not all(math.isfinite(number) and metric.low <= number <= metric.high for number in given):
+            raise refuse(f"holds a {name} that is not finite or outside {metric.low:g} to {metric.high:g}")
+        if len(given) not in (0, 1, 3) or (len(given) > 0 and each.value is None) or given != sorted(given):
+            raise refuse(f"holds a {name} whose interval does not hold its value")
+        found[name] = MetricValue(
+            value=each.value, low=each.low, high=each.high, reason=None if each.value is not None else metric.undefined
+        )
+    if message.falls is None:
+        return found, None
+    if columns is None or len(message.falls) != columns:
+        raise refuse(f"holds falls of {len(message.falls)} columns where {columns or 'none'} are agreed")
+    metric = next(iter(METRICS[target].values()))
+    most = metric.high - metric.low
+    if not all(math.isfinite(mean) and 0 <= deviation < math.inf and abs(mean) <= most for mean, deviation in message.falls):
+        raise refuse("holds a fall that is not finite or larger than the metric's range")
+    return found, [Fall(mean=mean, deviation=deviation) for mean, deviation in message.falls]
+
+
+def _rounded(number: float | None) -> float | None:
+    return None if number is None else _round(number)
+
+
+def _round(number: float) -> float:
+    return float(f"{number:.{DIGITS}g}")

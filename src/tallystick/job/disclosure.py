@@ -1,0 +1,43 @@
+"""What a contract lets leave besides training itself, in plain sentences: for check, before a job, for the report after."""
+
+from tallystick.config.contract import Contract
+
+
+def disclosure_lines(contract: Contract) -> list[str]:
+    """Everything that the evaluation discloses by a key of the contract, and to whom; no formal guarantee covers any of it."""
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    evaluation = contract.evaluation
+    lines = []
+    if evaluation.share_metrics:
+        lines.append(
+            f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
+            "(evaluation.share_metrics); not private"
+        )
+    columns = evaluation.importance.feature_columns
+    if columns != "none":
+        lines.append(f"{features}: {shuffled_embeddings(contract)} to {label} (evaluation.importance.feature_columns)")
+        lines.append(f"{label} learns by how much the metric falls without each column of {features}, by its number")
+    if columns == "both":
+        lines.append(
+            f"{label} sends {features} these falls, exact figures of the validation labels "
+            "(evaluation.importance.feature_columns: both); not private"
+        )
+    return lines
+
+
+def shuffled_embeddings(contract: Contract) -> str:
+    """What a feature party sends where its columns are measured."""
+    wanted = contract.evaluation.importance
+    return (
+        f"the number of columns, and for each of them {wanted.repeats} embeddings of at most {wanted.rows:,} validation rows "
+        "with its cells shuffled"
+    )
+
+
+def shared_with_feature_parties(contract: Contract) -> str:
+    """What a feature party is sent after evaluation by the contract's keys; empty where it is nothing."""
+    evaluation = contract.evaluation
+    parts = [f"the exact {', '.join(evaluation.share_metrics)} with intervals"] if evaluation.share_metrics else []
+    if evaluation.importance.feature_columns == "both":
+        parts.append("by how much the metric falls without each own column")
+    return " and ".join(parts)

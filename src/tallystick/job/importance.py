@@ -1,0 +1,198 @@
+"""Column importance as a phase of a job: which rows, whose columns, and what of it leaves the label party.
+
+Shapes: V validation rows.
+"""
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import send_embeddings
+from tallystick.data.features import Features
+from tallystick.evaluation import metrics
+from tallystick.evaluation.importance import (
+    Fall,
+    Judge,
+    column_places,
+    finish,
+    own_falls,
+    receive_falls,
+    receive_rows,
+    sampled_rows,
+    send_shuffled,
+)
+from tallystick.evaluation.sharing import receive_shared
+from tallystick.job.job import Job
+from tallystick.job.results import Findings
+from tallystick.job.rows import Aligned
+from tallystick.models.split import LabelModel
+from tallystick.network.channel import Channel
+from tallystick.report import result as shown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What was measured on the validation rows; ``logits_V`` are the joint model's at ``index_V``."""
+
+    index_V: Tensor
+    logits_V: Tensor
+    falls: Mapping[str, list[Fall]]  # by party, in the order of its columns; NaN where the metric has no value
+    importance: list[shown.Importance]
+
+
+def send_columns(job: Job, bottom: nn.Module, rows: Aligned, channel: Channel) -> None:
+    """Feature party: embed validation rows once more and, if the contract says so, with each own column shuffled."""
+    wanted = job.contract.evaluation.importance
+    if not job.contract.measures_columns:
+        return
+    assert rows.source is not None
+    assert rows.encoder is not None
+    features = rows.source(sampled_rows(rows.validation_N, wanted.rows, seed=job.contract.seed))
+    batch_size = job.contract.training.batch_size
+    everything = torch.arange(len(features), device=features.numeric_NF.device)
+    send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
+    if wanted.feature_columns != "none":
+        send_shuffled(
+            bottom,
+            features,
+            column_places(rows.encoder),
+            channel,
+            repeats=wanted.repeats,
+            batch_size=batch_size,
+            generator=torch.Generator().manual_seed(secrets.randbits(62)),
+            progress=job.logbook.watcher.progress,
+        )
+
+
+def measure_columns(job: Job, model: LabelModel, rows: Aligned, widths: list[int]) -> Measured | None:
+    """Label party: judge the joint model with one column shuffled after the other; None where the contract measures none."""
+    contract, wanted = job.contract, job.contract.evaluation.importance
+    if not contract.measures_columns:
+        return None
+    index_V = sampled_rows(rows.validation_N, wanted.rows, seed=contract.seed)
+    how: dict[str, Any] = {"batch_size": contract.training.batch_size}
+    cuts_VD = [
+        receive_rows(channel, len(index_V), width, device=index_V.device, **how)
+        for channel, width in zip(job.feature_channels, widths, strict=True)
+    ]
+    own: Features | None = rows.source(index_V) if rows.source is not None else None
+    logits_V = finish(model, own, cuts_VD, **how)
+    judge = _judge(contract.target.type, rows, index_V)
+    how |= {"repeats": wanted.repeats, "progress": _progress(job)}
+    falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
+    if wanted.own_columns and own is not None and rows.encoder is not None:
+        places = column_places(rows.encoder)
+        generator = torch.Generator().manual_seed(contract.seed)
+        falls[job.name] = (
+            [place.name for place in places],
+            own_falls(model, own, places, cuts_VD, judge, generator=generator, **how),
+        )
+    if wanted.feature_columns != "none":
+        for number, channel in enumerate(job.feature_channels):
+            received = receive_falls(model, own, cuts_VD, number, channel, judge, **how)
+            falls[channel.peer] = [None] * len(received), received
+    return Measured(
+        index_V=index_V,
+        logits_V=logits_V,
+        falls={party: found for party, (_, found) in falls.items()},
+        importance=_shown(job, falls, rows=len(index_V), before=judge(logits_V)),
+    )
+
+
+def receive_results(job: Job, rows: Aligned, channel: Channel, findings: Findings) -> shown.Shared | None:
+    """Feature party: receive the exact results that the contract lets it have, if any, and put names to its own columns."""
+    evaluation = job.contract.evaluation
+    both = evaluation.importance.feature_columns == "both"
+    if not evaluation.share_metrics and not both:
+        return None
+    assert rows.encoder is not None
+    metrics_of, falls = receive_shared(
+        channel,
+        evaluation.share_metrics,
+        job.contract.target.type,
+        rows=len(rows.test_N),
+        columns=len(column_places(rows.encoder)) if both else None,
+    )
+    if falls is not None:
+        findings.importance = [_named(job, rows, falls)]
+    return shown.Shared(party=channel.peer, target=job.contract.target.type, rows=len(rows.test_N), metrics=metrics_of)
+
+
+def _named(job: Job, rows: Aligned, received: list[Fall]) -> shown.Importance:
+    """The falls that came back, under the names that only this party knows."""
+    assert rows.encoder is not None
+    wanted = job.contract.evaluation.importance
+    names = [place.name for place in column_places(rows.encoder)]
+    return shown.Importance(
+        party=job.name,
+        metric=headline_metric(job).title,
+        rows=min(len(rows.validation_N), wanted.rows),
+        repeats=wanted.repeats,
+        columns=_columns(names, received),
+    )
+
+
+def headline_metric(job: Job) -> metrics.Metric:
+    """The metric that columns are judged by."""
+    return next(iter(metrics.METRICS[job.contract.target.type].values()))
+
+
+def _judge(target: metrics.TargetType, rows: Aligned, index_V: Tensor) -> Judge:
+    """The first metric of the target by the true labels, turned so that more is better; NaN where it has no value."""
+    assert rows.target_N is not None
+    assert rows.label_coder is not None
+    name, metric = next(iter(metrics.METRICS[target].items()))
+    labels_V = rows.label_coder.in_units(rows.target_N[index_V].cpu().numpy())
+    weights_V = rows.weight_N[index_V].cpu().numpy() if rows.weight_N is not None else None
+    sign = 1.0 if metric.higher_is_better else -1.0
+
+    def judge(logits_V: Tensor) -> float:
+        assert rows.label_coder is not None
+        try:
+            logits = rows.label_coder.in_units(logits_V.cpu().numpy())
+            return sign * metrics.metric(target, name, labels_V, logits, weights_N=weights_V)
+        except metrics.UndefinedMetric:
+            return np.nan
+
+    return judge
+
+
+def _progress(job: Job) -> Any:
+    def progress(what: str, done: int, total: int) -> None:
+        job.logbook.watcher.progress(what, done, total)
+        for channel in job.feature_channels:  # the own columns take a while, and nothing is received: if a peer is lost, end soon
+            channel.check()
+
+    return progress
+
+
+def _shown(
+    job: Job, falls: Mapping[str, tuple[list[str | None], list[Fall]]], *, rows: int, before: float
+) -> list[shown.Importance]:
+    if not np.isfinite(before):
+        return []
+    metric = headline_metric(job)
+    return [
+        shown.Importance(
+            party=party,
+            metric=metric.title,
+            rows=rows,
+            repeats=job.contract.evaluation.importance.repeats,
+            before=before if metric.higher_is_better else -before,
+            columns=_columns(names, found),
+        )
+        for party, (names, found) in falls.items()
+    ]
+
+
+def _columns(names: list[str] | list[str | None], falls: list[Fall]) -> list[shown.ColumnFall]:
+    return [
+        shown.ColumnFall(number=number, name=name, mean=fall["mean"], deviation=fall["deviation"])
+        for number, (name, fall) in enumerate(zip(names, falls, strict=True), 1)
+        if np.isfinite([fall["mean"], fall["deviation"]]).all()
+    ]

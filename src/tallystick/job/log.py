@@ -1,0 +1,105 @@
+"""The log of a run: what the watcher was told, with times, in a file of the run folder that a peer may ask for.
+
+It holds no private values: of an error of this side's own data or settings, whose message may name some, it has the kind and the
+place in the code, while the message itself is shown to this side's operator alone.
+"""
+
+import os
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tallystick.errors import PeerError, StorageError, category_of, printable
+from tallystick.job.phases import Watcher
+
+LOG = "run.log"
+MOST_BYTES = 1 << 20
+"""Of the file; then it becomes the former one, run.log.1, of which there is one."""
+EARLY_LINES = 200
+PROGRESS_S = 10.0
+FRAMES = 8
+
+
+class RunLog:
+    """A watcher that passes everything on and keeps it, in memory until there is a run folder, then in its file.
+
+    A log that cannot be written ends no run: that is said once, and the run goes on without.
+    """
+
+    def __init__(self, watcher: Watcher) -> None:
+        self._watcher = watcher
+        self._early: deque[str] = deque(maxlen=EARLY_LINES)
+        self._path: Path | None = None
+        self._broken = False
+        self._progress_at = 0.0
+
+    def keep_in(self, folder: Path) -> None:
+        """Write to the folder's log from now on, first what was said so far."""
+        self._path = folder / LOG
+        early, self._early = "".join(self._early), deque(maxlen=EARLY_LINES)
+        self._write(early)
+
+    def phase(self, name: str) -> None:
+        """Pass on and keep."""
+        self.note(f"phase {name}")
+        self._watcher.phase(name)
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Pass on, and keep it now and then."""
+        now = time.monotonic()
+        if now - self._progress_at > PROGRESS_S or done == total:
+            self._progress_at = now
+            self.note(f"{what}: {done} of {total}")
+        self._watcher.progress(what, done, total)
+
+    def say(self, text: str) -> None:
+        """Pass on and keep."""
+        self.note(text)
+        self._watcher.say(text)
+
+    def note(self, text: str) -> None:
+        """Keep a line without showing it."""
+        line = f"{datetime.now(UTC).isoformat(timespec='milliseconds')} {printable(text)}\n"
+        if self._path is None:
+            self._early.append(line)
+        else:
+            self._write(line)
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Note how the block ends: well, interrupted, or by which error."""
+        try:
+            yield
+        except Exception as error:
+            self._note_error(error)
+            raise
+        except KeyboardInterrupt:
+            self.note("interrupted by the operator")
+            raise
+        self.note("ended well")
+
+    def _note_error(self, error: Exception) -> None:
+        if isinstance(error, PeerError | StorageError):
+            self.note(f"error {type(error).__name__}: {error}")
+            for note in getattr(error, "__notes__", ()):
+                self.note(f"  {note}")
+        else:
+            self.note(f"error {type(error).__name__}: {category_of(error)}; its message was shown to the operator only")
+        for frame in traceback.extract_tb(error.__traceback__)[-FRAMES:]:
+            self.note(f"  at {Path(frame.filename).name}:{frame.lineno} in {frame.name}")
+
+    def _write(self, text: str) -> None:
+        if self._path is None or self._broken:
+            return
+        try:
+            if self._path.exists() and self._path.stat().st_size + len(text) > MOST_BYTES:
+                self._path.replace(self._path.with_name(f"{LOG}.1"))
+            with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
+                file.write(text)
+        except OSError as error:
+            self._broken = True
+            self._watcher.say(f"no log is kept from here on: cannot write {self._path}: {error.strerror or error}")

@@ -1,0 +1,225 @@
+"""Results of several runs side by side: what differs in their contracts, and what came of it."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tallystick.errors import ConfigError, StorageError
+from tallystick.evaluation.measure import MetricValue
+from tallystick.evaluation.metrics import METRICS
+from tallystick.report import formats
+from tallystick.report.pages import render_template, script_json, write_page
+from tallystick.report.result import Result, read_result
+from tallystick.report.words import leak_headline, promise, strength
+
+MAX_RESULT_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One figure of every run; ``values`` are None where a run has none."""
+
+    name: str
+    values: list[float | int | str | None]
+    within: list[tuple[float, float] | None]
+    best: list[bool]  # of a metric: which run's value is best, where several have one
+
+
+@dataclass(frozen=True, kw_only=True)
+class SideBySide:
+    """Several runs as columns."""
+
+    runs: list[str]
+    contracts: list[str]  # hashes
+    settings: list[Row]  # contract keys that differ
+    metrics: list[Row]
+    facts: list[Row]
+    notes: list[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values, for JSON."""
+        return asdict(self)
+
+
+def read_run(path: Path) -> Result:
+    """Read the result of a run: its folder, or the result.json in it. Raises ConfigError, StorageError or DataError."""
+    file = path / "result.json" if path.is_dir() else path
+    if not file.exists():
+        raise ConfigError(
+            f"{path}: holds no result.json; give the folder of a finished run (runs/NAME-HASH-N), or its result.json"
+        )
+    try:
+        if file.stat().st_size > MAX_RESULT_BYTES:
+            raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
+        return read_result(file.read_bytes())
+    except OSError as error:
+        raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
+
+
+def side_by_side(names: Sequence[str], results: Sequence[Result]) -> SideBySide:
+    """Put results beside each other, in the given order; raises ConfigError for fewer than two."""
+    if len(results) < 2:
+        raise ConfigError(f"{len(results)} run to compare; give at least two")
+    return SideBySide(
+        runs=list(names),
+        contracts=[result.contract.hash for result in results],
+        settings=_settings(results),
+        metrics=_metrics(results),
+        facts=_facts(results),
+        notes=_notes(names, results),
+    )
+
+
+def compare_html(found: SideBySide) -> str:
+    """Give the page of ``found``."""
+    return render_template(
+        "compare.html.j2",
+        c=found,
+        text=text,
+        json=script_json(json.dumps(found.to_dict(), allow_nan=False, separators=(",", ":"))),
+    )
+
+
+def render_comparison(found: SideBySide, path: str | os.PathLike[str]) -> Path:
+    """Write the page of ``found``; raises StorageError."""
+    return write_page(compare_html(found), path)
+
+
+def text(value: float | int | str | None) -> str:
+    """A figure for people."""
+    if value is None or isinstance(value, str):
+        return formats.NOTHING if value is None else value
+    return f"{value:,}" if isinstance(value, int) else formats.number(value)
+
+
+def _row(name: str, values: Sequence[float | int | str | None]) -> Row:
+    return Row(name=name, values=list(values), within=[None] * len(values), best=[False] * len(values))
+
+
+def _settings(results: Sequence[Result]) -> list[Row]:
+    """Contract keys whose values differ."""
+    flat = [_flat(result) for result in results]
+    keys = dict.fromkeys(key for each in flat for key in each)
+    return [_row(key, [each.get(key) for each in flat]) for key in keys if len({str(each.get(key)) for each in flat}) > 1]
+
+
+def _flat(result: Result) -> dict[str, str]:
+    """A contract's keys with their values; that of a run which kept no contract is its summary."""
+    try:
+        values = yaml.safe_load(result.contract.yaml)
+    except yaml.YAMLError:
+        values = None
+    return _leaves(values if isinstance(values, Mapping) else dict(result.contract.summary))
+
+
+def _leaves(value: Any, path: str = "") -> dict[str, str]:
+    if isinstance(value, Mapping) and value:
+        parts = value.items()
+    elif isinstance(value, list) and any(isinstance(item, Mapping) for item in value):
+        parts = dict(enumerate(value)).items()
+    else:
+        return {
+            path: ", ".join(map(str, value)) or "none" if isinstance(value, list) else "null" if value is None else str(value)
+        }
+    return {key: found for name, item in parts for key, found in _leaves(item, f"{path}.{name}" if path else str(name)).items()}
+
+
+def _metrics(results: Sequence[Result]) -> list[Row]:
+    """Metrics of the joint model, as measured or as shared, and of the own-columns model; the best of each is marked."""
+    rows = []
+    for models, suffix in ((_joint, ""), (_own_only, ", own columns only")):
+        found = [models(result) for result in results]
+        for name in dict.fromkeys(name for each in found for name in each):
+            metric = next(table[name] for table in METRICS.values() if name in table)
+            cells = [each.get(name) for each in found]
+            values = [cell["value"] if cell is not None else None for cell in cells]
+            within = [
+                (cell["low"], cell["high"]) if cell is not None and cell["low"] is not None and cell["high"] is not None else None
+                for cell in cells
+            ]
+            known = [value for value in values if value is not None]
+            top = (max if metric.higher_is_better else min)(known) if len(known) > 1 else None
+            best = [value is not None and value == top and len(set(known)) > 1 for value in values]
+            rows.append(Row(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
+    return rows
+
+
+def _joint(result: Result) -> Mapping[str, MetricValue]:
+    if result.evaluation is not None:
+        return result.evaluation["joint"]
+    return result.sections.shared.metrics if result.sections.shared is not None else {}
+
+
+def _own_only(result: Result) -> Mapping[str, MetricValue]:
+    return (result.evaluation["own_only"] if result.evaluation is not None else None) or {}
+
+
+def _facts(results: Sequence[Result]) -> list[Row]:
+    best = [_best_cost(result) for result in results]
+    rows = [
+        _row("party", [result.party or "all" for result in results]),
+        _row("began", [formats.moment(result.started) for result in results]),
+        _row("test rows", [result.evaluation["rows"] if result.evaluation is not None else None for result in results]),
+        _row("training rows", [result.data.rows.get("train") if result.data is not None else None for result in results]),
+        _row("steps", [result.training.steps if result.training is not None else None for result in results]),
+        _row("whole run", [formats.duration(result.seconds) for result in results]),
+        _row(
+            "bytes sent and received",
+            [formats.size(sum(phase.bytes_sent + phase.bytes_received for phase in result.phases)) for result in results],
+        ),
+        _row("least cost of 1,000 rows", best),
+        _row("strongest label attack, AUC", [_leak(result) for result in results]),
+        _row(
+            "epsilon of labels, this run",
+            [
+                sum(release.epsilon for release in result.sections.privacy.releases)
+                if result.sections.privacy is not None
+                else None
+                for result in results
+            ],
+        ),
+    ]
+    return [row for row in rows if any(value is not None for value in row.values)]
+
+
+def _best_cost(result: Result) -> float | None:
+    return 1000 * result.sections.decisions["best"]["cost"] if result.sections.decisions is not None else None
+
+
+def _leak(result: Result) -> float | None:
+    attacks = [attack for attack in result.sections.leakage.attacks if not attack.upper_bound] if result.sections.leakage else []
+    worst = max(attacks, key=strength, default=None)
+    return None if worst is None else worst.auc if worst.folded_auc is None else worst.folded_auc
+
+
+def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:
+    """What makes a comparison unfair, and what needs saying beside its figures."""
+    notes = []
+    if len({result.contract.name for result in results}) > 1:
+        named = ", ".join(dict.fromkeys(result.contract.name for result in results))
+        notes.append(f"These are runs of contracts with different names: {named}.")
+    measured = [result.evaluation for result in results if result.evaluation is not None]
+    if len({(each["rows"], each["label_mean"]) for each in measured}) > 1:
+        notes.append(
+            "The runs have other test rows, by their number or their labels' mean: a difference may come from the rows alone."
+        )
+    costs = {
+        (found["cost_false_positive"], found["cost_false_negative"])
+        for result in results
+        if (found := result.sections.decisions) is not None
+    }
+    if len(costs) > 1:
+        notes.append("The runs count other costs per error, so their least costs do not compare.")
+    notes.append(
+        "Intervals are each run's own, over its test rows; another seed would change the figures too. Two that do not overlap "
+        "show a difference; two that overlap leave it open."
+    )
+    for name, result in zip(names, results, strict=True):
+        if result.sections.leakage is not None and (said := promise(result)):
+            notes.append(f"{name}: {' '.join(leak_headline(result.sections.leakage))} {said}")
+    return notes

@@ -1,0 +1,47 @@
+"""What keeps numbers that are not finite out of checkpoints, whoever brought them in. Shapes: B batch, D cut width."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.messages import all_finite
+from tallystick.errors import Diverged
+from tallystick.network.channel import Channel
+
+
+def refuse_lost_weights(module: nn.Module, optimizer: torch.optim.Optimizer | None, *, step: int) -> None:
+    """Raise Diverged, before a step is committed, unless all weights and what the optimizer keeps of them are finite.
+
+    A module's buffers may hold infinities on purpose, such as those of a mask, but no NaN.
+    """
+    for name, weight in module.named_parameters():
+        kept = {name: weight.detach()}
+        if optimizer is not None:
+            kept |= {f"the optimizer's {key} of {name}": value for key, value in optimizer.state.get(weight, {}).items()}
+        for what, values in kept.items():
+            if isinstance(values, Tensor) and not all_finite(values):
+                raise _lost(what, "NaN or infinite", step)
+    for name, buffer in module.named_buffers():
+        if bool(buffer.isnan().any()):
+            raise _lost(name, "NaN", step)
+
+
+def _lost(what: str, how: str, step: int) -> Diverged:
+    return Diverged(
+        f"training diverged by step {step}: {what} is {how}, though all that was received is finite; the step is not kept; "
+        "lower training.learning_rate, or look for extreme values among the columns"
+    )
+
+
+def refuse_lost_loss(loss: Tensor, *, step: int, received: Sequence[tuple[Channel, Tensor]]) -> None:
+    """Raise Diverged, before gradients leave, for a loss that is not finite; it names the largest numbers that peers sent."""
+    if math.isfinite(loss.item()):
+        return
+    largest = [f"{values_BD.abs().max().item():.3g} from {channel.peer}" for channel, values_BD in received if len(values_BD)]
+    sent = f" (the largest number received for it: {', '.join(largest)})" if largest else ""
+    raise Diverged(
+        f"training diverged by step {step}: the loss is {loss.item()}{sent}; lower training.learning_rate, or look for extreme "
+        "values among the columns"
+    )

@@ -1,0 +1,151 @@
+"""Column importance across the cut: what the joined model gives, what crosses, and what a peer may not send."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from tallystick.config.contract import NetworkModel
+from tallystick.config.party import FeatureColumns
+from tallystick.cut.messages import CutEmbedding
+from tallystick.data.encoder import Encoder
+from tallystick.errors import ProtocolError
+from tallystick.evaluation.importance import (
+    MAX_COLUMNS,
+    ShuffledColumns,
+    column_places,
+    finish,
+    own_falls,
+    receive_falls,
+    sampled_rows,
+    send_shuffled,
+    shuffled,
+)
+from tallystick.evaluation.metrics import auc
+from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.split import JoinedModel
+from tallystick.network.channel import memory_channels
+
+ROWS, HOW = 300, {"repeats": 3, "batch_size": 64}
+
+
+class Trained:
+    """A network of random weights, and labels that follow it: its columns matter as its weights say."""
+
+    def __init__(self) -> None:
+        rng = np.random.default_rng(0)
+        frame = pl.DataFrame(
+            {
+                "strong": rng.normal(size=ROWS),
+                "gappy": [None if i % 5 == 0 else float(v) for i, v in enumerate(rng.normal(size=ROWS))],
+                "kind": rng.choice(["red", "green", "blue"], size=ROWS),
+            }
+        )
+        columns = FeatureColumns(numeric=("strong", "gappy"), categorical=("kind",))
+        self.encoder = Encoder.fit(frame, columns, np.arange(ROWS))
+        self.features = self.encoder.encode(frame)
+        self.own = self.encoder.encode(frame[rng.permutation(ROWS)])
+        network = NetworkModel(hidden=(8, 8), cut_after=1)
+        shape = self.encoder.feature_shape
+        self.bottom = build_bottom(network, "shop", shape, seed=1)
+        self.model = build_label_model(network, "bank", shape, [8], outputs=1, seed=1)
+        self.joined = JoinedModel([self.bottom], self.model)
+        with torch.no_grad():
+            self.cuts = [self.bottom(self.features)]
+            logits = self.joined([self.features], self.own)
+        self.labels = (logits > logits.median()).double().numpy()
+
+    def judge(self, logits: torch.Tensor) -> float:
+        return auc(self.labels, logits.numpy())
+
+
+@pytest.fixture
+def net() -> Trained:
+    return Trained()
+
+
+def both(net: Trained, *, seed: int = 5) -> list:
+    to_shop, to_bank = memory_channels("bank", "shop")
+    with ThreadPoolExecutor(1) as pool:
+        sent = pool.submit(
+            send_shuffled,
+            net.bottom,
+            net.features,
+            column_places(net.encoder),
+            to_bank,
+            generator=torch.Generator().manual_seed(seed),
+            **HOW,
+        )
+        found = receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.judge, **HOW)
+        sent.result(20)
+    return found
+
+
+def test_falls_across_the_cut_are_those_of_the_joined_model(net) -> None:
+    generator = torch.Generator().manual_seed(5)
+    expected = []
+    for place in column_places(net.encoder):
+        with torch.no_grad():
+            after = [
+                net.judge(net.joined([shuffled(net.features, place, torch.randperm(ROWS, generator=generator))], net.own))
+                for _ in range(HOW["repeats"])
+            ]
+        expected.append((1.0 - np.mean(after), np.std(after, ddof=1)))  # the labels follow the model: its AUC is 1
+    found = both(net)
+    assert [(fall["mean"], fall["deviation"]) for fall in found] == [pytest.approx(each, abs=1e-9) for each in expected]
+    assert max(fall["mean"] for fall in found) > 0.02
+
+
+def test_own_columns_are_measured_without_a_message(net) -> None:
+    places = column_places(net.encoder)
+    found = own_falls(net.model, net.own, places, net.cuts, net.judge, generator=torch.Generator().manual_seed(3), **HOW)
+    generator = torch.Generator().manual_seed(3)
+    for place, fall in zip(places, found, strict=True):
+        orders = [torch.randperm(ROWS, generator=generator) for _ in range(HOW["repeats"])]
+        with torch.no_grad():
+            after = [net.judge(net.joined([net.features], shuffled(net.own, place, order))) for order in orders]
+        assert fall["mean"] == pytest.approx(1.0 - np.mean(after), abs=1e-9)
+
+
+def test_a_shuffled_column_takes_its_missing_indicator_along_and_leaves_the_rest(net) -> None:
+    strong, gappy, kind = column_places(net.encoder)
+    assert (strong.numeric, gappy.numeric, kind.categorical) == ((0,), (1, 2), (0,))
+    order = torch.randperm(ROWS, generator=torch.Generator().manual_seed(1))
+    moved = shuffled(net.features, gappy, order)
+    assert torch.equal(moved.numeric_NF[:, 1:], net.features.numeric_NF[order][:, 1:])
+    assert torch.equal(moved.numeric_NF[:, 0], net.features.numeric_NF[:, 0])
+    assert torch.equal(moved.categorical_NG, net.features.categorical_NG)
+    assert not torch.equal(shuffled(net.features, kind, order).categorical_NG, net.features.categorical_NG)
+
+
+def test_logits_do_not_depend_on_the_batches(net) -> None:
+    whole = finish(net.model, net.own, net.cuts, batch_size=ROWS)
+    torch.testing.assert_close(finish(net.model, net.own, net.cuts, batch_size=7), whole)
+
+
+def test_every_party_samples_the_same_rows() -> None:
+    positions = torch.arange(1000) * 3
+    some = sampled_rows(positions, 100, seed=7)
+    assert len(set(some.tolist())) == 100
+    assert set(some.tolist()) <= set(positions.tolist())
+    assert torch.equal(some, sampled_rows(positions, 100, seed=7))
+    assert torch.equal(sampled_rows(positions, 1000, seed=7), positions)
+
+
+@pytest.mark.parametrize("columns", [-1, MAX_COLUMNS + 1, 1 << 40])
+def test_a_number_of_columns_out_of_range_is_refused(net, columns: int) -> None:
+    to_shop, to_bank = memory_channels("bank", "shop")
+    to_bank.send(ShuffledColumns(columns=columns))
+    with pytest.raises(ProtocolError, match=f"names {columns} columns"):
+        receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.judge, **HOW)
+
+
+def test_only_numbers_cross_the_cut(net) -> None:
+    to_shop, to_bank = memory_channels("bank", "shop")
+    send_shuffled(net.bottom, net.features, column_places(net.encoder), to_bank, generator=torch.Generator(), **HOW)
+    assert to_shop.receive(ShuffledColumns).columns == 3
+    for _ in range(3 * HOW["repeats"]):
+        sizes = [to_shop.receive(CutEmbedding).values.shape for _ in range(5)]
+        assert sizes == [(64, 8)] * 4 + [(44, 8)]

@@ -1,0 +1,110 @@
+"""Runs side by side: in the terminal, as JSON and as a page."""
+
+import json
+
+import msgspec
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from tallystick.cli.app import app
+from tallystick.errors import ConfigError
+from tallystick.evaluation.decisions import decide
+from tallystick.evaluation.measure import compare
+from tallystick.report.compare import compare_html, read_run, side_by_side
+from tallystick.report.result import Attack, Audit, Privacy, Release, Sections
+
+
+def evaluation(shift: float, rows: int = 500):
+    rng = np.random.default_rng(1)
+    labels = (rng.random(rows) < 0.4).astype(float)
+    logits = rng.normal(size=rows) + shift * labels
+    return compare("binary", labels, logits, logits - labels, resamples=20, generator=rng), labels, logits
+
+
+@pytest.fixture
+def runs(make):
+    weak, labels, logits = evaluation(0.5)
+    strong = evaluation(1.5)[0]
+    first = msgspec.structs.replace(
+        make(party="carrier"),
+        evaluation=weak,
+        sections=Sections(decisions=decide(labels, 1 / (1 + np.exp(-logits)), cost_false_negative=3)),
+    )
+    contract = msgspec.structs.replace(first.contract, hash="ab" * 32, yaml=first.contract.yaml.replace("epochs: 8", "epochs: 9"))
+    released = Release(what="labels of the training rows", mechanism="label-dp", protects="labels", epsilon=3.0)
+    attack = Attack(name="norm", view="weather, from cut gradients, knowing no label", auc=0.95)
+    sections = Sections(leakage=Audit(attacks=[attack]), privacy=Privacy(releases=[released], spent_epsilon=3.0))
+    return first, msgspec.structs.replace(first, evaluation=strong, contract=contract, sections=sections)
+
+
+def test_metrics_settings_and_leaks_stand_beside_each_other(runs) -> None:
+    found = side_by_side(["a", "b"], runs)
+    metrics = {row.name: row for row in found.metrics}
+    assert metrics["AUC"].values == [run.evaluation["joint"]["auc"]["value"] for run in runs]
+    assert metrics["AUC"].best == [False, True]
+    assert metrics["Negative log-likelihood"].best in ([True, False], [False, True])
+    assert metrics["AUC"].within[0] == (runs[0].evaluation["joint"]["auc"]["low"], runs[0].evaluation["joint"]["auc"]["high"])
+    assert "AUC, own columns only" in metrics
+    assert [(row.name, row.values) for row in found.settings] == [("training.epochs", ["8", "9"])]
+    facts = {row.name: row.values for row in found.facts}
+    assert facts["strongest label attack, AUC"] == [None, 0.95]
+    assert facts["epsilon of labels, this run"] == [None, 3.0]
+    assert facts["least cost of 1,000 rows"] == [1000 * runs[0].sections.decisions["best"]["cost"], None]
+    assert any(note.startswith("b: ") and "ε = 3 bounds" in note and "0.950" in note for note in found.notes)
+    assert not any("other test rows" in note for note in found.notes)
+
+
+def test_a_comparison_of_other_rows_or_contracts_says_so(runs) -> None:
+    other = msgspec.structs.replace(runs[1], evaluation=evaluation(1.0, rows=400)[0])
+    other = msgspec.structs.replace(other, contract=msgspec.structs.replace(other.contract, name="another"))
+    notes = side_by_side(["a", "b"], [runs[0], other]).notes
+    assert any("other test rows" in note for note in notes)
+    assert any("different names" in note for note in notes)
+    with pytest.raises(ConfigError, match="at least two"):
+        side_by_side(["a"], runs[:1])
+
+
+def test_the_page_escapes_and_holds_what_it_shows(runs) -> None:
+    found = side_by_side(["<b>a</b>", "b"], runs)
+    page = compare_html(found)
+    assert "<b>a</b>" not in page
+    assert "&lt;b&gt;a&lt;/b&gt;" in page
+    inside = page.split('id="result">')[1].split("</script>")[0]
+    assert json.loads(inside) == json.loads(json.dumps(found.to_dict()))
+    assert "http://" not in page
+    assert "https://" not in page
+
+
+def test_the_command(runs, tmp_path) -> None:
+    for name, run in zip(("one", "two"), runs, strict=True):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "result.json").write_text(run.to_json())
+    paths = [str(tmp_path / "one"), str(tmp_path / "two" / "result.json")]
+    done = CliRunner().invoke(app, ["compare", *paths, "--html", str(tmp_path / "c.html"), "--json"])
+    assert done.exit_code == 0, done.output
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["runs"] == ["one", "two"]
+    assert (tmp_path / "c.html").read_text().count("<section") == 4
+    shown = CliRunner().invoke(app, ["compare", *paths])
+    assert shown.exit_code == 0
+    assert "training.epochs" in shown.stdout
+    assert " *" in shown.stdout
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [(None, "holds no result.json"), ("{}", "not a result"), ("\x00", "not a result"), ("[" * 9999, "not a")],
+)
+def test_what_is_no_run_is_named(tmp_path, content, words) -> None:
+    if content is not None:
+        (tmp_path / "result.json").write_text(content)
+    done = CliRunner().invoke(app, ["compare", str(tmp_path), str(tmp_path)])
+    assert done.exit_code == 2
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_read_run_takes_a_folder_or_its_file(runs, tmp_path) -> None:
+    (tmp_path / "result.json").write_text(runs[0].to_json())
+    assert read_run(tmp_path).to_dict() == read_run(tmp_path / "result.json").to_dict() == runs[0].to_dict()
