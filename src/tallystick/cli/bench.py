@@ -10,6 +10,8 @@ from rich.table import Table
 
 from tallystick.benchmark.dpauc import page as dpauc_page
 from tallystick.benchmark.dpauc import tables as dpauc_benchmark
+from tallystick.benchmark.faults import campaign as faults_benchmark
+from tallystick.benchmark.faults import page as faults_page
 from tallystick.benchmark.fedads import defenses as fedads_benchmark
 from tallystick.benchmark.fedads import page as fedads_page
 from tallystick.benchmark.florist import page as florist_page
@@ -24,7 +26,7 @@ from tallystick.benchmark.speed import lossless as lossless_benchmark
 from tallystick.benchmark.speed import training as training_benchmark
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.certificates import TransportName
 from tallystick.report.bench import Benchmark, Cell, cell, within
 
@@ -214,6 +216,40 @@ def fedads(
             progress=watcher_of(Style.auto).progress,
         )
         finish_bench(found | {"number": table}, fedads_page.page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json)
+
+
+@app.command()
+def faults(
+    campaign: Annotated[str, typer.Option(help="messages, files, kills, network or all.")] = "all",
+    count: Annotated[
+        int | None, typer.Option(help="Cases; 100,000, 10,000, 200 and 100 of the four campaigns if left out.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="What the cases are drawn from.")] = 0,
+    jobs: Annotated[int | None, typer.Option(help="Cases at a time; one per core if left out.", min=1)] = None,
+    case: Annotated[int | None, typer.Option(help="Run this case alone, by its number.", min=0)] = None,
+    out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the cases that --out lacks.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Mutated messages, damaged files, random kills and network faults: exit code 3 if any was not withstood or refused."""
+
+    def work() -> None:
+        folder = _prepare(out, resume=resume)
+        found = faults_benchmark.run(
+            campaign=campaign,
+            count=count,
+            seed=seed,
+            jobs=jobs,
+            case=case,
+            log=folder and folder / "runs.jsonl",
+            resume=resume,
+            progress=watcher_of(Style.auto).progress,
+        )
+        finish_bench(found, faults_page.page_of(found, command=command()), out=out, as_json=as_json)
+        if found["failed"]:
+            raise TallystickError(f"{found['failed']} cases failed; the report of --out names each kind and how to see it again")
 
     guarded(work, as_json=as_json)
 

@@ -27,9 +27,7 @@ class Columns(nn.Module):
         self.embeddings = nn.ModuleList(Table(size, embedding_width) for size in shape.cardinalities)
         self.numeric = shape.numeric
         self.width = shape.numeric + embedding_width * len(shape.cardinalities)
-        self.embed: Callable[[Columns, Features], Tensor] = (
-            one_by_one  # see training/parallel_embedding.py
-        )
+        self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
 
     def table(self, place: int) -> nn.Parameter:
         """The weights of the categorical column at this place."""

@@ -1,0 +1,126 @@
+"""The job that every campaign disturbs: small tables, a small network, short heartbeats; a home per party on disk."""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import yaml
+
+from tallystick.network.certificates import write_test_certificates
+
+LABEL, FEATURE = PARTIES = ("bank", "shop")
+HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.4, 2.5, 12.0
+
+Values = dict[str, Any]
+
+
+def tables(rows: int, *, seed: int = 1) -> dict[str, pl.DataFrame]:
+    """One table per party, most ids in common; the label depends on both parties' columns."""
+    rng = np.random.default_rng(seed)
+    signal_N2 = rng.normal(size=(rows, 2))
+    score_N = signal_N2.sum(axis=1) + 0.3 * rng.normal(size=rows)
+    frames = {}
+    for index, name in enumerate(PARTIES):
+        frame = pl.DataFrame(
+            {
+                "id": [f"id-{number:06}" for number in range(rows)],
+                "x": signal_N2[:, index],
+                "noise": rng.normal(size=rows),
+                "kind": rng.choice(["red", "green", "blue"], size=rows),
+            }
+        )
+        if name == LABEL:
+            frame = frame.with_columns(
+                y=(score_N > 0).astype(np.int64), weight=rng.uniform(0.5, 2, size=rows), day=np.arange(rows) % 100
+            )
+        frames[name] = frame[rng.permutation(rows)[: rows - rows // 20]]
+    return frames
+
+
+def contract(**changes: Any) -> Values:
+    """Give a contract's values; nested keys are changed with a double underscore: training__epochs=3."""
+    values: Values = {
+        "version": 1,
+        "name": "faults",
+        "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
+        "alignment": {"method": "intersection", "keys": [{"name": "id"}]},
+        "target": {"type": "binary"},
+        "split": {"method": "hash", "validation": 0.1, "test": 0.2},
+        "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
+        "training": {"epochs": 2, "batch_size": 16, "learning_rate": 0.01, "patience": None, "checkpoint_every": 10},
+        "evaluation": {"calibration_bins": 5, "bootstrap": 5},
+        "network": {"heartbeat_s": HEARTBEAT_S, "deadline_s": DEADLINE_S, "wait_s": WAIT_S},
+        "seed": 1,
+    }
+    for path, value in changes.items():
+        *parents, last = path.split("__")
+        inner = values
+        for parent in parents:
+            inner = inner.setdefault(parent, {})
+        inner[last] = value
+    return values
+
+
+def party(name: str, *, address: str, table: str = "table.parquet") -> Values:
+    """Give a party file's values; ``address`` is where the label party listens, or where the feature party finds it."""
+    values: Values = {
+        "party": name,
+        "table": {"path": table},
+        "keys": {"id": "id"},
+        "features": {"numeric": ["x", "noise"], "categorical": ["kind"]},
+        "tls": {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"},
+        "threads": 1,
+    }
+    if name == LABEL:
+        return values | {"label": "y", "listen": address}
+    return values | {"peers": {LABEL: {"address": address}}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Homes:
+    """A job on disk: a home per party, with its table, certificates, party file and contract."""
+
+    root: Path
+
+    def home(self, name: str) -> Path:
+        """Where a party lives."""
+        return self.root / name
+
+    def write_party(self, name: str, values: Mapping[str, Any]) -> None:
+        """Write a party file."""
+        (self.home(name) / "party.yaml").write_text(yaml.safe_dump(dict(values), sort_keys=False))
+
+    def latest(self, name: str) -> Path | None:
+        """A party's newest run folder."""
+        runs = sorted((self.home(name) / "runs").glob("*-*"), key=lambda path: int(path.name.rpartition("-")[2]))
+        return runs[-1] if runs else None
+
+    def digest(self, name: str) -> str:
+        """Digest of the weights that a party's newest run ended with; empty if it has not ended."""
+        folder = self.latest(name)
+        model = folder / "model.safetensors" if folder is not None else None
+        return hashlib.sha256(model.read_bytes()).hexdigest() if model is not None and model.exists() else ""
+
+    def digests(self) -> dict[str, str]:
+        """Both parties' digests."""
+        return {name: self.digest(name) for name in PARTIES}
+
+
+def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, listen: str, call: str | None = None) -> Homes:
+    """Write a job; ``call`` is where the feature party dials, if that is not where the label party listens."""
+    homes = Homes(root=root)
+    write_test_certificates(root / "certificates", list(PARTIES))
+    for name in PARTIES:
+        home = homes.home(name)
+        home.mkdir()
+        frames[name].write_parquet(home / "table.parquet")
+        for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
+            (home / target).write_bytes((root / "certificates" / source).read_bytes())
+        (home / "own.key").chmod(0o600)
+        homes.write_party(name, party(name, address=listen if name == LABEL or call is None else call))
+        (home / "contract.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    return homes
