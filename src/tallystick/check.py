@@ -56,7 +56,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     if identity is not None and contract is not None and party.party in contract.parties:
         for peer in dialled(contract, party.party):
             if peer in party.peers:
-                trouble = probe(identity, peer, party.peers[peer].address, transport=contract.network.transport)
+                trouble = probe(identity, peer, party.peers[peer].address)
                 if trouble is None:
                     found["peers"].append(f"{peer} at {party.peers[peer].address} answers and its certificate is in order")
                 elif "certificate" in trouble:

@@ -224,11 +224,11 @@ def test_a_caller_whom_the_contract_does_not_name_waits_in_vain(networks, pool, 
         club.connect({"bank": f"127.0.0.1:{bank.port}"})
 
 
-def test_tls_12_is_refused(networks, certificates, transport):
+def test_tls_12_is_refused(networks, certificates):
     bank = networks("bank", listen="127.0.0.1:0")
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
-    context.set_alpn_protocols([ALPN[transport]])
+    context.set_alpn_protocols([ALPN])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         assert tls.version() == "TLSv1.3"
@@ -238,10 +238,10 @@ def test_tls_12_is_refused(networks, certificates, transport):
         context.wrap_socket(raw, server_hostname="bank")
 
 
-def test_a_caller_without_a_certificate_is_refused(networks, certificates, transport):
+def test_a_caller_without_a_certificate_is_refused(networks, certificates):
     bank = networks("bank", listen="127.0.0.1:0")
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
-    context.set_alpn_protocols([ALPN[transport]])
+    context.set_alpn_protocols([ALPN])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         # In TLS 1.3 the listener's verdict comes after the caller's side of the handshake is done.
@@ -286,14 +286,14 @@ def test_a_listener_that_speaks_no_tls(networks):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_port_that_is_taken(networks, identity, transport):
+def test_a_port_that_is_taken(networks, identity):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"listen = 127.0.0.1:{port}: cannot listen there"):
-            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}", transport=transport)
+            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}")
     first = networks("bank", listen="127.0.0.1:0")
     with pytest.raises(ConfigError, match="is the port taken"):
-        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}", transport=transport)
+        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}")
 
 
 def test_waits_for_a_peer_that_comes_up_later(networks, pool):

@@ -1,4 +1,4 @@
-"""What plain TLS does that gRPC does for itself: a listener among strangers, the wrong transport, keys that wear out."""
+"""Links: a listener among strangers, a server that is not ours, keys that wear out."""
 
 import contextlib
 import datetime
@@ -24,11 +24,6 @@ from tallystick.network.messages import MEBIBYTE, WIRE_VERSION
 from tallystick.network.session import DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
 
 from .wire import Note, hung_up
-
-
-@pytest.fixture
-def transport():
-    return "tls"
 
 
 def connect(bank, shop, pool, address=None):
@@ -82,7 +77,7 @@ def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks,
     at_bank, at_shop = connect(bank, shop, pool)
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     context.load_cert_chain(certificates / "club.pem", certificates / "club.key")
-    context.set_alpn_protocols([ALPN["tls"]])
+    context.set_alpn_protocols([ALPN])
     with (
         socket.create_connection(("127.0.0.1", bank.port), timeout=5) as raw,
         context.wrap_socket(raw, server_hostname="bank") as caller,
@@ -95,19 +90,31 @@ def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks,
     assert at_bank.receive(Note).number == 1
 
 
-@pytest.mark.parametrize(("dials", "listens"), [("tls", "grpc"), ("grpc", "tls")])
-def test_another_transport_is_named(networks, pool, identity, dials, listens):
-    limits = replace(QUICK, wait_s=3)
-    bank = networks("bank", listen="127.0.0.1:0", limits=limits, transport=listens)
-    shop = networks("shop", limits=limits, transport=dials)
-    waiting = pool.submit(error_of, bank.connect, {"shop": None})
-    address = f"127.0.0.1:{bank.port}"
-    said = f"bank at {address}: does not speak {ALPN[dials]} after the TLS handshake; is network.transport the same in both"
-    assert said in (probe(identity("shop"), "bank", address, transport=dials) or "")
-    error = error_of(shop.connect, {"bank": address})
+@pytest.mark.parametrize("protocols", [[], ["h2"]])
+def test_a_server_with_the_right_certificate_that_is_no_tallystick_is_named(networks, certificates, identity, protocols):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "bank.pem", certificates / "bank.key")
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    raw, _ = listener.accept()
+                    with raw, contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as end:
+                        end.recv(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        shop = networks("shop", limits=replace(QUICK, wait_s=1.5))
+        error = error_of(shop.connect, {"bank": address})
+        trouble = probe(identity("shop"), "bank", address)
+        listener.shutdown(socket.SHUT_RDWR)
     assert isinstance(error, PeerLost)
+    said = f"bank at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which bank listens?"
     assert said in str(error)
-    assert isinstance(waiting.result(timeout=20), PeerLost)
+    assert trouble == said
 
 
 def test_over_ipv6(networks, pool):
@@ -152,7 +159,7 @@ def hostile(networks, pool, certificates):
         waiting = pool.submit(bank.connect, {"shop": None})
         context = ssl.create_default_context(cafile=certificates / "ca.pem")
         context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
-        context.set_alpn_protocols([ALPN["tls"]])
+        context.set_alpn_protocols([ALPN])
         raw = socket.create_connection(("127.0.0.1", bank.port), timeout=20)
         wire = context.wrap_socket(raw, server_hostname="bank")
         made.append(wire)

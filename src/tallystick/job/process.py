@@ -98,7 +98,6 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             max_message_bytes=limits.max_message_mib * MEBIBYTE,
         ),
         listen=party.listen,
-        transport=limits.transport,
     )
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
     others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]

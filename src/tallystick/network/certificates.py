@@ -11,7 +11,6 @@ import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -21,10 +20,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
 
-TransportName = Literal["tls", "grpc"]
-
-ALPN: dict[TransportName, str] = {"tls": "tallystick/1", "grpc": "h2"}
-"""What a transport's sides agree on in the TLS handshake; neither talks to who offers something else."""
+ALPN = "tallystick/1"
+"""What both sides agree on in the TLS handshake; neither talks to who offers something else."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -125,7 +122,7 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             file.write(pem)
 
 
-def tls_context(identity: Identity, transport: TransportName, *, listens: bool = False) -> ssl.SSLContext:
+def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials.
 
     Raises ConfigError for a certificate that TLS does not take, such as one with a short RSA key.
@@ -136,7 +133,7 @@ def tls_context(identity: Identity, transport: TransportName, *, listens: bool =
     context.load_verify_locations(cadata=identity.ca.decode())
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the CA that issues may itself be issued by another
     context.hostname_checks_common_name = False
-    context.set_alpn_protocols([ALPN[transport]])
+    context.set_alpn_protocols([ALPN])
     if listens:
         context.num_tickets = 0  # no session is resumed: each link checks certificates anew
     try:
@@ -151,20 +148,20 @@ def tls_context(identity: Identity, transport: TransportName, *, listens: bool =
     return context
 
 
-def probe(identity: Identity, peer: str, address: str, *, transport: TransportName = "tls", timeout_s: float = 5.0) -> str | None:
+def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
 
-    It tells apart an expired certificate, a wrong name, another CA, a closed port, a server without TLS and another transport.
+    It tells apart an expired certificate, a wrong name, another CA, a closed port, a server without TLS and another kind of server.
     """
     host, _, port = address.rpartition(":")
-    context = tls_context(identity, transport)
+    context = tls_context(identity)
     try:
         with (
             socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw,
             context.wrap_socket(raw, server_hostname=peer) as tls,
         ):
-            if tls.selected_alpn_protocol() != ALPN[transport]:
-                return another_transport(peer, address, transport)
+            if tls.selected_alpn_protocol() != ALPN:
+                return no_tallystick(peer, address)
             # In TLS 1.3 the server judges our certificate after our side is done: wait for its verdict.
             tls.settimeout(1.0)
             try:
@@ -198,10 +195,9 @@ def not_accepted(peer: str, address: str, why: str) -> str:
     )
 
 
-def another_transport(peer: str, address: str, transport: TransportName) -> str:
+def no_tallystick(peer: str, address: str) -> str:
     """What there is to say of a listener whose TLS goes on with something else."""
-    said = f"does not speak {ALPN[transport]} after the TLS handshake"
-    return f"{peer} at {address}: {said}; is network.transport the same in both contracts?"
+    return f"{peer} at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which {peer} listens?"
 
 
 def _read(path: Path) -> bytes:

@@ -229,6 +229,3 @@ class Loop:
             # More than once: before Python 3.12 wait_for() swallows a cancellation that comes together with what it waits for.
             _, running = await asyncio.wait(running, timeout=0.1)
         await last
-        # gRPC's own tasks end a moment after what they served; left behind, they complain on standard error.
-        if left := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(left, timeout=1.0)

@@ -1,4 +1,4 @@
-"""Network: this party's sessions with all its peers, over one transport, with pinned names.
+"""Network: this party's sessions with all its peers, over TLS, with pinned names.
 
 The label party (and a helper) listens, the others dial. What holds a session together while links come and go is in session.py.
 One thread may use the sessions of a Network.
@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from tallystick.errors import ConfigError, PeerError, PeerLost
-from tallystick.network.certificates import Identity, TransportName
+from tallystick.network.certificates import Identity
 from tallystick.network.loop import Loop
 from tallystick.network.session import (
     REFUSAL,
@@ -23,7 +23,7 @@ from tallystick.network.session import (
     first_frame,
     open_hello,
 )
-from tallystick.network.transport import Transport
+from tallystick.network.tls import TlsTransport
 
 REDIAL_S = 0.5
 
@@ -31,9 +31,7 @@ REDIAL_S = 0.5
 class Network:
     """This party's end of all its sessions: one event loop, one listener if it has an address to listen on."""
 
-    def __init__(
-        self, identity: Identity, *, limits: Limits, listen: str | None = None, transport: TransportName = "tls"
-    ) -> None:
+    def __init__(self, identity: Identity, *, limits: Limits, listen: str | None = None) -> None:
         self.identity = identity
         self.limits = limits
         self.port: int | None = None
@@ -43,14 +41,14 @@ class Network:
         self._dialled: set[str] = set()
         self._turned_away: str | None = None
         try:
-            self._transport = _transport(transport, identity, limits, self._loop)
+            self._transport = TlsTransport(identity, limits, self._loop)
         except ConfigError:
             self._loop.end(asyncio.sleep(0))
             raise
         if listen is not None:
             try:
                 self._loop.run(self._listen(listen))
-            except (RuntimeError, OSError) as error:
+            except OSError as error:
                 self._loop.end(self._transport.stop())
                 raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
         self._loop.begin()
@@ -179,14 +177,3 @@ class Network:
         if session is None or hello.party in self._dialled:
             return Refusal(matter="early", reason=f"{self.identity.name} does not expect {hello.party!r} (yet)")
         return session.refuse(hello)
-
-
-def _transport(name: TransportName, identity: Identity, limits: Limits, loop: Loop) -> Transport:
-    # Here, so that a party which speaks one need not load the other.
-    if name == "grpc":
-        from tallystick.network.grpc import GrpcTransport
-
-        return GrpcTransport(identity, limits, loop)
-    from tallystick.network.tls import TlsTransport
-
-    return TlsTransport(identity, limits, loop)

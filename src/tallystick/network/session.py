@@ -1,4 +1,4 @@
-"""Session: one peer, reliably, over links that may break. A Channel; a transport (transport.py) makes the links below it.
+"""Session: one peer, reliably, over links that may break. A Channel; tls.py makes the links below it.
 
 A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
 

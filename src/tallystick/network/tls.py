@@ -9,18 +9,17 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any
 
 import torch
 
 from tallystick.errors import IdentityError
-from tallystick.network.certificates import ALPN, Identity, another_transport, not_accepted, reason, tls_context
+from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, tls_context
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
-from tallystick.network.session import FrameTooLarge, Limits, LinkBroken
-from tallystick.network.transport import Meet, Welcome
+from tallystick.network.session import FrameTooLarge, Limits, Link, LinkBroken
 
 LENGTH = Struct("<I")
 # A frame up to a TLS record's size is sent in one.
@@ -34,6 +33,12 @@ HELLO_BYTES = 1 << 16
 # Callers in the middle of a TLS handshake; the next one takes the place of whoever is at it for longest.
 STRANGERS = 64
 RETRY_S = 0.1
+
+Meet = Callable[[Link], Awaitable[None]]
+"""Called with a dialled link; returns when the link has served its time."""
+
+Welcome = Callable[[Link, list[str]], Awaitable[None]]
+"""Called with a caller's link and the names that its certificate is issued to; likewise."""
 
 
 class _Link:
@@ -79,7 +84,7 @@ class _Link:
                 await self._wait_or_raise(error)
         held: Any = self._socket.getpeercert() or {}
         self.names = [name for kind, name in held.get("subjectAltName", ()) if kind == "DNS"]
-        self.speaks_tallystick = self._socket.selected_alpn_protocol() == ALPN["tls"]
+        self.speaks_tallystick = self._socket.selected_alpn_protocol() == ALPN
 
     async def read(self) -> memoryview:
         """Wait for the next frame."""
@@ -193,8 +198,8 @@ class TlsTransport:
     def __init__(self, identity: Identity, limits: Limits, loop: Loop) -> None:
         self._limits = limits
         self._loop = loop
-        self._dials = tls_context(identity, "tls")
-        self._listens = tls_context(identity, "tls", listens=True)
+        self._dials = tls_context(identity)
+        self._listens = tls_context(identity, listens=True)
         self._listeners: list[socket.socket] = []
         self._links: set[_Link] = set()
         self._strangers: deque[_Link] = deque()
@@ -217,7 +222,7 @@ class TlsTransport:
         try:
             await self._shake_hands(link, peer, where)
             if not link.speaks_tallystick:
-                raise LinkBroken(another_transport(peer, address, "tls"))
+                raise LinkBroken(no_tallystick(peer, address))
             await self._meet(link, peer, address, meet)
         finally:
             self._hang_up(link)
