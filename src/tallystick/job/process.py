@@ -106,6 +106,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             network.connect(
                 {name: addresses.get(name) for name in others},
                 waiting=lambda missing: watcher.say(f"waiting for {', '.join(missing)}"),
+                notice=watcher.say,
             )
         )
         found = work(channels)

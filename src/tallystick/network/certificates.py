@@ -151,7 +151,7 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
 def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
 
-    It tells apart an expired certificate, a wrong name, another CA, a closed port, a server without TLS and another kind of server.
+    It tells apart an expired certificate, a wrong name, another CA, a closed port, no TLS and another kind of server.
     """
     host, _, port = address.rpartition(":")
     context = tls_context(identity)
