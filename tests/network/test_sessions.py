@@ -40,6 +40,7 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self.open = True  # to new connections
         self.silent = False
+        self._forgotten = set()
         self.relayed = 0
         self._pairs = []
         self._ends = []
@@ -70,7 +71,7 @@ class Proxy:
     def _relay(self, source, sink):
         try:
             while data := source.recv(65536):
-                if self.silent:
+                if self.silent or source in self._forgotten:
                     continue
                 self.relayed += len(data)
                 sink.sendall(data)
@@ -78,6 +79,11 @@ class Proxy:
             pass
         for end in (source, sink):
             _shut(end)
+
+    def forget(self):
+        """Swallow what passes on the connections that there are: a firewall's entry that has expired."""
+        with self._lock:
+            self._forgotten = {end for pair in self._pairs for end in pair}
 
     def cut(self):
         with self._lock:
@@ -438,6 +444,24 @@ def test_silence_is_a_lost_peer_after_the_deadline(networks, pool, proxies):
         assert isinstance(error, PeerLost)
         assert "fell silent: nothing heard for 1.5 s" in str(error)
     assert QUICK.deadline_s - QUICK.heartbeat_s - 0.3 < time.monotonic() - began < QUICK.deadline_s + 3
+
+
+def test_a_connection_that_a_firewall_forgot_is_dialled_anew_before_the_deadline(networks, pool, proxies):
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    _, _, at_bank, at_shop = connected(networks, pool, through=through, limits=replace(QUICK, deadline_s=4))
+    for number in range(2):
+        relay["proxy"].forget()
+        began = time.monotonic()
+        at_shop.send(Note(number=number))
+        at_bank.send(Note(number=number + 10))
+        assert at_bank.receive(Note).number == number
+        assert at_shop.receive(Note).number == number + 10
+        assert 1 < time.monotonic() - began < 4
 
 
 def test_a_busy_thread_is_no_lost_peer_and_hears_of_the_peers_end(networks, pool):

@@ -65,10 +65,12 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         raise ConfigError(
             f"tls.certificate = {certificate}: not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; check the clock"
         )
-    if name not in names_of(own):
-        raise ConfigError(
-            f"tls.certificate = {certificate}: issued to {', '.join(names_of(own)) or 'nobody'}, not to party {name!r}"
-        )
+    try:
+        names = names_of(own)
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ConfigError(f"tls.certificate = {certificate}: the names that it is issued to cannot be read ({error})") from None
+    if name not in names:
+        raise ConfigError(f"tls.certificate = {certificate}: issued to {', '.join(names) or 'nobody'}, not to party {name!r}")
     if not any(_issued(authority, own) for authority in authorities):
         raise ConfigError(
             f"tls.certificate = {certificate}: not issued by the CA in {ca}; both parties need certificates that this CA issued"
@@ -130,7 +132,9 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=identity.ca.decode())
+    # As DER: OpenSSL's PEM reader in Python takes ASCII alone, and such files carry comments.
+    authorities = x509.load_pem_x509_certificates(identity.ca)
+    context.load_verify_locations(cadata=b"".join(each.public_bytes(serialization.Encoding.DER) for each in authorities))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the CA that issues may itself be issued by another
     context.hostname_checks_common_name = False
     context.set_alpn_protocols([ALPN])

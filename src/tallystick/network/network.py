@@ -14,6 +14,7 @@ from tallystick.errors import ConfigError, PeerError, PeerLost
 from tallystick.network.certificates import Identity
 from tallystick.network.loop import Loop
 from tallystick.network.session import (
+    PROCESS_BYTES,
     REFUSAL,
     Hello,
     Limits,
@@ -42,7 +43,7 @@ class Network:
         self.identity = identity
         self.limits = limits
         self.port: int | None = None
-        self._process = secrets.token_bytes(16)
+        self._process = secrets.token_bytes(PROCESS_BYTES)
         self._loop = Loop()
         self._sessions: dict[str, Session] = {}
         self._dialled: set[str] = set()
@@ -156,13 +157,14 @@ class Network:
                 await session.run_link(link, hello)
 
         while session.failure is None and not session.over and not self._loop.closed:
+            began = time.monotonic()
             try:
                 await self._transport.dial(address, session.peer, meet)
             except LinkBroken as error:
                 session.trouble = str(error)
             except PeerError as error:
                 session.fail(error)
-            await asyncio.sleep(REDIAL_S)
+            await asyncio.sleep(began + REDIAL_S - time.monotonic())
 
     # Listening
 
