@@ -40,8 +40,8 @@ def networks(identity):
     """Make networks that are closed at the end: networks("bank", listen=...)."""
     made = []
 
-    def make(name, *, limits=QUICK, listen=None, who=None):
-        made.append(Network(who or identity(name), limits=limits, listen=listen))
+    def make(name, *, limits=QUICK, listen=None, who=None, proxy=None):
+        made.append(Network(who or identity(name), limits=limits, listen=listen, proxy=proxy))
         return made[-1]
 
     yield make

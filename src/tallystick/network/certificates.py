@@ -9,6 +9,7 @@ import os
 import socket
 import ssl
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,6 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
+from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
+from tallystick.network.session import LinkBroken
 
 ALPN = "tallystick/1"
 """What both sides agree on in the TLS handshake; neither talks to who offers something else."""
@@ -152,16 +155,15 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     return context
 
 
-def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0) -> str | None:
+def probe(identity: Identity, peer: str, address: str, *, proxy: Proxy | None = None, timeout_s: float = 5.0) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
 
     It tells apart an expired certificate, a wrong name, another CA, a closed port, no TLS and another kind of server.
     """
-    host, _, port = address.rpartition(":")
     context = tls_context(identity)
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw,
+            _call(address, proxy, timeout_s) as raw,
             context.wrap_socket(raw, server_hostname=peer) as tls,
         ):
             if tls.selected_alpn_protocol() != ALPN:
@@ -181,13 +183,36 @@ def probe(identity: Identity, peer: str, address: str, *, timeout_s: float = 5.0
         return f"{peer} at {address}: no answer within {timeout_s:g} s; check the address and the firewall"
     except OSError as error:
         return f"{peer} at {address}: {reason(error)}"
+    except LinkBroken as error:
+        return f"{peer} at {address}: {error}"
     return None
+
+
+def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
+    host, _, port = (address if proxy is None else proxy.address).rpartition(":")
+    raw = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+    if proxy is None:
+        return raw
+    try:
+        raw.sendall(connect_request(proxy, address))
+        answer, until = bytearray(), time.monotonic() + timeout_s
+        while not is_whole(answer) and (said := raw.recv(MAX_ANSWER_BYTES - len(answer))):
+            answer += said
+            raw.settimeout(max(0.01, until - time.monotonic()))
+        judge(answer, proxy)
+    except BaseException:
+        raw.close()
+        raise
+    raw.settimeout(timeout_s)
+    return raw
 
 
 def reason(error: OSError) -> str:
     """What TLS or the system says of a failure, in words."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio has words of its own
     return error.strerror or str(error)
 
 

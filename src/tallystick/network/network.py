@@ -13,6 +13,7 @@ from collections.abc import Callable
 from tallystick.errors import ConfigError, PeerError, PeerLost
 from tallystick.network.certificates import Identity
 from tallystick.network.loop import Loop
+from tallystick.network.proxy import Proxy, ProxyRefused
 from tallystick.network.session import (
     PROCESS_BYTES,
     REFUSAL,
@@ -39,7 +40,7 @@ NOTICES = 20
 class Network:
     """This party's end of all its sessions: one event loop, one listener if it has an address to listen on."""
 
-    def __init__(self, identity: Identity, *, limits: Limits, listen: str | None = None) -> None:
+    def __init__(self, identity: Identity, *, limits: Limits, listen: str | None = None, proxy: Proxy | None = None) -> None:
         self.identity = identity
         self.limits = limits
         self.port: int | None = None
@@ -50,7 +51,7 @@ class Network:
         self._guests: dict[str | None, deque[Link]] = {}
         self._turned_away: dict[str, None] = {}  # what was wrong with callers, each said once
         try:
-            self._transport = TlsTransport(identity, limits, self._loop)
+            self._transport = TlsTransport(identity, limits, self._loop, proxy)
         except ConfigError:
             self._loop.end(asyncio.sleep(0))
             raise
@@ -162,6 +163,8 @@ class Network:
                 await self._transport.dial(address, session.peer, meet)
             except LinkBroken as error:
                 session.trouble = str(error)
+                if isinstance(error, ProxyRefused) and not session.connected:
+                    session.fail(PeerLost(session.peer, str(error)))
             except PeerError as error:
                 session.fail(error)
             await asyncio.sleep(began + REDIAL_S - time.monotonic())

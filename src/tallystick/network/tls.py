@@ -20,6 +20,7 @@ from tallystick.errors import IdentityError
 from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, tls_context
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
+from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
 from tallystick.network.session import FrameTooLarge, Limits, Link, LinkBroken
 
 LENGTH = Struct("<I")
@@ -217,8 +218,9 @@ class TlsTransport:
     CAs, whose names it hands on; nothing is said before. Not protected: the names in SNI, sizes and times.
     """
 
-    def __init__(self, identity: Identity, limits: Limits, loop: Loop) -> None:
+    def __init__(self, identity: Identity, limits: Limits, loop: Loop, proxy: Proxy | None = None) -> None:
         self._limits = limits
+        self._proxy = proxy
         self._loop = loop
         self._dials = tls_context(identity)
         self._listens = tls_context(identity, listens=True)
@@ -235,12 +237,7 @@ class TlsTransport:
         Raises LinkBroken for what may be better next time, IdentityError for a certificate that will never do.
         """
         where = f"{peer} at {address}"
-        try:
-            raw = await _connect(address, self._limits.deadline_s)
-        except TimeoutError:
-            raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
-        except OSError as error:
-            raise LinkBroken(f"{where}: {reason(error)}") from None
+        raw = await (self._call(address, where) if self._proxy is None else self._call_through(self._proxy, address, where))
         link = self._link(raw, self._dials, peer)
         try:
             await self._shake_hands(link, peer, where)
@@ -249,6 +246,37 @@ class TlsTransport:
             await self._meet(link, peer, address, meet)
         finally:
             self._hang_up(link)
+
+    async def _call(self, address: str, where: str) -> socket.socket:
+        try:
+            return await _connect(address, self._limits.deadline_s)
+        except TimeoutError:
+            raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
+        except OSError as error:
+            raise LinkBroken(f"{where}: {reason(error)}") from None
+
+    async def _call_through(self, proxy: Proxy, address: str, where: str) -> socket.socket:
+        """Have the proxy connect: what comes from the socket then comes from the peer."""
+        raw = await self._call(proxy.address, f"{where}: the proxy at {proxy.address}")
+        loop = asyncio.get_running_loop()
+        answer = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.deadline_s):
+                await loop.sock_sendall(raw, connect_request(proxy, address))
+                while not is_whole(answer) and (said := await loop.sock_recv(raw, MAX_ANSWER_BYTES - len(answer))):
+                    answer += said
+            judge(answer, proxy)
+        except BaseException as error:
+            raw.close()
+            if isinstance(error, LinkBroken):
+                raise type(error)(f"{where}: {error}") from None
+            if isinstance(error, TimeoutError):
+                said_nothing = f"took the call but did not answer within {self._limits.deadline_s:g} s"
+                raise LinkBroken(f"{where}: the proxy at {proxy.address} {said_nothing}") from None
+            if isinstance(error, OSError):
+                raise LinkBroken(f"{where}: the proxy at {proxy.address}: {reason(error)}") from None
+            raise
+        return raw
 
     async def _shake_hands(self, link: _Link, peer: str, where: str) -> None:
         try:
