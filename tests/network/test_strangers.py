@@ -17,10 +17,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tiny import QUICK, error_of
 
-from tallystick.errors import ConfigError, PeerLost
+from tallystick.errors import ConfigError, PeerLost, StorageError
 from tallystick.network import network as networking
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, load_identity
+from tallystick.training.checkpoint import write_bytes
 
 from .wire import Note, hung_up
 
@@ -219,3 +220,16 @@ def test_a_listener_that_is_closed_amid_calls_leaves_nothing_behind(networks, ca
         assert not bank._loop._tasks
         bank = networks("bank", listen="127.0.0.1:0")
     assert not caplog.records
+
+
+def test_a_process_without_descriptors_is_not_told_to_free_disk_space(tmp_path):
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as held:
+        last = held.enter_context((tmp_path / "last").open("wb")).fileno()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (last + 20, hard))
+        held.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        with contextlib.suppress(OSError):
+            while True:
+                held.enter_context((tmp_path / "last").open("rb"))
+        with pytest.raises(StorageError, match=r"Too many open files; .* raise the limit \(ulimit -n\)"):
+            write_bytes(tmp_path / "step-10.safetensors", b"content")
