@@ -87,7 +87,7 @@ def contract_values(parties, **changes):
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-# Imports of PyTorch (its optimizers' apart) and gRPC take longer than a tiny job.
+# Imports of PyTorch (its optimizers' apart) take longer than a tiny job.
 _PROCESSES.set_forkserver_preload(["tallystick.cli.app", "torch._dynamo"])
 
 

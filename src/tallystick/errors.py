@@ -21,6 +21,17 @@ def printable(words: str, *, most: int = MOST_CHARACTERS) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
 
 
+def advice(error: OSError) -> str:
+    """What to do about a file that could not be written."""
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "this process has too many files and connections open: raise the limit (ulimit -n)"
+    if error.errno == errno.EROFS:
+        return "the file system is read-only: have it mounted for writing"
+    if error.errno in (errno.EACCES, errno.EPERM):
+        return "check who owns the folder and may write there"
+    return "free some space"
+
+
 class TallystickError(Exception):
     """Base of every error that tallystick raises on purpose."""
 

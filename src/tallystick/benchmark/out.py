@@ -39,7 +39,7 @@ def machine_facts() -> dict[str, str]:
     return {
         "tallystick": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numpy", "grpcio")},
+        **{name: version(name) for name in ("torch", "numpy")},
         "system": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),

@@ -173,9 +173,6 @@ class Evaluation(Model):
 class Network(Model):
     """How peers talk, and when one counts as lost."""
 
-    transport: Literal["tls", "grpc"] = Field(
-        default="tls", description="plain TLS 1.3, or gRPC over it: HTTP/2, and about half as fast"
-    )
     heartbeat_s: Positive = Field(default=2.0, description="seconds between signs of life")
     deadline_s: Positive = Field(default=10.0, description="seconds of silence after which a peer is lost")
     wait_s: NonNegative = Field(default=60.0, description="seconds to wait for a peer that is not up yet")

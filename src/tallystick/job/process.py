@@ -21,6 +21,7 @@ from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
+from tallystick.network.proxy import Proxy, load_proxy
 from tallystick.network.session import Limits
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
@@ -108,7 +109,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             max_message_bytes=limits.max_message_mib * MEBIBYTE,
         ),
         listen=party.listen,
-        transport=limits.transport,
+        proxy=proxy_of(party),
     )
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
     others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
@@ -117,6 +118,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             network.connect(
                 {name: addresses.get(name) for name in others},
                 waiting=_Waiting(watcher, wait_s=limits.wait_s),
+                notice=watcher.say,
             )
         )
         found = work(channels)
@@ -157,6 +159,11 @@ def identity_of(party: PartyFile) -> Identity:
     """The party's certificates, checked."""
     assert party.tls is not None
     return load_identity(party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key)
+
+
+def proxy_of(party: PartyFile) -> Proxy | None:
+    """The proxy that the party's peers are dialled through, with what it wants to hear."""
+    return load_proxy(party.proxy.address, credentials=party.proxy.credentials) if party.proxy is not None else None
 
 
 def _talks(contract: Contract, one: str, other: str) -> bool:

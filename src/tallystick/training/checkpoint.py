@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from tallystick.errors import StorageError
+from tallystick.errors import StorageError, advice
 
 KEPT = 2
 
@@ -108,7 +108,7 @@ def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
     except OSError as error:
         partial.unlink(missing_ok=True)
         raise StorageError(
-            f"cannot write {path}: {error.strerror}; the last good version is untouched, free some space"
+            f"cannot write {path}: {error.strerror}; the last good version is untouched; {advice(error)}"
         ) from None
 
 
