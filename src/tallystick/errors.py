@@ -3,6 +3,8 @@
 Every message names the thing, its value, what was expected and what to do.
 """
 
+from pathlib import Path
+
 
 class TallystickError(Exception):
     """Base of every error that tallystick raises on purpose."""
@@ -18,6 +20,15 @@ class DataError(TallystickError, ValueError):
 
 class StorageError(TallystickError, OSError):
     """A file of ours could not be written or read back; what was there before is still there."""
+
+
+class DamagedFile(StorageError):
+    """A file of ours is not there, cannot be read, or does not hold what was written to it; ``path`` names it."""
+
+    def __init__(self, path: Path, why: str, helps: str = "") -> None:
+        super().__init__(f"{path} is damaged: {why}" + (f"; {helps}" if helps else ""))
+        self.path = path
+        self.why = why
 
 
 class PeerError(TallystickError):

@@ -24,7 +24,7 @@ from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.report.page import render
 from tallystick.report.result import Result, merge, read_result
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]

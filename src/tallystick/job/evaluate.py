@@ -20,7 +20,7 @@ from tallystick.job.release import RELEASE_NOTE, finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 from tallystick.training.label_party import train_label_party
 
 

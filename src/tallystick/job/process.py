@@ -1,6 +1,7 @@
 """One party as a process: certificates, sessions, the job, and an end that tells both sides what happened."""
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TypeVar
 
 import polars as pl
@@ -8,7 +9,7 @@ import polars as pl
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError
+from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, StorageError, TallystickError
 from tallystick.job.defense import check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
@@ -61,6 +62,11 @@ def run_process(
     folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
     check_budget(contract, party, folder)
     logbook = Logbook(party=party.party, watcher=watcher)
+    held = ExitStack()
+
+    def hold(folder: RunFolder) -> RunFolder:
+        held.enter_context(folder.locked())
+        return folder
 
     def run(channels: dict[str, Channel]) -> Result:
         job = Job(
@@ -68,7 +74,7 @@ def run_process(
             party=party,
             frame=frame,
             channels=channels,
-            folder=folder or RunFolder.new(party.runs, contract),
+            folder=folder or hold(RunFolder.new(party.runs, contract)),
             logbook=logbook,
             command=command,
             resume=resume or "alignment" not in phases,
@@ -78,12 +84,16 @@ def run_process(
         return run_party(job)
 
     try:
+        if folder is not None:
+            hold(folder).check(trained="training" not in phases and "alignment" not in phases)
         return with_sessions(contract, party, run, watcher=watcher)
     except TallystickError as error:
-        if logbook.phase == "start" and isinstance(error, ConfigError | DataError):
+        if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
         resumable = folder is not None or logbook.phase not in ("start", "handshake")
         raise _failure(error, logbook, how_to_resume if resumable else "run both sides again") from error
+    finally:
+        held.close()
 
 
 def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str, Channel]], T], *, watcher: Watcher) -> T:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tallystick.errors import DataError
 from tallystick.evaluation.measure import Comparison
+from tallystick.storage import unsealed
 
 RESULT_VERSION = 1
 Role = Literal["label", "feature", "helper"]
@@ -259,8 +260,8 @@ def read_result(source: str | bytes | dict[str, Any]) -> Result:
     """Read a result from JSON or from its dictionary; raises DataError that names the field that does not fit."""
     try:
         if isinstance(source, dict):
-            return msgspec.convert(source, Result)
-        return msgspec.json.decode(source, type=Result)
+            return msgspec.convert({name: value for name, value in source.items() if name != "digest"}, Result)
+        return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
     except msgspec.MsgspecError as error:
         raise DataError(f"this is not a result of tallystick {RESULT_VERSION}: {error}") from None
 
