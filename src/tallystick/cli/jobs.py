@@ -115,6 +115,7 @@ def headline(result: Result) -> dict[str, object]:
         for name, metric in (values or {}).items():
             found[f"{name}_{suffix}"] = metric["value"]
     if result.sections.privacy is not None:
+        found["not_private"] = result.sections.privacy.not_private
         found["private_releases"] = [release.what for release in result.sections.privacy.releases]
         found["spent_epsilon"] = result.sections.privacy.spent_epsilon
     if result.sections.leakage is not None:
@@ -134,6 +135,8 @@ def _show(console: Console, result: Result, folder: RunFolder) -> None:
 def show_headline(console: Console, result: Result) -> None:
     """What joining brought, in one line per metric."""
     if result.sections.privacy is not None:
+        for what in result.sections.privacy.not_private:
+            console.print(f"  not private: {what}", markup=False)
         for released in result.sections.privacy.releases:
             console.print(f"  for epsilon {released.epsilon:g}: {released.what}", markup=False)
     if result.evaluation is None:

@@ -68,7 +68,7 @@ def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tenso
     if noted := job.folder.noted(RELEASE_NOTE):
         return msgspec.convert(noted, Finished)
     try:
-        released = release_auc(wanted, job.party.privacy, job.name, target_T, logits_T)
+        released = release_auc(wanted, job.party, job.folder, target_T, logits_T)
     except NothingReleased as nothing:
         job.logbook.watcher.say(f"no AUC was released, though epsilon {wanted.epsilon:g} is spent: {nothing}")
         message = finished(rows, nothing)

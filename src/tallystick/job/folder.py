@@ -27,6 +27,7 @@ _HELPS = {
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
     "fills": "the seed in it is lost, and other rows would stand in: " + _ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
+    "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
     "audit": "remove it and resume to have the audit made again, or " + _ANEW,
 }
 """What helps when a file is damaged, by the stem of its name; the others are made again by a resumed run."""

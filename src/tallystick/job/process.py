@@ -99,8 +99,11 @@ def run_process(
 def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str, Channel]], T], *, watcher: Watcher) -> T:
     """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure."""
     limits = contract.network
+    identity = identity_of(party)
+    if identity.warning is not None:
+        watcher.say(f"warning: {identity.warning}")
     network = Network(
-        identity_of(party),
+        identity,
         limits=Limits(
             heartbeat_s=limits.heartbeat_s,
             deadline_s=limits.deadline_s,

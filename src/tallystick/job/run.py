@@ -223,7 +223,7 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
     """Train with the contract's defences: labels replaced and charged for before anything is sent."""
     defense = RunDefense.of(job.contract, job.folder)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
-    defense.spend(job.party.privacy, job.name, job.folder, rows, what=what)
+    defense.spend(job.contract, job.party, job.folder, rows, what=what)
     taught = defense.taught(rows)
     schedule = taught.schedule(job.contract)
     return train_label_party(

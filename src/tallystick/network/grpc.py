@@ -93,7 +93,7 @@ class GrpcTransport:
         a message over the peer's limit.
         """
         identity = self._identity
-        credentials = grpc.ssl_channel_credentials(identity.ca, identity.key, identity.certificate)
+        credentials = grpc.ssl_channel_credentials(identity.ca, identity.key.read_bytes(), identity.certificate.read_bytes())
         options = [*self._options(), ("grpc.ssl_target_name_override", peer), ("grpc.enable_retries", 0)]
         # A fresh channel per attempt: gRPC's own back-off between attempts grows past our deadline.
         connection: Any = grpc.aio.secure_channel(address, credentials, options=options)
@@ -140,7 +140,8 @@ class GrpcTransport:
         handler = grpc.stream_stream_rpc_method_handler(accept)
         self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("tallystick.Party", {"Session": handler}),))
         identity = self._identity
-        credentials = grpc.ssl_server_credentials([(identity.key, identity.certificate)], identity.ca, require_client_auth=True)
+        own = (identity.key.read_bytes(), identity.certificate.read_bytes())
+        credentials = grpc.ssl_server_credentials([own], identity.ca, require_client_auth=True)
         port: int = self._server.add_secure_port(address, credentials)
         if port == 0:
             raise OSError("bind failed")

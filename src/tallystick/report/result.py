@@ -203,6 +203,7 @@ class Release(_Part, frozen=True, kw_only=True):
 class Privacy(_Part, frozen=True, kw_only=True):
     """The privacy ledger after this run."""
 
+    not_private: list[str] = []  # what left without a guarantee: in no sum
     releases: list[Release] = []
     spent_epsilon: float = 0.0  # composed, not added up
     spent_delta: float = 0.0
