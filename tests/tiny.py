@@ -4,6 +4,7 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.network.session import Limits
+from tallystick.privacy.ledger import Ledger
 
 PATIENCE_S = 60  # a hang, on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
@@ -248,7 +250,7 @@ def lay_out(root, parties, contract, frames=None, *, rows=600):
         home.mkdir()
         frames[name].write_parquet(home / "table.parquet")
         for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
-            (home / target).write_bytes((root / "certificates" / source).read_bytes())
+            shutil.copy(root / "certificates" / source, home / target)  # with its mode
         values = {
             "party": name,
             "table": {"path": "table.parquet"},
@@ -259,6 +261,8 @@ def lay_out(root, parties, contract, frames=None, *, rows=600):
         }
         (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         (home / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+        if name == label:
+            Ledger.create(home / "privacy-ledger.sqlite", party=name)
     return OnDisk(root, tuple(parties))
 
 

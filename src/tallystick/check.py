@@ -56,6 +56,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
             found["warnings"] += shown.warnings
     identity = tried(lambda: identity_of(party)) if party.tls is not None else None
     if identity is not None:
+        found["warnings"] += [identity.warning] if identity.warning is not None else []
         found["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
     proxy = tried(lambda: proxy_of(party))
     if identity is not None and contract is not None and party.party in contract.parties and (proxy or party.proxy is None):

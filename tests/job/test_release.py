@@ -29,7 +29,7 @@ def test_a_run_whose_noise_hides_a_class_ends_with_a_report_and_is_charged_once(
         assert (released.epsilon, released.protects) == (1e-5, "labels")
         assert "spent all the same" in released.note
     assert first["bank"].found["spent_epsilon"] == pytest.approx(1e-5)
-    assert len(Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")) == 1
+    assert len(Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")) == 2  # and the training
 
 
 @pytest.mark.parametrize("value", [0, 1])
@@ -46,4 +46,4 @@ def test_test_rows_of_one_class_end_a_run_no_other_way_than_noise_does(tmp_path,
     found = simulate(contract, frames, columns(PARTIES), folder=tmp_path)
     (released,) = found.sections.privacy.releases
     assert released.what.startswith(("AUC ", "no AUC: "))
-    assert len(Ledger(tmp_path / "privacy-ledger.sqlite", party="bank").entries("labels")) == 1
+    assert len(Ledger(tmp_path / "privacy-ledger.sqlite", party="bank").entries("labels")) == 2  # and the training

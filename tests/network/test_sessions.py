@@ -4,6 +4,7 @@ import contextlib
 import socket
 import ssl
 import struct
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from tiny import QUICK, error_of, within
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
 from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
-from tallystick.network.certificates import ALPN, load_identity, write_test_certificates
+from tallystick.network.certificates import ALPN, load_identity, tls_context, write_test_certificates
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
@@ -140,6 +141,29 @@ def test_own_certificate_that_will_not_do(issue, tmp_path, name, start, end, mes
         load_identity("bank", ca=tmp_path / "ca.pem", certificate=tmp_path / f"{name}.pem", key=tmp_path / f"{name}.key")
 
 
+def test_a_private_key_that_others_can_read_is_warned_of(tmp_path):
+    write_test_certificates(tmp_path, ["bank"])
+    own = {"ca": tmp_path / "ca.pem", "certificate": tmp_path / "bank.pem", "key": tmp_path / "bank.key"}
+    assert load_identity("bank", **own).warning is None
+    own["key"].chmod(0o640)
+    warning = load_identity("bank", **own).warning
+    assert (
+        warning == f"tls.key = {own['key']}: others on this machine can read this private key (mode 0640); chmod 600 {own['key']}"
+    )
+    own["key"].unlink()
+    with pytest.raises(ConfigError, match=r"cannot read .*bank.key: No such file"):
+        load_identity("bank", **own)
+
+
+def test_the_private_key_is_copied_nowhere(certificates, monkeypatch, tmp_path):
+    """Where no temporary file can be made, TLS has the key all the same; and no copy of it is held in memory by name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    own = {"ca": certificates / "ca.pem", "certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
+    identity = load_identity("bank", **own)
+    tls_context(identity, "tls", listens=True)
+    assert identity.key == own["key"]
+
+
 def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_path):
     write_test_certificates(tmp_path, ["bank"])
     own = {"certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
@@ -189,8 +213,8 @@ def test_the_callers_certificate_is_expired(networks, pool, issue, identity, tmp
 def pem(folder, name):
     return {
         "ca": (folder / "ca.pem").read_bytes(),
-        "certificate": (folder / f"{name}.pem").read_bytes(),
-        "key": (folder / f"{name}.key").read_bytes(),
+        "certificate": folder / f"{name}.pem",
+        "key": folder / f"{name}.key",
     }
 
 

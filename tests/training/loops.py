@@ -85,6 +85,7 @@ class Setting:
     def train(self, how, folder, *, resume_from=0, committed=None, wrap=lambda channel: channel, modules=None, defense=None):
         """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
         bottoms, label = modules or self.modules()
+        folder.mkdir(exist_ok=True)
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
         told = committed or {}
 

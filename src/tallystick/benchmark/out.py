@@ -14,7 +14,7 @@ from typing import Any
 from tallystick import __version__
 from tallystick.errors import StorageError
 from tallystick.report.bench import Benchmark, render_benchmark
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 
 
 def make_folder(folder: Path) -> Path:

@@ -162,6 +162,9 @@ class Privacy(Model):
     ledger: FilePath = Field(
         default=Path("privacy-ledger.sqlite"), validate_default=True, description="file of this party's privacy ledger"
     )
+    identity: Text | None = Field(
+        default=None, description="identity of that ledger, as `tallystick ledger --create` gave it; any other one is refused"
+    )
     dataset: Name = Field(default="labels", description="name of the data set whose labels the budget protects")
     cap: Positive | None = Field(default=None, description="most label-DP epsilon that may ever be spent on it; null is no cap")
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")

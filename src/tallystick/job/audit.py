@@ -44,6 +44,7 @@ def record(
     first, later = _kept(job, rows)
     if not first:
         return list(channels)
+    job.folder.make_views()
     if _audits_labels(job):
         assert rows.target_N is not None
         own_N = rows.is_own(torch.arange(len(rows.target_N)))

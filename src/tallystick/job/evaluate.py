@@ -27,7 +27,7 @@ from tallystick.job.release import RELEASE_NOTE, finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 from tallystick.training.label_party import train_label_party
 
 
@@ -163,7 +163,7 @@ def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tenso
     if noted := job.folder.noted(RELEASE_NOTE):
         return msgspec.convert(noted, Finished)
     try:
-        released = release_auc(wanted, job.party.privacy, job.name, target_T, logits_T)
+        released = release_auc(wanted, job.party, job.folder, target_T, logits_T)
     except NothingReleased as nothing:
         job.logbook.watcher.say(f"no AUC was released, though epsilon {wanted.epsilon:g} is spent: {nothing}")
         message = finished(rows, nothing)

@@ -31,7 +31,8 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.report.page import render
 from tallystick.report.result import Result
-from tallystick.training.checkpoint import Progressed, read_tensors, write_bytes, write_tensors
+from tallystick.storage import write_json
+from tallystick.training.checkpoint import Progressed, load_weights, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import train_label_party
 from tallystick.training.messages import CutWidth, receive_width
@@ -45,7 +46,7 @@ def run_party(job: Job) -> Result:
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     roles[job.contract.role_of(job.name)](job, findings)
     result = result_of(job.contract, job.party, job.logbook, findings, started=job.started)
-    write_bytes(job.folder.result, result.to_json().encode())
+    write_json(job.folder.result, result.to_json().encode())
     render(result, job.folder.report)
     return result
 
@@ -163,12 +164,16 @@ def _standing(job: Job, keys: Keys) -> Standing:
             f"the table of {job.name} has other ids, or another order, than when {job.folder.path} was aligned; "
             "put the old table back or start a new run without --resume"
         )
+    steps, damaged = job.folder.store().intact()
+    of_model = job.folder.damage()
+    for error in (*damaged, *of_model):
+        job.logbook.watcher.say(f"{error}; going on without it")
     return Standing(
         command=job.command,
         resume=True,
         run_id=saved.run_id,
-        checkpoints=tuple(job.folder.store().steps()),
-        trained=job.folder.trained,
+        checkpoints=tuple(steps),
+        trained=job.folder.trained and not of_model,
     )
 
 
@@ -189,6 +194,8 @@ def _take_up(job: Job, findings: Findings, agreement: Agreement) -> None:
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")
+    elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
+        logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
 
 
 def _align(job: Job, keys: Keys, agreement: Agreement) -> Alignment:
@@ -234,7 +241,7 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
     """Train with the contract's defences: labels replaced and charged for before anything is sent."""
     defense = RunDefense.of(job.contract, job.folder)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
-    defense.spend(job.party.privacy, job.name, job.folder, rows, what=what)
+    defense.spend(job.contract, job.party, job.folder, rows, what=what)
     taught = defense.taught(rows)
     schedule = taught.schedule(job.contract)
     return train_label_party(
@@ -255,11 +262,11 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
 
 def _save_coders(job: Job, rows: Aligned) -> None:
     if rows.encoder is not None:
-        write_bytes(job.folder.encoder, rows.encoder.to_json().encode())
+        write_json(job.folder.encoder, rows.encoder.to_json().encode())
         for note in rows.encoder.notes:
             job.logbook.watcher.say(note)
     if rows.label_coder is not None:
-        write_bytes(job.folder.label_coder, rows.label_coder.to_json().encode())
+        write_json(job.folder.label_coder, rows.label_coder.to_json().encode())
 
 
 def _finish_training(job: Job, module: nn.Module, progressed: Progressed, facts: dict[str, object]) -> None:
@@ -270,7 +277,7 @@ def _finish_training(job: Job, module: nn.Module, progressed: Progressed, facts:
 def _load_trained(job: Job, module: nn.Module) -> Progressed:
     if not job.folder.trained:
         raise DataError(f"{job.folder.path} holds no trained model; run `tallystick train` on both sides first")
-    module.load_state_dict(read_tensors(job.folder.model)[0])
+    load_weights(module, job.folder.model)
     progressed = job.folder.noted("training")["progressed"]
     assert isinstance(progressed, dict)
     return Progressed(**progressed)

@@ -8,7 +8,7 @@ import datetime
 import os
 import socket
 import ssl
-import tempfile
+import stat
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,12 +29,13 @@ ALPN = "tallystick/1"
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Identity:
-    """A party's name and the PEM texts that prove it; the key never appears in a repr."""
+    """A party's name, and the PEM files that prove it; the key stays in its file. ``warning`` says who else can read that."""
 
     name: str
     ca: bytes
-    certificate: bytes
-    key: bytes
+    certificate: Path
+    key: Path
+    warning: str | None = None
 
     def __repr__(self) -> str:
         return f"Identity(name={self.name!r})"
@@ -46,9 +47,10 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
     another name or from another CA, and a key that does not belong to the certificate.
     """
-    identity = Identity(name=name, ca=_read(ca), certificate=_read(certificate), key=_read(key))
+    authority, private_key = _read(ca), _read(key)
+    identity = Identity(name=name, ca=authority, certificate=certificate, key=key, warning=_open_to_others(key))
     try:
-        own = x509.load_pem_x509_certificate(identity.certificate)
+        own = x509.load_pem_x509_certificate(_read(certificate))
     except ValueError:
         raise ConfigError(f"tls.certificate = {certificate}: not a PEM certificate") from None
     try:
@@ -56,7 +58,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     except ValueError:
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
     try:
-        private = serialization.load_pem_private_key(identity.key, password=None)
+        private = serialization.load_pem_private_key(private_key, password=None)
     except (ValueError, TypeError):
         raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key") from None
     now = datetime.datetime.now(datetime.UTC)
@@ -144,14 +146,11 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     if listens:
         context.num_tickets = 0  # no session is resumed: each link checks certificates anew
     try:
-        with tempfile.TemporaryDirectory() as folder:  # readable by its owner alone; ssl reads keys from files only
-            chain = Path(folder) / "own.pem"
-            chain.write_bytes(identity.certificate + b"\n" + identity.key)
-            context.load_cert_chain(chain)
+        context.load_cert_chain(identity.certificate, identity.key, password="")  # a key that has one is refused, not asked for
     except ssl.SSLError as error:
         raise ConfigError(f"tls.certificate: TLS does not take the certificate of {identity.name} ({reason(error)})") from None
     except OSError as error:
-        raise ConfigError(f"tls.key: cannot be handed to TLS by a temporary file ({error.strerror or error})") from None
+        raise ConfigError(f"tls.key = {identity.key}: cannot be read any more ({error.strerror or error})") from None
     return context
 
 
@@ -227,6 +226,14 @@ def not_accepted(peer: str, address: str, why: str) -> str:
 def no_tallystick(peer: str, address: str) -> str:
     """What there is to say of a listener whose TLS goes on with something else."""
     return f"{peer} at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which {peer} listens?"
+
+
+def _open_to_others(key: Path) -> str | None:
+    """What to say of a private key that others than its owner can read; None where nobody can."""
+    mode = stat.S_IMODE(key.stat().st_mode)
+    if not mode & 0o077:
+        return None
+    return f"tls.key = {key}: others on this machine can read this private key (mode {mode:04o}); chmod 600 {key}"
 
 
 def _read(path: Path) -> bytes:

@@ -28,7 +28,7 @@ SIZE = Population(rows=5000, positive_rate=0.3, auc=0.77)
 
 @pytest.fixture
 def ledger(tmp_path):
-    return Ledger(tmp_path / "ledger", party="bank")
+    return Ledger.create(tmp_path / "ledger", party="bank")
 
 
 @pytest.fixture(scope="module")
