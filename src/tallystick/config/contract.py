@@ -315,6 +315,7 @@ def _value_problems(contract: Contract) -> list[str]:
     if contract.audit and target.type == "regression":
         problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
     problems += _soft_label_problems(contract)
+    problems += _voting_problems(contract)
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     if network.heartbeat_s >= network.deadline_s:
@@ -335,6 +336,18 @@ def _soft_label_problems(contract: Contract) -> list[str]:
         f"defense.{number}.method = {entry.method}: needs a class per row, but {soft}"
         for number, entry in enumerate(contract.defense)
         if soft and entry.method in ("marvell", "distance-correlation")
+    ]
+
+
+def _voting_problems(contract: Contract) -> list[str]:
+    """Noise that is sized for one row's gradient does not cover a label that sets other rows' targets too."""
+    if contract.alignment.method == "intersection" or contract.union.labels != "neighbors":
+        return []
+    return [
+        f"defense.{number}.method = gaussian, union.labels = neighbors: a label votes on the targets of other rows, so a step "
+        "would tell more of it than the noise covers; choose another fill, such as random-pred, or isotropic, which claims none"
+        for number, entry in enumerate(contract.defense)
+        if entry.method == "gaussian"
     ]
 
 
