@@ -20,8 +20,17 @@ ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
 }
 MAX_DIFFERENCES = 50
-LABEL_STRATEGIES = ("majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors")
-FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te")
+LABEL_STRATEGIES = (
+    "majority",
+    "majority-tr",
+    "majority-te",
+    "majority-fit",
+    "minority",
+    "random-pos",
+    "random-pred",
+    "neighbors",
+)
+FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit")
 
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
@@ -299,12 +308,7 @@ def _value_problems(contract: Contract) -> list[str]:
     ):
         if value not in allowed:
             problems.append(f"union.{key} = {shown(value)}: allowed: {', '.join(allowed)}")
-    labels, features = contract.union.labels, contract.union.features
-    if {labels[-3:], features[-3:]} == {"-tr", "-te"}:
-        problems.append(
-            f"union.labels = {labels}, union.features = {features}: one calibrates in training, the other at prediction; "
-            "choose -tr or -te for both"
-        )
+    problems += _calibration_problems(contract)
     if contract.alignment.method != "intersection":
         if target.type != "binary":
             problems.append(f"target.type = {target.type}: labels can be filled for binary targets only; align by intersection")
@@ -321,6 +325,23 @@ def _value_problems(contract: Contract) -> list[str]:
     if network.heartbeat_s >= network.deadline_s:
         problems.append(
             f"network.heartbeat_s = {network.heartbeat_s:g}: must be below network.deadline_s = {network.deadline_s:g}"
+        )
+    return problems
+
+
+def _calibration_problems(contract: Contract) -> list[str]:
+    labels, features = contract.union.labels, contract.union.features
+    suffixes = {name.rpartition("-")[2] for name in (labels, features)} & {"tr", "te", "fit"}
+    problems = []
+    if len(suffixes) > 1:
+        problems.append(
+            f"union.labels = {labels}, union.features = {features}: they calibrate in different ways; "
+            "choose one of -tr (in training), -te (at prediction) and -fit (fitted on validation rows) for both"
+        )
+    if "fit" in suffixes and contract.split.validation == 0:
+        problems.append(
+            f"split.validation = 0: must be above 0 for union.labels = {labels}, union.features = {features}, which is fitted on "
+            "validation rows; or choose -tr"
         )
     return problems
 

@@ -75,6 +75,7 @@ def train_label_party(
             progressed.step = last_commit = progressed.epoch * schedule.steps_per_epoch
             if verdict.improved:
                 store.save_best(model)
+                progressed.best_fitted = objective.fitted()
             store.save(progressed, model, optimizer)
             for channel in channels:
                 channel.send(verdict)
