@@ -4,20 +4,24 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import secrets
 import shutil
 import signal
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import yaml
 
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.cli.main import main
 from tallystick.errors import TallystickError
+from tallystick.job import alignment, run
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.network.session import Limits
@@ -91,6 +95,20 @@ def contract_values(parties, **changes):
 _PROCESSES = multiprocessing.get_context("forkserver")
 # Imports of PyTorch (its optimizers' apart) take longer than a tiny job.
 _PROCESSES.set_forkserver_preload(["tallystick.cli.app", "torch._dynamo"])
+
+
+def seed_system(monkeypatch):
+    """Seed what jobs in threads take from the operating system: a stream per thread, hence per party."""
+    streams = {}
+
+    def draw(count):
+        name = threading.current_thread().name
+        return streams.setdefault(name, np.random.default_rng(list(name.encode()))).bytes(count)
+
+    monkeypatch.setattr(secrets, "token_bytes", draw)
+    monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
+    for module in (alignment, run):
+        monkeypatch.setattr(module, "SecureRandom", partial(SecureRandom, source=draw))
 
 
 def _command(arguments, folder, out, err):

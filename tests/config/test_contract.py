@@ -127,7 +127,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ),
         (
             {"union": {"labels": "majority-tr", "features": "sampling-te"}},
-            "union.labels = majority-tr, union.features = sampling-te: one calibrates in training, the other at prediction",
+            "union.labels = majority-tr, union.features = sampling-te: they calibrate in different ways; choose one of ",
         ),
         ({"seed": -1}, "contract.yaml: seed = -1: must be at least 0"),
         ({"version": 2}, "contract.yaml: version = 2: must be 1"),

@@ -21,6 +21,8 @@ from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulate import simulate
 
+pytestmark = pytest.mark.usefixtures("seeded_system")  # flips and noise are drawn from the operating system
+
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
 MARVELL = {"method": "marvell", "power": 16.0}

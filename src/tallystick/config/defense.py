@@ -146,7 +146,7 @@ def defense_problems(entries: tuple[DefenseEntry, ...], target_type: str, alignm
 
 def _instead(entry: Any, target_type: str) -> str:
     if target_type == "binary" and isinstance(entry, LabelDPPrior):
-        return "; use label-dp: for two classes a prior helps only where it makes all labels equal"
+        return "; use label-dp: for two classes a prior changes nothing"
     if target_type == "multiclass" and isinstance(entry, Marvell):
         return "; use isotropic or label-dp"
     return ""

@@ -61,7 +61,7 @@ def _measure(job: Job, keys: Keys, rows: Aligned, logits: Tensor, measured: Meas
     if findings.progressed is not None:
         job.logbook.commit(findings.progressed.step)  # the feature parties had committed it before they embedded these
     own = rows.own_part()
-    joint_T = rows.prediction_logits(logits[rows.is_own(rows.test_N)])
+    joint_T = rows.calibrated(findings.progressed).prediction_logits(logits[rows.is_own(rows.test_N)])
     baseline_T = None
     if job.contract.evaluation.own_columns_baseline and rows.encoder is not None and job.top is None:
         baseline_T = _baseline(job, own, findings)

@@ -34,7 +34,7 @@ from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.serving.predict import predict_feature_party, predict_label_party
-from tallystick.training.calibration import Calibration, LogitShift
+from tallystick.training.calibration import Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import load_weights
 
 COMMAND = "predict"
@@ -236,7 +236,8 @@ def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
 
 def _calibration(facts: object) -> Calibration:
     assert isinstance(facts, dict)
-    return Calibration(shift=LogitShift(**facts["shift"]), when=facts["when"])
+    parts = {"shift": LogitShift(**facts["shift"]), "line": LogitLine(**facts["line"])}
+    return Calibration(**(facts | parts))
 
 
 def _same_run(align: bool, folder: RunFolder) -> None:

@@ -5,6 +5,8 @@
 run_label_party and run_feature_party are the two roles; both do the same phases over the same channels.
 """
 
+from dataclasses import asdict
+
 import torch
 from torch import nn
 
@@ -75,7 +77,9 @@ def _run_label_party(job: Job, findings: Findings) -> None:
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
             findings.progressed = _train_label(job, model, rows, widths, agreement)
-            _finish_training(job, model, findings.progressed, {"widths": widths, "calibration": rows.calibration_facts()})
+            _finish_training(
+                job, model, findings.progressed, {"widths": widths, "calibration": _calibration_facts(rows, findings.progressed)}
+            )
         else:
             findings.progressed = _load_trained(job, model)
     findings.audited = audit_run(job, rows, run_id=agreement.run_id)
@@ -258,6 +262,11 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
         progress=job.logbook.watcher.progress,
         committed=job.logbook.commit,
     )
+
+
+def _calibration_facts(rows: Aligned, progressed: Progressed) -> dict[str, object] | None:
+    """What prediction needs to know of the calibration; None where there is none to know."""
+    return asdict(rows.calibrated(progressed)) if rows.fills is not None else None
 
 
 def _save_coders(job: Job, rows: Aligned) -> None:

@@ -32,6 +32,7 @@ class Progressed:
     epoch: int = 0
     best_epoch: int | None = None
     best_loss: float | None = None
+    best_fitted: dict[str, float] = field(default_factory=dict)  # what the best weights' logits need (Objective.fitted)
     epochs_since_best: int = 0
     loss_sum: float = 0.0
     stopped: bool = False

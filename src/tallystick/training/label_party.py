@@ -78,6 +78,7 @@ def train_label_party(
             refuse_lost_weights(model, optimizer, step=last_commit)
             if verdict.improved:
                 store.save_best(model)
+                progressed.best_fitted = objective.fitted()
             store.save(progressed, model, optimizer)
             for channel in channels:
                 channel.send(verdict)
