@@ -11,7 +11,7 @@ from tiny import columns, contract_values
 from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
-from tallystick.cli.main import app
+from tallystick.cli.app import app
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.errors import DataError, StorageError

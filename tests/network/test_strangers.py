@@ -21,7 +21,7 @@ from tallystick.errors import ConfigError, PeerLost, StorageError
 from tallystick.network import network as networking
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, load_identity
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 
 from .wire import Note, hung_up
 
