@@ -1,7 +1,13 @@
 """Fixtures that several folders share."""
 
 import pytest
-from tiny import contract_values, lay_out
+from tiny import contract_values, lay_out, seed_system
+
+
+@pytest.fixture
+def seeded_system(monkeypatch):
+    """Jobs in threads draw from seeded streams, not the operating system: what is measured of them is the same in every run."""
+    seed_system(monkeypatch)
 
 
 @pytest.fixture

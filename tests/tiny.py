@@ -4,22 +4,28 @@ import faulthandler
 import json
 import multiprocessing
 import os
+import secrets
+import shutil
 import signal
 import sys
 import threading
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import yaml
 
+from tallystick.alignment.randomness import SecureRandom
 from tallystick.cli.main import main
 from tallystick.errors import TallystickError
+from tallystick.job import alignment, run
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.network.session import Limits
+from tallystick.privacy.ledger import Ledger
 
 PATIENCE_S = 60  # a hang, on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
@@ -87,8 +93,22 @@ def contract_values(parties, **changes):
 
 
 _PROCESSES = multiprocessing.get_context("forkserver")
-# Imports of PyTorch (its optimizers' apart) and gRPC take longer than a tiny job.
+# Imports of PyTorch (its optimizers' apart) take longer than a tiny job.
 _PROCESSES.set_forkserver_preload(["tallystick.cli.app", "torch._dynamo"])
+
+
+def seed_system(monkeypatch):
+    """Seed what jobs in threads take from the operating system: a stream per thread, hence per party."""
+    streams = {}
+
+    def draw(count):
+        name = threading.current_thread().name
+        return streams.setdefault(name, np.random.default_rng(list(name.encode()))).bytes(count)
+
+    monkeypatch.setattr(secrets, "token_bytes", draw)
+    monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
+    for module in (alignment, run):
+        monkeypatch.setattr(module, "SecureRandom", partial(SecureRandom, source=draw))
 
 
 def _command(arguments, folder, out, err):
@@ -248,7 +268,7 @@ def lay_out(root, parties, contract, frames=None, *, rows=600):
         home.mkdir()
         frames[name].write_parquet(home / "table.parquet")
         for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
-            (home / target).write_bytes((root / "certificates" / source).read_bytes())
+            shutil.copy(root / "certificates" / source, home / target)  # with its mode
         values = {
             "party": name,
             "table": {"path": "table.parquet"},
@@ -259,6 +279,8 @@ def lay_out(root, parties, contract, frames=None, *, rows=600):
         }
         (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         (home / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+        if name == label:
+            Ledger.create(home / "privacy-ledger.sqlite", party=name)
     return OnDisk(root, tuple(parties))
 
 

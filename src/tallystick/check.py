@@ -13,7 +13,7 @@ from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.job.audit import defense_lines
 from tallystick.job.defense import budget_outlook, over_budget
 from tallystick.job.disclosure import disclosure_lines
-from tallystick.job.process import identity_of
+from tallystick.job.process import identity_of, proxy_of
 from tallystick.network.certificates import probe
 
 T = TypeVar("T")
@@ -56,14 +56,16 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
             found["warnings"] += shown.warnings
     identity = tried(lambda: identity_of(party)) if party.tls is not None else None
     if identity is not None:
+        found["warnings"] += [identity.warning] if identity.warning is not None else []
         found["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
-    if identity is not None and contract is not None and party.party in contract.parties:
+    proxy = tried(lambda: proxy_of(party))
+    if identity is not None and contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
         for peer in dialled(contract, party.party):
             if peer in party.peers:
-                trouble = probe(identity, peer, party.peers[peer].address, transport=contract.network.transport)
+                trouble = probe(identity, peer, party.peers[peer].address, proxy=proxy)
                 if trouble is None:
                     found["peers"].append(f"{peer} at {party.peers[peer].address} answers and its certificate is in order")
-                elif "certificate" in trouble:
+                elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
                     found["peers"].append(trouble)
                     problems.append(trouble)
                 elif "handshake" in trouble:  # something else listens there

@@ -5,6 +5,7 @@ values: a peer is told ``category_of`` it. A peer's words are data: they enter a
 """
 
 import errno
+from pathlib import Path
 
 MOST_CHARACTERS = 4000
 """Of a peer's words, and of an error that may hold some."""
@@ -19,6 +20,26 @@ def printable(words: str, *, most: int = MOST_CHARACTERS) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in words[: most + 1]
     )
     return shown if len(shown) <= most else f"{shown[: most - 4]} ..."
+
+
+_FULL = "free some space"
+_ADVICE = {
+    errno.ENOSPC: _FULL,
+    errno.EDQUOT: _FULL,
+    errno.EFBIG: _FULL,
+    errno.EROFS: "make the file system writable again; a disk that fails is often made read-only, so look at the system's log",
+    errno.ENOENT: "its folder is gone, removed while it was in use; start a new run",
+    errno.EMFILE: "this process has too many files and connections open: raise the limit (ulimit -n)",
+    errno.ENFILE: "this machine has too many files and connections open: raise the limit (fs.file-max)",
+    errno.EACCES: "give this user the right to write there",
+    errno.EPERM: "give this user the right to write there",
+}
+
+
+def advice(error: OSError) -> str:
+    """What helps against an error of the file system, to be put after a sentence; empty where nothing is known to."""
+    found = _ADVICE.get(error.errno or 0)
+    return f"; {found}" if found else ""
 
 
 class TallystickError(Exception):
@@ -51,6 +72,15 @@ class FeatureError(DataError):
 
 class StorageError(TallystickError, OSError):
     """A file of ours could not be written or read back; what was there before is still there."""
+
+
+class DamagedFile(StorageError):
+    """A file of ours is not there, cannot be read, or does not hold what was written to it; ``path`` names it."""
+
+    def __init__(self, path: Path, why: str, helps: str = "") -> None:
+        super().__init__(f"{path} is damaged: {why}" + (f"; {helps}" if helps else ""))
+        self.path = path
+        self.why = why
 
 
 class PeerError(TallystickError):

@@ -20,6 +20,7 @@ from tallystick.errors import ConfigError, PeerError
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import Job
 from tallystick.job.phases import Logbook, Silent, Watcher
+from tallystick.job.release import create_ledger
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
@@ -91,6 +92,8 @@ def _simulate(
             values = {"party": name, **table, "runs": name, **columns.get(name, {})}
             party: PartyFile = parse_party(values, folder=folder, source=name)
             check_party(contract, party, network=False, source=name)
+            if name == contract.label_party and not party.privacy.ledger.exists():
+                create_ledger(party)  # nothing leaves a simulation
             results[name] = run_party(
                 Job(
                     contract=contract,

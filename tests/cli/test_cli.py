@@ -10,6 +10,7 @@ from tallystick import __version__
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, load_party
+from tallystick.privacy.ledger import Ledger
 
 
 def call(*arguments):
@@ -73,6 +74,7 @@ def test_the_defences_that_the_template_proposes_load(tmp_path):
     party = load_party(tmp_path / "new" / "party.yaml")
     assert party.privacy.model_dump() == {
         "ledger": tmp_path / "new" / "privacy-ledger.sqlite",
+        "identity": Ledger(tmp_path / "new" / "privacy-ledger.sqlite", party="bank").identity,
         "dataset": "labels",
         "cap": None,
         "delta": 0.0,

@@ -57,6 +57,10 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"training__learning_rate": float("nan")}, "contract.yaml: training.learning_rate = NaN: must be a finite number"),
         ({"training__optimizer": "adamw"}, 'contract.yaml: training.optimizer = "adamw": must be adam or sgd'),
         ({"training__epoch": 3}, "contract.yaml: training.epoch: is not a known key; did you mean epochs?"),
+        (
+            {"network": {"transport": "grpc"}},
+            "contract.yaml: network.transport: is not a known key; known here: deadline_s, heartbeat_s, max_message_mib, wait_s",
+        ),
         ({"trainin": {}}, "contract.yaml: trainin: is not a known key; did you mean training?"),
         (
             {"parties__weather": {"role": "feature", "rol": 1}},
@@ -123,7 +127,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ),
         (
             {"union": {"labels": "majority-tr", "features": "sampling-te"}},
-            "union.labels = majority-tr, union.features = sampling-te: one calibrates in training, the other at prediction",
+            "union.labels = majority-tr, union.features = sampling-te: they calibrate in different ways; choose one of ",
         ),
         ({"seed": -1}, "contract.yaml: seed = -1: must be at least 0"),
         ({"version": 2}, "contract.yaml: version = 2: must be 1"),

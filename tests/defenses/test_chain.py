@@ -3,6 +3,7 @@
 import os
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -67,7 +68,7 @@ def test_every_method_works_for_its_targets_and_is_refused_for_others(method: st
     defenses = job.defenses()
     labels_B = torch.randint(0, classes, (64,), generator=torch.Generator().manual_seed(1))
     labels_B = labels_B if target["type"] == "multiclass" else labels_B.float()
-    defended_B = defenses.defend_labels(labels_B, classes, os.urandom)
+    defended_B = defenses.defend_labels(labels_B, classes, np.random.default_rng(1).bytes)
     assert defended_B.shape == labels_B.shape
     cut_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(2), requires_grad=True)
     penalty = defenses.penalty(cut_BD, labels_B)
@@ -156,6 +157,23 @@ def test_what_does_not_go_together_is_refused() -> None:
     union = {"alignment": {"method": "union", "keys": [{"name": "id"}]}}
     assert "defense.0.method = label-dp: labels are replaced once, but a union" in problem(entry("label-dp"), **union)
     assert "use isotropic or label-dp" in problem(entry("marvell"), target=MULTICLASS)
+
+
+@pytest.mark.parametrize("method", ["union", "union-with-helper"])
+def test_gaussian_noise_is_refused_beside_a_fill_by_which_one_label_sets_many_targets(method: str) -> None:
+    parties = {"bank": {"role": "label"}, "shop": {"role": "feature"}}
+    if method == "union-with-helper":
+        parties["club"] = {"role": "helper"}
+    union = {"alignment": {"method": method, "keys": [{"name": "id"}]}, "parties": parties}
+    said = problem(entry("gaussian"), union={"labels": "neighbors"}, **union)
+    assert (
+        "defense.0.method = gaussian, union.labels = neighbors: a label votes on the targets of other rows, so a step would tell "
+        "more of it than the noise covers; choose another fill, such as random-pred, or isotropic, which claims none"
+    ) in said
+    for labels in ("random-pred", "majority"):
+        assert contract(entry("gaussian"), union={"labels": labels}, **union).defense
+    assert contract(entry("gaussian"), union={"labels": "neighbors"}).defense  # an intersection fills nothing
+    assert contract(entry("isotropic"), union={"labels": "neighbors"}, **union).defense
 
 
 def test_both_sides_compare_the_list() -> None:

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from dp_accounting.pld import common, privacy_loss_mechanism
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import linprog
-from scipy.stats import binomtest, kstest, norm
+from scipy.stats import beta, binomtest, chisquare, kstest, norm
 
 from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.label_dp import WORDS, LabelDP, LabelDPPrior, best_classes, estimated_prior, other_words, respond
@@ -80,7 +81,7 @@ def kept_share(prior_C: np.ndarray, epsilon: float, k: int) -> float:
 def test_the_number_of_classes_is_the_best_of_all(weights: list[float], epsilon: float) -> None:
     prior_C = np.array(weights) / sum(weights)
     top_K = best_classes(prior_C, epsilon)
-    shares = [kept_share(prior_C, epsilon, k) for k in range(1, len(prior_C) + 1)]
+    shares = [kept_share(prior_C, epsilon, k) for k in range(2, len(prior_C) + 1)]
     assert kept_share(prior_C, epsilon, len(top_K)) == pytest.approx(max(shares), rel=1e-12)
     assert prior_C[top_K].min() >= np.delete(prior_C, top_K).max(initial=0)
 
@@ -88,7 +89,10 @@ def test_the_number_of_classes_is_the_best_of_all(weights: list[float], epsilon:
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.0])
 @pytest.mark.parametrize("prior", [(0.5, 0.3, 0.15, 0.05), (0.25, 0.25, 0.25, 0.25), (0.4, 0.39, 0.2, 0.01)])
 def test_no_label_private_mechanism_keeps_more(prior: tuple[float, ...], epsilon: float) -> None:
-    """The best epsilon-DP matrix by linear programming keeps as many labels as the response over the best k classes."""
+    """The best epsilon-DP matrix by linear programming keeps as many labels as the response over the best k classes.
+
+    Where that k is 1 the matrix calls every row one class; the response is then over two, the best from which to learn.
+    """
     classes = len(prior)
     rows, limits = [], []
     for a, b, out in itertools.product(range(classes), range(classes), range(classes)):
@@ -101,7 +105,9 @@ def test_no_label_private_mechanism_keeps_more(prior: tuple[float, ...], epsilon
     gain = -np.diag(prior).ravel()
     best = linprog(gain, A_ub=np.array(rows), b_ub=limits, A_eq=np.array(sums), b_eq=np.ones(classes), bounds=(0, 1))
     k = len(best_classes(np.array(prior), epsilon))
-    assert kept_share(np.array(prior), epsilon, k) == pytest.approx(-best.fun, rel=1e-7)
+    shares = [kept_share(np.array(prior), epsilon, k) for k in range(1, classes + 1)]
+    assert max(shares) == pytest.approx(-best.fun, rel=1e-7)
+    assert k == 2 if np.argmax(shares) == 0 else shares[k - 1] == max(shares)
 
 
 def test_with_a_public_prior_rows_respond_within_the_top_classes() -> None:
@@ -138,10 +144,87 @@ def test_the_estimate_of_the_prior_undoes_the_response() -> None:
     assert estimated_prior(labels_N[:0], 4, 1.0).tolist() == [0.25] * 4
 
 
-def test_a_prior_that_would_make_all_labels_equal_is_refused() -> None:
-    labels_N = (torch.arange(10_000) % 100 == 0).long()
-    with pytest.raises(DataError, match="calling every row class 0"):
-        LabelDPPrior(epsilon=0.5)(labels_N, classes=3, random_bytes=seeded_bytes())
+@pytest.mark.parametrize("prior", [None, (0.98, 0.01, 0.01)])
+def test_a_prior_by_which_one_class_is_best_leaves_two(prior: tuple[float, ...] | None) -> None:
+    """9,900 rows of class 0: calling every row 0 keeps most labels, and responding over two classes still gives both.
+
+    The exact binomial test fails with a chance of 1e-6; the seed is fixed.
+    """
+    epsilon, labels_N = 0.5, (torch.arange(10_000) % 100 == 0).long()
+    replaced_N = LabelDPPrior(epsilon=epsilon, prior=prior, first_stage=0.01)(labels_N, classes=3, random_bytes=seeded_bytes())
+    seen_C = torch.bincount(replaced_N, minlength=3)
+    assert int((seen_C > 1000).sum()) == 2
+    if prior is not None:
+        assert likely((replaced_N[labels_N == 0] == 0).sum(), 9_900, math.exp(epsilon) / (math.exp(epsilon) + 1))
+
+
+# --- label-dp-prior's guarantee: three rows, so that every outcome of the whole mechanism can be counted
+
+ROWS, CLASSES, HALF = 3, 3, 0.5
+OUTCOMES = list(itertools.product(range(CLASSES), repeat=ROWS))
+
+
+def exact_chances(labels: tuple[int, ...], epsilon: float) -> np.ndarray:
+    """The chance of every outcome, by adding up over which rows are in the first stage."""
+
+    def response(label: int, out: int, top: Sequence[int]) -> float:
+        weights = [math.exp(epsilon * (each == label)) for each in top]
+        return weights[list(top).index(out)] / sum(weights) if out in top else 0.0
+
+    chances = np.zeros(len(OUTCOMES))
+    for stages in itertools.product([True, False], repeat=ROWS):
+        for number, out in enumerate(OUTCOMES):
+            first = np.array([out[row] for row in range(ROWS) if stages[row]], dtype=np.int64)
+            top = best_classes(estimated_prior(first, CLASSES, epsilon), epsilon).tolist()
+            assert len(top) >= 2
+            responses = [response(labels[row], out[row], range(CLASSES) if stages[row] else top) for row in range(ROWS)]
+            chances[number] += HALF**ROWS * math.prod(responses)
+    return chances
+
+
+def drawn(labels: tuple[int, ...], epsilon: float, *, runs: int, seed: int) -> np.ndarray:
+    """Which outcome each run of the defence gave."""
+    defense, labels_N, source = LabelDPPrior(epsilon=epsilon, first_stage=HALF), torch.tensor(labels), seeded_bytes(seed)
+    places = np.array([CLASSES**row for row in reversed(range(ROWS))])
+    return np.array([defense(labels_N, classes=CLASSES, random_bytes=source).numpy() @ places for _ in range(runs)])
+
+
+def epsilon_lower_bound(one: np.ndarray, other: np.ndarray, confidence: float = 1 - 1e-7) -> float:
+    """Bound epsilon from below by the best set of outcomes of the first halves, Clopper-Pearson on the second halves."""
+    half = len(one) // 2
+    p, q = (np.bincount(sample[:half], minlength=len(OUTCOMES)) for sample in (one, other))
+    order = np.argsort(-(p + 1) / (q + 1))
+    best = order[: 1 + int(np.argmax(p[order].cumsum() / (q[order].cumsum() + 20)))]
+    p_hits, q_hits = (int(np.isin(sample[half:], best).sum()) for sample in (one, other))
+    count = len(one) - half
+    tail = (1 - confidence) / 2
+    low, high = beta.ppf(tail, p_hits, count - p_hits + 1), beta.ppf(1 - tail, q_hits + 1, count - q_hits)
+    return float(math.log(low / high))
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.5])
+def test_no_outcome_of_the_response_with_a_prior_tells_more_than_epsilon(epsilon: float) -> None:
+    """Over all pairs of labels that differ in one row, by exact chances: at most epsilon, and not less than it claims."""
+    chances = {labels: exact_chances(labels, epsilon) for labels in OUTCOMES}
+    assert all(each.sum() == pytest.approx(1) for each in chances.values())
+    losses = [
+        float(np.abs(np.log(chances[one] / chances[other])).max())
+        for one, other in itertools.combinations(OUTCOMES, 2)
+        if sum(a != b for a, b in zip(one, other, strict=True)) == 1
+    ]
+    assert max(losses) == pytest.approx(epsilon, rel=1e-9)
+
+
+def test_what_is_drawn_with_a_prior_has_these_chances_and_twice_the_budget_is_caught() -> None:
+    """Two chi-square tests at 1e-6 and a lower bound at 1 - 1e-7, on fixed seeds."""
+    neighbours = (0, 1, 2), (1, 1, 2)
+    samples = [drawn(labels, 1.0, runs=3_000, seed=side) for side, labels in enumerate(neighbours)]
+    for sample, labels in zip(samples, neighbours, strict=True):
+        seen = np.bincount(sample, minlength=len(OUTCOMES))
+        assert chisquare(seen, len(sample) * exact_chances(labels, 1.0)).pvalue > 1e-6
+    assert epsilon_lower_bound(*samples) <= 1.0
+    wide = [drawn(labels, 2.0, runs=2_000, seed=2 + side) for side, labels in enumerate(neighbours)]
+    assert epsilon_lower_bound(*wide) > 1.0
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.0, 4.0])

@@ -63,7 +63,8 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
         (tmp_path / name).mkdir()
         table.write_parquet(tmp_path / name / SCORES)
     ledgers = {name: tmp_path / name / LEDGER for name in NAMES}
-    Ledger(ledgers["client-1"], party="client-1")
+    for name, path in ledgers.items():
+        Ledger.create(path, party=name)
     before_the_key = locked(ledgers["client-1"])
     limits = Limits(heartbeat_s=0.3, deadline_s=3.0)
     arguments = {"rows": 600, "clients": 3, "epsilon": 1.0}

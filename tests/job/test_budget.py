@@ -1,18 +1,23 @@
 """The budget before a run: what it would spend beside what is spent, and a refusal before anybody is told of the run."""
 
+import json
 import math
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from tiny import columns, contract_values
+from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
+from tallystick.cli.app import app
 from tallystick.config.contract import parse_contract
-from tallystick.config.party import parse_party
-from tallystick.errors import DataError
+from tallystick.config.party import load_party, parse_party
+from tallystick.errors import DataError, StorageError
 from tallystick.job.defense import RunDefense, budget_outlook, check_budget
 from tallystick.job.folder import RunFolder
+from tallystick.job.release import known_ledger
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 
@@ -28,6 +33,8 @@ def contract_of(*defense, release=None):
 
 @pytest.fixture
 def party_of(tmp_path):
+    Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank")
+
     def make(name="bank", **privacy):
         table = {"table": {"path": "table.csv"}}
         return parse_party({"party": name, **table, **columns(PARTIES)[name], "privacy": privacy}, folder=tmp_path, source=name)
@@ -43,7 +50,7 @@ def test_spent_this_run_and_the_cap(party_of):
     party = party_of(cap=4.0)
     found = budget_outlook(contract_of(LABEL_DP, release=AUC), party)
     assert (found.spent, found.after, found.cap) == (0.0, 1.5, Cap(epsilon=4.0))
-    assert not party.privacy.ledger.exists()  # asking leaves nothing behind
+    assert Ledger(party.privacy.ledger, party="bank").head()[0] == 0  # asking leaves nothing behind
     spend(party, 2.5)
     found = budget_outlook(contract_of(LABEL_DP, release=AUC), party)
     assert (found.spent, found.after, found.fits) == (2.5, 4.0, True)
@@ -90,7 +97,7 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
 
     def charge(target_N):
         defense = RunDefense.of(contract, folder)
-        defense.spend(party.privacy, "bank", folder, SimpleNamespace(target_N=target_N), what="training")
+        defense.spend(contract, party, folder, SimpleNamespace(target_N=target_N), what="training")
 
     charge(labels_N)
     charge(labels_N.clone())
@@ -106,7 +113,86 @@ def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job
     again = job.run_all("run", "--resume")
     for party in PARTIES:
         assert again[party].found["private_releases"] == first[party].found["private_releases"]
-    assert len(Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank").entries("labels")) == 1
+    ledger = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank")
+    training, released = ledger.entries("labels")
+    assert ledger.not_private() == [training]
+    assert training.what.endswith("exact labels")
+    assert ledger.total("labels") == released.event.epsilon == 20.0
+    for party in PARTIES:  # and the report says so before it says what was spent
+        (not_private, *_) = again[party].found["not_private"]
+        assert "exact labels of the training and validation rows" in not_private
+    page = (job.runs("bank")[0] / "report.html").read_text()
+    assert page.index("<b>Not private:</b>") < page.index("Spent: ε = 20")
+
+
+def ledger_command(party_file, *arguments):
+    return CliRunner().invoke(app, ["ledger", str(party_file), "--json", *arguments])
+
+
+def test_a_ledger_that_is_gone_replaced_or_older_is_refused_before_anybody_is_called(lay_out_job):
+    job = lay_out_job(PARTIES, rows=200, defense=[LABEL_DP], evaluation__own_columns_baseline=False)
+    home = job.home("bank")
+    path, party = home / "privacy-ledger.sqlite", home / "party.yaml"
+    empty = path.read_bytes()
+    job.run_all()
+
+    def refused(says):
+        (problem,) = check_party_file(party, home / "contract.yaml")["problems"]
+        bank = job.start("bank")
+        assert bank.end() == 3
+        assert problem in bank.error
+        assert says in problem
+        assert "restore the ledger as it was after the last release" in problem
+        assert len(job.runs("bank")) == 1
+
+    identity = Ledger(path, party="bank").identity
+    kept = path.rename(home / "kept")
+    refused(f"{path} is gone: {job.runs('bank')[0] / 'ledger.json'} knows of it")
+    done = ledger_command(party, "--create")
+    assert done.exit_code == 3
+    assert "is gone" in done.stderr
+    path.write_bytes(empty)
+    refused("is an older copy of itself")
+    path.unlink()
+    other = Ledger.create(path, party="bank").identity
+    refused(f"is {other}, but")
+    shutil.rmtree(home / "runs")
+    job.change("bank", privacy={"identity": identity})
+    with pytest.raises(StorageError, match=rf"is {other}, not privacy\.identity = {identity}"):
+        known_ledger(load_party(party))
+    path.unlink()
+    with pytest.raises(StorageError, match=r"is gone: privacy\.identity in the party file knows of it"):
+        known_ledger(load_party(party))
+    kept.rename(path)
+    assert known_ledger(load_party(party)).total("labels") == 1.0
+
+
+def test_a_ledger_is_made_by_a_command_and_never_by_a_job(lay_out_job):
+    job = lay_out_job(PARTIES, rows=60)
+    path, party = job.home("bank") / "privacy-ledger.sqlite", job.home("bank") / "party.yaml"
+    path.unlink()
+    bank = job.start("bank")
+    assert bank.end() == 2
+    assert f"privacy.ledger = {path}: there is no ledger; `tallystick ledger PARTY.yaml --create` makes it" in bank.error
+    assert not path.exists()
+    made = json.loads(ledger_command(party, "--create").stdout)
+    assert made == {"ledger": str(path), "identity": Ledger(path, party="bank").identity}
+    again = ledger_command(party, "--create")
+    assert again.exit_code == 2
+    assert "exists already; a ledger is created once" in again.stderr
+
+
+def test_a_run_killed_between_charge_and_note_is_charged_twice_and_never_less(party_of, tmp_path):
+    """Of both notes that a charge leaves in the run folder, the one with what was spent is lost."""
+    party, contract = party_of(), contract_of(LABEL_DP)
+    folder = RunFolder.new(tmp_path / "runs", contract)
+    rows = SimpleNamespace(target_N=torch.tensor([0, 1, 1, 0]))
+    defense = RunDefense.of(contract, folder)
+    before = (folder.path / "defense.json").read_bytes()
+    defense.spend(contract, party, folder, rows, what="training")
+    (folder.path / "defense.json").write_bytes(before)
+    defense.spend(contract, party, folder, rows, what="training")
+    assert known_ledger(party).total("labels") == 2.0
 
 
 def test_a_run_over_the_cap_ends_before_a_peer_is_waited_for(lay_out_job):

@@ -21,6 +21,8 @@ from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulate import simulate
 
+pytestmark = pytest.mark.usefixtures("seeded_system")  # flips and noise are drawn from the operating system
+
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
 MARVELL = {"method": "marvell", "power": 16.0}
@@ -87,7 +89,9 @@ def test_marvell_covers_gradients_and_says_that_it_promises_nothing(undefended, 
     for name in ("norm", "direction-1"):
         assert found[name].auc < 0.62 < before[name].auc
     assert result.sections.leakage.defense.startswith("marvell (power 16.0): no formal guarantee")
-    assert result.sections.privacy is None
+    assert result.sections.privacy.releases == []
+    (said, *_) = result.sections.privacy.not_private
+    assert "exact labels (behind marvell: no guarantee for the whole run)" in said
 
 
 def test_the_audit_is_a_phase_of_its_own(undefended):
@@ -239,10 +243,12 @@ def test_gaussian_labels_count_at_the_caps_delta(tmp_path):
         run(tmp_path / "without", party_changes=without, **unaudited)
 
 
-def test_a_gradient_defence_without_a_guarantee_charges_nothing(tmp_path):
+def test_a_gradient_defence_without_a_guarantee_is_entered_as_not_private(tmp_path):
     ledger = tmp_path / "ledger.sqlite"
     run(tmp_path / "run", rare(400), party_changes={"privacy": {"ledger": str(ledger)}}, audit=False, defense=[MARVELL])
-    assert not ledger.exists()
+    (entry,) = Ledger(ledger, party="bank").not_private()
+    assert entry.what.endswith("exact labels (behind marvell: no guarantee for the whole run)")
+    assert Ledger(ledger, party="bank").total("labels") == 0
 
 
 def test_a_key_stream_repeats_for_its_use_alone():

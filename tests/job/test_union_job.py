@@ -6,16 +6,20 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, tables
+from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.attacks.view import StepView
 from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.job.audit import MEMBERSHIP_EPOCHS
+from tallystick.job.folder import RunFolder
+from tallystick.job.rows import read_ids, united_rows
 from tallystick.job.union import Fills, audit_union
 from tallystick.simulate import simulate
+from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
 from tallystick.training.synthetic import RandomFeatures, SamplingFeatures
 from tallystick.training.union import FilledFeatures, FillingBottom, FillingObjective
@@ -30,6 +34,7 @@ def union_contract(method="union", **changes):
     return values
 
 
+@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize("method", ["union", "union-with-helper"])
 def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(method):
     frames = tables(PARTIES, rows=500)
@@ -45,8 +50,9 @@ def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(met
     assert {attack.view.split(",")[0] for attack in result.sections.membership.attacks} == {"shop", "bank"}
 
 
+@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize(
-    "labels", ["majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors"]
+    "labels", ["majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors"]
 )
 def test_every_label_strategy_runs(labels):
     result = simulate(union_contract(union__labels=labels, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
@@ -54,16 +60,86 @@ def test_every_label_strategy_runs(labels):
     assert result.sections.membership is None
 
 
-@pytest.mark.parametrize("features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te"])
+@pytest.mark.usefixtures("seeded_system")
+@pytest.mark.parametrize("features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit"])
 def test_every_feature_strategy_runs(features):
     result = simulate(union_contract(union__features=features, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
     assert result.evaluation["joint"]["auc"]["value"] > 0.6
 
 
-def test_calibration_in_training_and_at_prediction_exclude_each_other():
-    contract = union_contract(union__labels="majority-tr", union__features="sampling-te")
-    with pytest.raises(ConfigError, match=r"majority-tr.*sampling-te"):
-        simulate(contract, tables(PARTIES, rows=200), columns(PARTIES))
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"union__labels": "majority-tr", "union__features": "sampling-te"}, r"majority-tr.*sampling-te.*different ways"),
+        ({"union__labels": "majority-fit", "union__features": "sampling-te"}, r"majority-fit.*sampling-te.*different ways"),
+        (
+            {"union__labels": "majority-fit", "split": {"validation": 0.0}},
+            r"split\.validation = 0: must be above 0 for union\.labels = majority-fit",
+        ),
+    ],
+)
+def test_calibrations_that_cannot_be_are_refused(changes, says):
+    with pytest.raises(ConfigError, match=says):
+        parse_contract(union_contract(**changes))
+
+
+def test_randomness_of_the_system_can_be_seeded_for_tests(tmp_path):
+    """What the statistics of this file rest on: seeded alike, a union gives the same models twice, threads or not."""
+    models = []
+    for number in range(2):
+        with pytest.MonkeyPatch.context() as patch:
+            seed_system(patch)
+            simulate(
+                union_contract(union__audit=False), tables(PARTIES, rows=200), columns(PARTIES), folder=tmp_path / str(number)
+            )
+        models.append([path.read_bytes() for path in sorted((tmp_path / str(number)).glob("*/*/model.safetensors"))])
+    assert len(models[0]) == 2
+    assert models[0] == models[1]
+
+
+@pytest.mark.usefixtures("seeded_system")
+@pytest.mark.parametrize("own_columns", [True, False])
+def test_a_fitted_calibration_is_kept_and_leaves_the_shift_out_where_the_label_party_has_columns(tmp_path, own_columns):
+    given = columns(PARTIES)
+    if not own_columns:
+        given["bank"]["features"] = {}
+    contract = union_contract(union__labels="majority-fit", union__features="sampling-fit", union__audit=False)
+    result = simulate(contract, tables(PARTIES, rows=600), given, folder=tmp_path)
+    (path,) = (tmp_path / "bank").glob("*/training.json")
+    kept = json.loads(path.read_text())
+    calibration = kept["calibration"]
+    assert calibration["when"] == "fitted"
+    assert (calibration["shift"]["shared"] == 1.0) is own_columns
+    assert (calibration["real"] == 1.0) is own_columns
+    assert calibration["line"] == kept["state"]["best_fitted"]
+    assert calibration["line"]["slope"] not in (0.0, 1.0)
+    assert result.evaluation["joint"]["auc"]["value"] > 0.7
+
+
+def test_only_labels_of_training_rows_shape_fills_and_shifts(tmp_path):
+    contract = parse_contract(union_contract(union__labels="majority-te"))
+    frame = tables(PARTIES, rows=300)["bank"]
+    tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
+    values = {"party": "bank", "table": {"path": "table.parquet"}, "tls": tls, "listen": "127.0.0.1:1"}
+    party = parse_party(values | columns(PARTIES)["bank"], folder=tmp_path)
+    keys = read_ids(contract, party, frame)
+    own_U = np.arange(frame.height)
+    sizes = {"own": frame.height, "shop": frame.height - 20, "intersection": frame.height - 40, "union": frame.height + 20}
+    alignment = Alignment(method="union", rows_N=np.concatenate([own_U, np.full(20, -1)]), sizes=sizes, learnt=[])
+
+    def found(frame):
+        return united_rows(contract, party, frame, keys, alignment, RunFolder(path=tmp_path))
+
+    rows = found(frame)
+    training = keys.rows_U[alignment.rows_N[rows.train_N[rows.is_own(rows.train_N)]]]
+    labels = 1 - frame["y"].to_numpy()
+    labels[training] = frame["y"].to_numpy()[training]
+    flipped = found(frame.with_columns(y=labels))
+    assert rows.positive_rate == frame["y"].to_numpy()[training].mean() == flipped.positive_rate
+    assert rows.positive_rate != pytest.approx(rows.labels_R.mean().item())
+    assert rows.calibrated(None) == flipped.calibrated(None)
+    logits, index_B = torch.zeros(len(rows.train_N)), rows.train_N
+    assert torch.equal(rows.objective(contract)(logits, index_B)[1], flipped.objective(contract)(logits, index_B)[1])
 
 
 def test_fills_come_from_a_secret_seed_of_each_run(tmp_path):
@@ -95,7 +171,7 @@ def test_the_objective_uses_real_labels_where_there_are_some_and_validates_on_th
     own_U = torch.tensor([0, -1, 1, -1])
     fills = fills_of(union_contract(union__labels="majority"), own_U.numpy())
     labels_N = torch.tensor([1.0, 0.0])
-    objective = fills.objective(labels_N)
+    objective = fills.objective(labels_N, NO_CALIBRATION, positive_rate=0.5)
     logits = torch.tensor([0.3, -0.2, 0.1, 2.0])
     # majority of {1, 0} is 0: absent labels are 0
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]))
@@ -151,8 +227,8 @@ def test_the_audit_finds_planted_absence_and_only_that():
     assert max(found["alike"].values()) < 0.58
 
 
-def test_predictions_on_a_union_reach_both_for_their_own_rows_only(lay_out_job):
-    job = lay_out_job(PARTIES, rows=300, alignment__method="union", union__audit=False)
+def test_predictions_on_a_union_reach_both_for_their_own_rows_only_and_are_calibrated_as_fitted(lay_out_job):
+    job = lay_out_job(PARTIES, rows=300, alignment__method="union", union__audit=False, union__labels="majority-fit")
     job.run_all()
     job.run_all("predict", "--output", "scores.csv")
     scores = {name: pl.read_csv(job.home(name) / "scores.csv") for name in PARTIES}
@@ -160,6 +236,12 @@ def test_predictions_on_a_union_reach_both_for_their_own_rows_only(lay_out_job):
         assert set(scores[name]["id"]) == set(pl.read_parquet(job.home(name) / "table.parquet")["id"])
     both = scores["bank"].join(scores["shop"], on="id", suffix="_shop")
     assert both["score"].to_list() == pytest.approx(both["score_shop"].to_list(), abs=1e-6)
+    # A test row that the shop has, too, scores as it did in the run, and the shop lacks 15 rows: another's features stand in.
+    (run,) = job.runs("bank")
+    line = json.loads((run / "training.json").read_text())["calibration"]["line"]
+    assert abs(line["slope"] - 1) > 0.01
+    tested, again = (np.asarray(each) for each in (pl.read_parquet(run / "scores.parquet")["score"], scores["bank"]["score"]))
+    assert (np.abs(tested[:, None] - again).min(axis=1) < 1e-6).sum() >= len(tested) - 15
 
 
 def test_sampling_is_the_fill_of_own_columns_whatever_the_contract_says():

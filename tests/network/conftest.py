@@ -35,18 +35,13 @@ def pool():
         yield threads
 
 
-@pytest.fixture(params=["tls", "grpc"])
-def transport(request):
-    return request.param
-
-
 @pytest.fixture
-def networks(identity, transport):
+def networks(identity):
     """Make networks that are closed at the end: networks("bank", listen=...)."""
     made = []
 
-    def make(name, *, limits=QUICK, listen=None, who=None, transport=transport):
-        made.append(Network(who or identity(name), limits=limits, listen=listen, transport=transport))
+    def make(name, *, limits=QUICK, listen=None, who=None, proxy=None):
+        made.append(Network(who or identity(name), limits=limits, listen=listen, proxy=proxy))
         return made[-1]
 
     yield make

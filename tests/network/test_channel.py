@@ -1,4 +1,4 @@
-"""The same tests over both channels: the pair in memory, and a session over either transport with mutual TLS on loopback."""
+"""The same tests over both channels: the pair in memory, and a session with mutual TLS on loopback."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor

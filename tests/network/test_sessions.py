@@ -4,6 +4,7 @@ import contextlib
 import socket
 import ssl
 import struct
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -14,7 +15,7 @@ from tiny import QUICK, error_of, within
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
 from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
-from tallystick.network.certificates import ALPN, load_identity, write_test_certificates
+from tallystick.network.certificates import ALPN, load_identity, tls_context, write_test_certificates
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
@@ -40,6 +41,7 @@ class Proxy:
         self.port = self._listener.getsockname()[1]
         self.open = True  # to new connections
         self.silent = False
+        self._forgotten = set()
         self.relayed = 0
         self._pairs = []
         self._ends = []
@@ -70,7 +72,7 @@ class Proxy:
     def _relay(self, source, sink):
         try:
             while data := source.recv(65536):
-                if self.silent:
+                if self.silent or source in self._forgotten:
                     continue
                 self.relayed += len(data)
                 sink.sendall(data)
@@ -78,6 +80,11 @@ class Proxy:
             pass
         for end in (source, sink):
             _shut(end)
+
+    def forget(self):
+        """Swallow what passes on the connections that there are: a firewall's entry that has expired."""
+        with self._lock:
+            self._forgotten = {end for pair in self._pairs for end in pair}
 
     def cut(self):
         with self._lock:
@@ -134,6 +141,29 @@ def test_own_certificate_that_will_not_do(issue, tmp_path, name, start, end, mes
         load_identity("bank", ca=tmp_path / "ca.pem", certificate=tmp_path / f"{name}.pem", key=tmp_path / f"{name}.key")
 
 
+def test_a_private_key_that_others_can_read_is_warned_of(tmp_path):
+    write_test_certificates(tmp_path, ["bank"])
+    own = {"ca": tmp_path / "ca.pem", "certificate": tmp_path / "bank.pem", "key": tmp_path / "bank.key"}
+    assert load_identity("bank", **own).warning is None
+    own["key"].chmod(0o640)
+    warning = load_identity("bank", **own).warning
+    assert (
+        warning == f"tls.key = {own['key']}: others on this machine can read this private key (mode 0640); chmod 600 {own['key']}"
+    )
+    own["key"].unlink()
+    with pytest.raises(ConfigError, match=r"cannot read .*bank.key: No such file"):
+        load_identity("bank", **own)
+
+
+def test_the_private_key_is_copied_nowhere(certificates, monkeypatch, tmp_path):
+    """Where no temporary file can be made, TLS has the key all the same; and no copy of it is held in memory by name."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    own = {"ca": certificates / "ca.pem", "certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
+    identity = load_identity("bank", **own)
+    tls_context(identity, "tls", listens=True)
+    assert identity.key == own["key"]
+
+
 def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_path):
     write_test_certificates(tmp_path, ["bank"])
     own = {"certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
@@ -183,8 +213,8 @@ def test_the_callers_certificate_is_expired(networks, pool, issue, identity, tmp
 def pem(folder, name):
     return {
         "ca": (folder / "ca.pem").read_bytes(),
-        "certificate": (folder / f"{name}.pem").read_bytes(),
-        "key": (folder / f"{name}.key").read_bytes(),
+        "certificate": folder / f"{name}.pem",
+        "key": folder / f"{name}.key",
     }
 
 
@@ -224,11 +254,11 @@ def test_a_caller_whom_the_contract_does_not_name_waits_in_vain(networks, pool, 
         club.connect({"bank": f"127.0.0.1:{bank.port}"})
 
 
-def test_tls_12_is_refused(networks, certificates, transport):
+def test_tls_12_is_refused(networks, certificates):
     bank = networks("bank", listen="127.0.0.1:0")
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
-    context.set_alpn_protocols([ALPN[transport]])
+    context.set_alpn_protocols([ALPN])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         assert tls.version() == "TLSv1.3"
@@ -238,10 +268,10 @@ def test_tls_12_is_refused(networks, certificates, transport):
         context.wrap_socket(raw, server_hostname="bank")
 
 
-def test_a_caller_without_a_certificate_is_refused(networks, certificates, transport):
+def test_a_caller_without_a_certificate_is_refused(networks, certificates):
     bank = networks("bank", listen="127.0.0.1:0")
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
-    context.set_alpn_protocols([ALPN[transport]])
+    context.set_alpn_protocols([ALPN])
     address = ("127.0.0.1", bank.port)
     with socket.create_connection(address, timeout=5) as raw, context.wrap_socket(raw, server_hostname="bank") as tls:
         # In TLS 1.3 the listener's verdict comes after the caller's side of the handshake is done.
@@ -286,14 +316,14 @@ def test_a_listener_that_speaks_no_tls(networks):
         listener.shutdown(socket.SHUT_RDWR)
 
 
-def test_a_port_that_is_taken(networks, identity, transport):
+def test_a_port_that_is_taken(networks, identity):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"listen = 127.0.0.1:{port}: cannot listen there"):
-            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}", transport=transport)
+            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}")
     first = networks("bank", listen="127.0.0.1:0")
     with pytest.raises(ConfigError, match="is the port taken"):
-        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}", transport=transport)
+        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}")
 
 
 def test_waits_for_a_peer_that_comes_up_later(networks, pool):
@@ -438,6 +468,24 @@ def test_silence_is_a_lost_peer_after_the_deadline(networks, pool, proxies):
         assert isinstance(error, PeerLost)
         assert "fell silent: nothing heard for 1.5 s" in str(error)
     assert QUICK.deadline_s - QUICK.heartbeat_s - 0.3 < time.monotonic() - began < QUICK.deadline_s + 3
+
+
+def test_a_connection_that_a_firewall_forgot_is_dialled_anew_before_the_deadline(networks, pool, proxies):
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    _, _, at_bank, at_shop = connected(networks, pool, through=through, limits=replace(QUICK, deadline_s=4))
+    for number in range(2):
+        relay["proxy"].forget()
+        began = time.monotonic()
+        at_shop.send(Note(number=number))
+        at_bank.send(Note(number=number + 10))
+        assert at_bank.receive(Note).number == number
+        assert at_shop.receive(Note).number == number + 10
+        assert 1 < time.monotonic() - began < 4
 
 
 def test_a_busy_thread_is_no_lost_peer_and_hears_of_the_peers_end(networks, pool):

@@ -1,4 +1,4 @@
-"""What plain TLS does that gRPC does for itself: a listener among strangers, the wrong transport, keys that wear out."""
+"""Links: a listener among strangers, a server that is not ours, keys that wear out."""
 
 import contextlib
 import datetime
@@ -16,19 +16,14 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 from tiny import QUICK, error_of, within
 
-from tallystick.errors import ConfigError, PeerLost
+from tallystick.errors import ConfigError, PeerError, PeerLost
 from tallystick.network import session as sessions
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, probe
-from tallystick.network.messages import MEBIBYTE, WIRE_VERSION
-from tallystick.network.session import DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
+from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Stopped, encode_parts
+from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
 
 from .wire import Note, hung_up
-
-
-@pytest.fixture
-def transport():
-    return "tls"
 
 
 def connect(bank, shop, pool, address=None):
@@ -82,7 +77,7 @@ def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks,
     at_bank, at_shop = connect(bank, shop, pool)
     context = ssl.create_default_context(cafile=certificates / "ca.pem")
     context.load_cert_chain(certificates / "club.pem", certificates / "club.key")
-    context.set_alpn_protocols([ALPN["tls"]])
+    context.set_alpn_protocols([ALPN])
     with (
         socket.create_connection(("127.0.0.1", bank.port), timeout=5) as raw,
         context.wrap_socket(raw, server_hostname="bank") as caller,
@@ -95,19 +90,31 @@ def test_a_first_frame_that_is_too_large_for_a_hello_is_not_waited_for(networks,
     assert at_bank.receive(Note).number == 1
 
 
-@pytest.mark.parametrize(("dials", "listens"), [("tls", "grpc"), ("grpc", "tls")])
-def test_another_transport_is_named(networks, pool, identity, dials, listens):
-    limits = replace(QUICK, wait_s=3)
-    bank = networks("bank", listen="127.0.0.1:0", limits=limits, transport=listens)
-    shop = networks("shop", limits=limits, transport=dials)
-    waiting = pool.submit(error_of, bank.connect, {"shop": None})
-    address = f"127.0.0.1:{bank.port}"
-    said = f"bank at {address}: does not speak {ALPN[dials]} after the TLS handshake; is network.transport the same in both"
-    assert said in (probe(identity("shop"), "bank", address, transport=dials) or "")
-    error = error_of(shop.connect, {"bank": address})
+@pytest.mark.parametrize("protocols", [[], ["h2"]])
+def test_a_server_with_the_right_certificate_that_is_no_tallystick_is_named(networks, certificates, identity, protocols):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificates / "bank.pem", certificates / "bank.key")
+    if protocols:
+        context.set_alpn_protocols(protocols)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"127.0.0.1:{listener.getsockname()[1]}"
+
+        def serve():
+            with contextlib.suppress(OSError):
+                while True:
+                    raw, _ = listener.accept()
+                    with raw, contextlib.suppress(OSError), context.wrap_socket(raw, server_side=True) as end:
+                        end.recv(1)
+
+        threading.Thread(target=serve, daemon=True).start()
+        shop = networks("shop", limits=replace(QUICK, wait_s=1.5))
+        error = error_of(shop.connect, {"bank": address})
+        trouble = probe(identity("shop"), "bank", address)
+        listener.shutdown(socket.SHUT_RDWR)
     assert isinstance(error, PeerLost)
+    said = f"bank at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which bank listens?"
     assert said in str(error)
-    assert isinstance(waiting.result(timeout=20), PeerLost)
+    assert trouble == said
 
 
 def test_over_ipv6(networks, pool):
@@ -147,13 +154,16 @@ def hostile(networks, pool, certificates):
     """A bank in a session with a shop that is this test: gives the bank's session and what puts frames on the wire."""
     made = []
 
-    def begin(limits=QUICK):
+    def begin(limits=QUICK, *, received=0):
         bank = networks("bank", listen="127.0.0.1:0", limits=limits)
         waiting = pool.submit(bank.connect, {"shop": None})
         context = ssl.create_default_context(cafile=certificates / "ca.pem")
         context.load_cert_chain(certificates / "shop.pem", certificates / "shop.key")
-        context.set_alpn_protocols([ALPN["tls"]])
-        raw = socket.create_connection(("127.0.0.1", bank.port), timeout=20)
+        context.set_alpn_protocols([ALPN])
+        raw = socket.socket()
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)  # it reads little of what it is told
+        raw.settimeout(20)
+        raw.connect(("127.0.0.1", bank.port))
         wire = context.wrap_socket(raw, server_hostname="bank")
         made.append(wire)
 
@@ -161,8 +171,16 @@ def hostile(networks, pool, certificates):
             frame = b"".join(parts)
             wire.sendall(struct.pack("<I", len(frame)) + frame)
 
-        put(first_frame(HELLO, Hello(wire_version=WIRE_VERSION, party="shop", process=bytes(16), peer_process=b"", received=0)))
-        return bank, waiting.result()["shop"], wire, put
+        put(
+            first_frame(
+                HELLO, Hello(wire_version=WIRE_VERSION, party="shop", process=bytes(16), peer_process=b"", received=received)
+            )
+        )
+        if received == 0:
+            waiting.result()
+        else:
+            assert isinstance(error_of(waiting.result), PeerError)
+        return bank, bank._sessions["shop"], wire, put
 
     yield begin
     for wire in made:
@@ -207,6 +225,44 @@ def test_who_claims_to_have_what_was_never_sent_is_cut_off(hostile, claim):
     put((HEADER.pack(HEARTBEAT, 0, *claim),))
     assert within(5, lambda: at_bank.failure is not None)
     assert "shop claims to have received what was never sent" in str(at_bank.failure)
+
+
+def test_small_frames_count_with_what_it_costs_to_keep_them(hostile, monkeypatch):
+    monkeypatch.setattr(sessions, "WINDOW_BYTES", 4 * MEBIBYTE)
+    _, at_bank, _, put = hostile(replace(QUICK, max_message_bytes=MEBIBYTE))
+    with contextlib.suppress(OSError):
+        for number in range(1, 10_000):
+            put((HEADER.pack(DATA, number, 0, 0), b"x"))
+    assert within(10, lambda: at_bank.failure is not None)
+    assert "shop sent more than 4194304 bytes ahead" in str(at_bank.failure)
+    assert len(at_bank._inbox) < 5 * MEBIBYTE / sessions.FRAME_COST
+
+
+def test_who_says_goodbye_again_and_again_is_cut_off(hostile):
+    """It hears of the first, and does not read what it hears."""
+    _, at_bank, _, put = hostile()
+    for number in range(1, 2_000):
+        put((HEADER.pack(BYE, number, 0, 0),))
+    assert within(5, lambda: at_bank.failure is not None)
+    assert "shop went on after it had said that nothing more comes" in str(at_bank.failure)
+    assert len(at_bank._unsent) <= 1
+
+
+def test_answers_are_not_queued_for_who_does_not_read_them(hostile):
+    """More words of farewell than the answers to them fit into the buffers on the way."""
+    _, at_bank, _, put = hostile(replace(QUICK, deadline_s=20))
+    at_bank.link._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
+    stop = encode_parts(Stopped(reason="enough"))
+    for number in range(1, 5_001):
+        put((HEADER.pack(DATA, number, 0, 0), *stop))
+    assert within(15, lambda: at_bank._received == 5_000)
+    assert len(at_bank._unsent) <= 1
+
+
+@pytest.mark.parametrize("received", [1, 2**63])
+def test_who_claims_in_its_hello_to_have_what_was_never_sent_is_refused(hostile, pool, received):
+    _, at_bank, _, _ = hostile(received=received)
+    assert "shop claims to have received" in str(at_bank.failure)
 
 
 def test_a_stranger_who_is_turned_out_when_its_handshake_ends_harms_nobody(networks, pool, monkeypatch):

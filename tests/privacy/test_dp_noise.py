@@ -70,7 +70,7 @@ def test_gaussian_noise_has_its_scale_in_both_sources():
     for source in (SecureNoise(), SimulatedNoise(np.random.default_rng(0))):
         draws = source.discrete_gaussian(9.0, (DRAWS,))
         assert draws.dtype == np.int64
-        assert draws.std() == pytest.approx(9.0, rel=0.03)  # 6 standard errors
+        assert draws.std() == pytest.approx(9.0, rel=0.03)  # 6 standard errors: a chance of 2e-9
 
 
 def test_binomial_counts_coins_cell_by_cell():
@@ -79,7 +79,7 @@ def test_binomial_counts_coins_cell_by_cell():
     for source in (SecureNoise(), SimulatedNoise(np.random.default_rng(0))):
         total = sum(source.binomial(counts, probability) for _ in range(500))
         mean, sd = 500 * counts * probability, np.sqrt(500 * counts * probability * (1 - probability))
-        assert np.all(np.abs(total - mean) <= 6 * sd)
+        assert np.all(np.abs(total - mean) <= 6 * sd)  # a chance of some 1e-8 for all cells
     assert SecureNoise().binomial(np.array([7]), 1.0).tolist() == [7]
     assert SecureNoise().binomial(np.array([7]), 0.0).tolist() == [0]
 

@@ -2,8 +2,11 @@
 
 import json
 import math
+import re
+import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import textwrap
@@ -20,7 +23,7 @@ TENTH = PureDP(epsilon=0.1)
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "folder" / "bank.ledger"
+    return Ledger.create(tmp_path / "folder" / "bank.ledger", party="bank").path
 
 
 def test_spending_adds_up_per_data_set_and_survives_reopening(path):
@@ -42,11 +45,68 @@ def test_a_cap_is_reached_exactly_and_then_refuses(path):
         ledger.spend("test", TENTH, what="AUC")
     with pytest.raises(BudgetExceeded, match=r"from 1 to 1\.1 .* cap of 1;"):
         ledger.spend("test", TENTH, what="AUC")
-    with pytest.raises(BudgetExceeded, match="inf"):
+    with pytest.raises(BudgetExceeded, match="has no guarantee, so no epsilon bounds it"):
         ledger.spend("test", NotPrivate(), what="exact AUC")
     assert ledger.total("test") == 1
+
+
+def test_what_is_not_private_is_on_record_and_in_no_sum(path):
+    ledger = Ledger(path, party="bank")
+    ledger.set_cap("test", Cap(epsilon=1.0))
+    ledger.spend("test", PureDP(epsilon=0.5), what="AUC")
+    ledger.enter_not_private("test", what="training")
     ledger.spend("other", NotPrivate(), what="exact AUC")
-    assert ledger.total("other") == math.inf
+    ledger.spend("test", PureDP(epsilon=0.5), what="AUC")
+    assert (ledger.total("test"), ledger.total("other")) == (1.0, 0.0)
+    assert [(entry.number, entry.dataset, entry.what) for entry in ledger.not_private()] == [
+        (2, "test", "training"),
+        (3, "other", "exact AUC"),
+    ]
+    assert [entry.what for entry in ledger.not_private("other")] == ["exact AUC"]
+    exported = ledger.export()
+    assert [entry["what"] for entry in exported["not_private"]] == ["training", "exact AUC"]
+    assert list(exported["datasets"]) == ["test"]
+    assert exported["datasets"]["test"]["running_label_epsilon"] == [0.5, 1.0]
+
+
+def test_gaussian_totals_are_numbers_at_the_caps_delta_or_at_the_one_asked_for(path):
+    ledger = Ledger(path, party="bank")
+    ledger.set_cap("test", Cap(epsilon=30.0, delta=1e-5))
+    for dataset in ("test", "free"):
+        ledger.spend(dataset, GaussianDP(noise_multiplier=3.0), what="AUC")
+        ledger.spend(dataset, GaussianDP(noise_multiplier=3.0), what="AUC")
+    datasets = ledger.export(delta=1e-7)["datasets"]
+    for name, delta in (("test", 1e-5), ("free", 1e-7)):
+        found = datasets[name]
+        assert found["spent"] == {"epsilon": pytest.approx(ledger.total(name, delta=delta)), "delta": delta}
+        assert 0 < found["running_label_epsilon"][0] < found["running_label_epsilon"][1] == found["spent"]["epsilon"] < 30
+
+
+def test_a_ledger_is_created_once_with_an_identity_of_its_own(path, tmp_path):
+    ledger = Ledger(path, party="bank")
+    assert re.fullmatch("ledger-[0-9a-f]{32}", ledger.identity)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    with pytest.raises(ConfigError, match="exists already; a ledger is created once"):
+        Ledger.create(path, party="bank")
+    other = Ledger.create(tmp_path / "other", party="bank")
+    assert other.identity != ledger.identity
+    connection = sqlite3.connect(path)
+    with pytest.raises(sqlite3.IntegrityError, match="a ledger is one for ever"):
+        connection.execute("UPDATE head SET identity = 'ledger-0'")
+    connection.close()
+
+
+def test_an_older_copy_does_not_hold_a_later_head(path, tmp_path):
+    ledger = Ledger(path, party="bank")
+    heads = [ledger.head()]
+    shutil.copy(path, tmp_path / "copy")
+    ledger.spend("test", TENTH, what="AUC")
+    heads.append(ledger.head())
+    copy = Ledger(tmp_path / "copy", party="bank")
+    assert [ledger.holds(*head) for head in heads] == [True, True]
+    assert [copy.holds(*head) for head in heads] == [True, False]
+    copy.spend("test", TENTH, what="another AUC")
+    assert not copy.holds(*heads[1])
 
 
 def test_a_cap_with_delta_composes_gaussian_releases(path):
@@ -74,7 +134,8 @@ def test_export_is_json_with_running_totals_and_no_infinities(path):
     exported = json.loads(json.dumps(ledger.export(), allow_nan=False))
     assert exported["datasets"]["test"]["running_label_epsilon"] == pytest.approx([0.1, 0.3])
     assert exported["datasets"]["test"]["record_epsilon"] is None
-    assert exported["datasets"]["open"]["label_epsilon"] is None
+    assert "open" not in exported["datasets"]
+    assert [entry["what"] for entry in exported["not_private"]] == ["exact AUC"]
     assert exported["datasets"]["test"]["entries"][1]["event"] == {"type": "pure", "epsilon": 0.2, "unit": "record"}
 
 
@@ -122,13 +183,13 @@ def test_a_file_cut_short_anywhere_is_refused_or_complete(path):
 def test_a_ledger_that_vanished_is_not_started_anew_by_a_release(path):
     ledger = Ledger(path, party="bank")
     path.unlink()
-    with pytest.raises(StorageError):
-        ledger.spend("test", TENTH, what="AUC")
+    for use in (lambda: ledger.spend("test", TENTH, what="AUC"), lambda: Ledger(path, party="bank")):
+        with pytest.raises(StorageError, match="cannot be used: unable to open database file"):
+            use()
     assert not path.exists()
 
 
 def test_a_file_that_is_something_else_is_refused(path):
-    path.parent.mkdir()
     path.write_text("date,epsilon\n")
     with pytest.raises(StorageError, match="not a database"):
         Ledger(path, party="bank")
@@ -189,13 +250,16 @@ def test_a_killed_process_leaves_every_release_it_reported_on_record(path):
     assert len(Ledger(path, party="bank").entries("test")) >= reported >= 19
 
 
-def test_two_threads_that_create_the_file_at_once_share_it(path):
-    def use(index):
-        Ledger(path, party="bank").spend("test", TENTH, what=f"AUC {index}")
+def test_of_many_that_create_a_ledger_at_once_one_does(tmp_path):
+    def create(_index):
+        try:
+            return Ledger.create(tmp_path / "new", party="bank").identity
+        except ConfigError:
+            return None
 
     with ThreadPoolExecutor(4) as pool:
-        list(pool.map(use, range(8)))
-    assert len(Ledger(path, party="bank").entries()) == 8
+        made = [identity for identity in pool.map(create, range(8)) if identity is not None]
+    assert made == [Ledger(tmp_path / "new", party="bank").identity]
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (-1.0, 0.0), (math.nan, 0.0), (1.0, 1.0), (1.0, -0.1)])

@@ -19,7 +19,7 @@ NASTY = '<script>"evil"</script>'
 
 @pytest.fixture
 def exported(tmp_path):
-    ledger = Ledger(tmp_path / "ledger", party="bank")
+    ledger = Ledger.create(tmp_path / "ledger", party="bank")
     ledger.set_cap("test", Cap(epsilon=4.0))
     for _ in range(3):
         ledger.spend("test", PureDP(epsilon=1.0), what=f"AUC {NASTY}")
@@ -36,7 +36,8 @@ def test_page_shows_totals_cap_and_every_release_and_nothing_runs(exported):
     html = ledger_html(exported)
     text = words(html)
     assert "label epsilon spent 3 cap 4 left 1 75 % of the cap is used releases 3" in text
-    assert "label epsilon spent unbounded cap none" in text
+    assert text.index("Not private What left without a guarantee.") < text.index("label epsilon spent 3")
+    assert "label epsilon spent 0.5 cap none" in text
     assert NASTY in text
     assert "<script" not in html.replace("&lt;script", "")
 
@@ -94,21 +95,26 @@ def test_a_cost_is_said_in_words(exported):
         "epsilon 1 1",
         "epsilon 2, delta 1e-06 (of whole records) 2",
         "3 x Gaussian noise of 4.25 times the sensitivity 3",
-        "without a guarantee: unbounded unbounded",
     ):
         assert cost in text
 
 
-def test_an_empty_ledger_says_so_and_is_not_made_by_looking(lay_out_job, tmp_path):
+def test_an_empty_ledger_says_so_and_one_that_is_gone_is_not_made_by_looking(lay_out_job, tmp_path):
     home = lay_out_job(rows=60).home("bank")
     page = tmp_path / "page.html"
     done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml"), "--html", str(page)])
     assert done.exit_code == 0, done.output
     assert "nothing has been released yet" in done.stdout
     assert "Nothing has been released yet" in words(page.read_text())
-    assert not (home / "privacy-ledger.sqlite").exists()
     done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml"), "--json"])
-    assert json.loads(done.stdout) == {"party": "bank", "delta": 1e-6, "datasets": {}}
+    identity = Ledger(home / "privacy-ledger.sqlite", party="bank").identity
+    expected = {"party": "bank", "identity": identity, "delta": 1e-6, "not_private": [], "datasets": {}}
+    assert json.loads(done.stdout) == expected
+    (home / "privacy-ledger.sqlite").unlink()
+    done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml")])
+    assert done.exit_code == 2
+    assert "there is no ledger; `tallystick ledger PARTY.yaml --create` makes it, once" in done.stderr
+    assert not (home / "privacy-ledger.sqlite").exists()
 
 
 @pytest.mark.parametrize("columns", [80, 120])
@@ -133,7 +139,7 @@ def test_a_file_that_cannot_be_written_is_named(exported, tmp_path):
 
 def test_the_command_writes_the_page_and_keeps_its_bars(lay_out_job, tmp_path):
     home = lay_out_job(rows=60).home("bank")
-    ledger = Ledger(home / "privacy.ledger", party="bank")
+    ledger = Ledger.create(home / "privacy.ledger", party="bank")
     ledger.spend("test", PureDP(epsilon=1.0), what="AUC")
     text = (home / "party.yaml").read_text()
     (home / "party.yaml").write_text(text + "privacy: {ledger: privacy.ledger}\n")

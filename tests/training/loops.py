@@ -97,6 +97,7 @@ class Setting:
     ):
         """Train with one thread per party over channels in memory; gives (modules, what each party returned)."""
         bottoms, label = modules or self.modules()
+        folder.mkdir(exist_ok=True)
         pairs = {name: memory_channels("bank", name, timeout_s=20) for name in self.parties}
         told, watching = committed or {}, observers or {}
 

@@ -1,13 +1,19 @@
-"""Logit shift against 300-digit arithmetic, by inversion, and on simulated unions."""
+"""Logit shift against 300-digit arithmetic, by inversion, and on simulated unions; the fitted line against a slow reference."""
+
+import math
 
 import mpmath
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.optimize import brentq, minimize_scalar
+from scipy.special import expit
 
-from tallystick.errors import ConfigError
-from tallystick.training.calibration import LOGIT_LIMIT, NO_CALIBRATION, Calibration, LogitShift
+from tallystick.errors import ConfigError, DataError
+from tallystick.evaluation.metrics import ace_statistic
+from tallystick.training.calibration import LOGIT_LIMIT, NO_CALIBRATION, Calibration, LogitLine, LogitShift, fit_line
 
 UNIONS = [
     LogitShift.of_union(shared=50, label_only=0, union=100, positive_rate=0.25),  # labels only
@@ -123,6 +129,9 @@ def test_where_it_applies() -> None:
     assert prediction.training_logits(logits_B) is logits_B
     assert torch.equal(prediction.prediction_logits(logits_B), shift.inverse(logits_B))
     assert NO_CALIBRATION.training_logits(logits_B) is logits_B is NO_CALIBRATION.prediction_logits(logits_B)
+    fitted = Calibration(shift=shift, when="fitted", line=LogitLine(slope=0.5, intercept=-1.0))
+    assert torch.equal(fitted.training_logits(logits_B), shift.forward(logits_B))
+    assert fitted.prediction_logits(logits_B).tolist() == [-1.5, -0.75]
 
 
 @pytest.mark.parametrize(
@@ -139,3 +148,98 @@ def test_sizes_that_do_not_fit_are_refused(sizes: dict[str, float], word: str) -
         LogitShift.of_union(**sizes)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="shares"):
         LogitShift(shared=0.5, positive=0.6, negative=-0.1)
+
+
+# --- the fitted line
+
+
+def slow_line(logits: np.ndarray, labels: np.ndarray, *, real: float, rate: float) -> tuple[float, float, float]:
+    """Slope, intercept and loss row by row, the slope by continuous search."""
+    standard = (logits - logits.mean()) / logits.std()
+
+    def intercept(slope: float) -> float:
+        return float(brentq(lambda at: expit(slope * standard + at).mean() - rate, -100, 100))
+
+    def loss(slope: float) -> float:
+        chance = real * expit(slope * standard + intercept(slope)) + (1 - real) * rate
+        return -float(np.log(np.where(labels > 0, chance, 1 - chance)).sum())
+
+    slope = float(minimize_scalar(lambda at: loss(at) + at**2 / 2, bounds=(0.01, 10), method="bounded").x)
+    return slope / logits.std(), intercept(slope) - slope * logits.mean() / logits.std(), loss(slope) / len(logits)
+
+
+def overstated(rows: int, *, real: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """True logits, labels of which a share 1 - real is drawn without them, and a model's: three times as sure, and shifted."""
+    rng = np.random.default_rng(seed)
+    true = rng.normal(-1.2, 1.1, rows)
+    chance = np.where(rng.random(rows) < real, expit(true), expit(true).mean())
+    return true, (rng.random(rows) < chance).astype(float), 3 * true + 2
+
+
+@pytest.mark.parametrize(("rows", "real"), [(40, 1.0), (700, 0.5), (5_000, 1.0), (20_000, 0.2)])
+def test_the_line_is_that_of_a_slow_reference(rows: int, real: float) -> None:
+    _, labels, logits = overstated(rows, real=real, seed=rows)
+    slope, _, loss = slow_line(logits, labels, real=real, rate=0.29)
+    line, found = fit_line(torch.from_numpy(logits), torch.from_numpy(labels), real=real, positive_rate=0.29)
+    assert line.slope == pytest.approx(slope, rel=0.07)  # half a step between the slopes that are tried
+    assert found == pytest.approx(loss, abs=1e-3)
+    assert expit(line.slope * logits + line.intercept).mean() == pytest.approx(0.29, abs=1e-3)
+
+
+def test_the_line_finds_what_a_model_overstates_though_most_own_rows_are_filled() -> None:
+    """40,000 rows of which half say something: the slope's standard error is below 4 %, the grid adds 6 %. Seeded."""
+    true, labels, logits = overstated(40_000, real=0.5, seed=1)
+    line, _ = fit_line(torch.from_numpy(logits), torch.from_numpy(labels), real=0.5, positive_rate=expit(true).mean())
+    assert line.slope == pytest.approx(1 / 3, rel=0.2)
+    assert np.abs(expit(line.slope * logits + line.intercept) - expit(true)).mean() < 0.02
+
+
+@pytest.mark.parametrize(("shared", "label_only", "union"), [(4_500, 13_500, 72_000), (180, 3_420, 72_000)])
+def test_where_little_is_shared_the_line_is_calibrated_and_the_inverse_is_not(shared: int, label_only: int, union: int) -> None:
+    """Both sides lack three quarters, or nineteen in twenty, of 72,000 rows; a tenth of the label party's is for validation.
+
+    The model's logits of D' are off by .2. Seeded; measured .098 and .357 by the inverse, .037 and .027 by the line.
+    """
+    shift = LogitShift.of_union(shared=shared, label_only=label_only, union=union, positive_rate=0.25)
+    fitted = Calibration(shift=shift, when="fitted", real=shared / (shared + label_only))
+    errors = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        true = rng.normal(-1.3, 1.1, 10_000)
+        labels = (rng.random(10_000) < expit(true)).astype(float)
+        logits = shift.forward(torch.from_numpy(true)) + torch.from_numpy(rng.normal(0, 0.2, 10_000))
+        own = (shared + label_only) // 10
+        from_nothing = rng.random(own) > fitted.real
+        own_labels = np.where(from_nothing, rng.random(own) < labels.mean(), labels[:own] > 0).astype(float)
+        line, _ = fitted.fit(logits[:own], torch.from_numpy(own_labels), positive_rate=0.25)
+        inverse = Calibration(shift=shift, when="prediction")
+        errors.append(
+            [
+                ace_statistic(labels, expit(each.prediction_logits(logits).numpy()), bins=15)(np.ones(10_000))
+                for each in (inverse, line)
+            ]
+        )
+    inverted, calibrated = np.mean(errors, axis=0)
+    assert calibrated < 0.04 < 0.09 < inverted
+
+
+def test_where_labels_say_nothing_every_prediction_is_near_the_rate_and_ranks_stay() -> None:
+    logits = torch.linspace(-30, 30, 20)
+    line, _ = fit_line(logits, (torch.arange(20) % 2).float(), real=0.05, positive_rate=0.1)
+    predicted = torch.sigmoid(line(logits))
+    assert float((predicted - 0.1).abs().max()) < 0.01
+    assert bool((predicted.diff() > 0).all())
+
+
+def test_awkward_rows_of_validation() -> None:
+    same, loss = fit_line(torch.full((10,), 3.0), torch.ones(10), real=1.0, positive_rate=0.25)
+    assert torch.sigmoid(same(torch.tensor(3.0))) == pytest.approx(0.25)
+    assert loss == pytest.approx(-math.log(0.25))
+    for rate in (0.0, 1.0):
+        line, loss = fit_line(torch.linspace(-1, 1, 50), torch.full((50,), rate), real=1.0, positive_rate=rate)
+        assert math.isfinite(line.intercept)
+        assert math.isfinite(loss)
+    assert math.isnan(fit_line(torch.tensor([0.0, math.nan]), torch.ones(2), real=1.0, positive_rate=0.5)[1])
+    assert math.isnan(fit_line(torch.tensor([0.0, math.inf]), torch.ones(2), real=1.0, positive_rate=0.5)[1])
+    with pytest.raises(DataError, match=r"raise split\.validation"):
+        fit_line(torch.empty(0), torch.empty(0), real=1.0, positive_rate=0.5)

@@ -12,7 +12,7 @@ from tallystick.job.folder import RunFolder
 from tallystick.job.phases import Watcher
 from tallystick.report.page import render
 from tallystick.report.result import Audit, read_result
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_json
 
 
 def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int = 0) -> Audit:
@@ -32,13 +32,18 @@ def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int =
     """
     folder = RunFolder(path=path)
     contract = contract_of(path)
+    with folder.locked():
+        return _audit(folder, contract, watcher=watcher, hints=hints, seed=seed)
+
+
+def _audit(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int, seed: int) -> Audit:
     found = audit_labels(folder, contract, watcher=watcher, hints=hints, seed=seed)
     if (before := audited_before(folder)) is not None:
         keep_audited(folder, msgspec.structs.replace(before, leakage=found))
     if folder.result.exists():
-        result = read_result(folder.result.read_bytes())
+        result = read_result(folder.read_json(folder.result))
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=found))
-        write_bytes(folder.result, result.to_json().encode())
+        write_json(folder.result, result.to_json().encode())
         render(result, folder.report)
     return found
 

@@ -19,7 +19,7 @@ import torch
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.report.bench import Benchmark, render_benchmark
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 
 _T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %
 
@@ -138,7 +138,7 @@ def machine_facts() -> dict[str, str]:
     return {
         "tallystick": __version__,
         "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numpy", "grpcio")},
+        **{name: version(name) for name in ("torch", "numpy")},
         "system": f"{platform.system()} {platform.machine()}",
         "cores": str(os.cpu_count()),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),

@@ -23,7 +23,7 @@ from tallystick.report.charts import strongest
 from tallystick.report.page import render
 from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
 from tallystick.report.words import by_strength, leak_headline
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 
 
 def audit(

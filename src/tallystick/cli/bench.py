@@ -27,7 +27,6 @@ from tallystick.benchmark.speed import training as training_benchmark
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.network.certificates import TransportName
 from tallystick.report.bench import Benchmark, Cell, cell, within
 
 SHOWN_ROWS = 24  # of a table on the terminal
@@ -40,7 +39,6 @@ app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, lossles
 def training(
     scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
     turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
-    transport: Annotated[TransportName, typer.Option(help="What the sessions run over: tls or grpc.")] = "tls",
     as_json: JsonFlag = False,
 ) -> None:
     """Steps per second over mutual TLS beside the same model in one process."""
@@ -49,7 +47,7 @@ def training(
         names = list(training_benchmark.SCENARIOS) if scenario == "all" else [scenario]
         found: dict[str, Any] = {}
         for name in names:
-            measured = training_benchmark.run(scenario=name, turns=turns, transport=transport)
+            measured = training_benchmark.run(scenario=name, turns=turns)
             found |= measured if name == names[0] else {name: measured}
         finish(found, as_json=as_json)
 

@@ -118,6 +118,7 @@ def headline(result: Result) -> dict[str, object]:
     if evaluation is not None and evaluation.get("weighted"):
         found["weighted"] = True
     if result.sections.privacy is not None:
+        found["not_private"] = result.sections.privacy.not_private
         found["private_releases"] = [release.what for release in result.sections.privacy.releases]
         found["spent_epsilon"] = result.sections.privacy.spent_epsilon
     if result.sections.shared is not None:
@@ -141,6 +142,8 @@ def _show(console: Console, result: Result, folder: RunFolder) -> None:
 def show_headline(console: Console, result: Result) -> None:
     """What joining brought, in one line per metric."""
     if result.sections.privacy is not None:
+        for what in result.sections.privacy.not_private:
+            console.print(f"  not private: {what}", markup=False)
         for released in result.sections.privacy.releases:
             console.print(f"  for epsilon {released.epsilon:g}: {released.what}", markup=False)
     if result.sections.shared is not None:

@@ -10,8 +10,8 @@ from rich.table import Table
 
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.config.party import load_party
-from tallystick.privacy.ledger import Ledger
-from tallystick.report.ledger import amount, render_ledger
+from tallystick.job.release import create_ledger, known_ledger
+from tallystick.report.ledger import amount, at_delta, render_ledger
 
 NARROWEST, WIDEST = 8, 40  # of a bar
 
@@ -20,17 +20,23 @@ def ledger(
     party: Annotated[Path, typer.Argument(help="This party's private file.")],
     delta: Annotated[float, typer.Option(help="Delta at which Gaussian releases are added up.")] = 1e-6,
     html: Annotated[Path | None, typer.Option("--html", help="Write a page with the spending over time to this file.")] = None,
+    create: Annotated[
+        bool, typer.Option("--create", help="Make the ledger: once, before the first job on these labels.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Show every private release of this party, what they add up to, and how much of the cap is left."""
+    """Show what left this party without a guarantee, every private release, what these add up to, and what the cap leaves."""
 
     def work() -> None:
         own = load_party(party)
         path = own.privacy.ledger
-        if path.exists():
-            found = Ledger(path, party=own.party).export(delta=delta)
-        else:  # the first release makes the file; looking does not
-            found = {"party": own.party, "delta": delta, "datasets": {}}
+        if create:
+            made = create_ledger(own)
+            said = f"{path} is made; put identity: {made.identity} under privacy in {party}, and no other is taken for it"
+            shown = {"ledger": str(path), "identity": made.identity}
+            finish(shown, as_json=as_json, show=lambda console: console.print(said, markup=False, soft_wrap=True))
+            return
+        found = known_ledger(own).export(delta=delta)
         if html is not None:
             found["page"] = str(render_ledger(found, html))
         finish(found, as_json=as_json, show=lambda console: _show(console, found, path))
@@ -39,14 +45,19 @@ def ledger(
 
 
 def _show(console: Console, found: dict[str, Any], path: Path) -> None:
-    if not found["datasets"]:
+    if found["not_private"]:
+        console.print("Not private, and in no sum:")
+        for entry in found["not_private"]:
+            when = entry["time"][:16].replace("T", " ")
+            console.print(f"  {entry['number']}  {when}  {entry['dataset']}: {entry['what']}", markup=False, soft_wrap=True)
+    elif not found["datasets"]:
         console.print(f"nothing has been released yet (ledger: {path})", markup=False)
     width = max(NARROWEST, min(WIDEST, console.width // 5))
     for name, dataset in found["datasets"].items():
         cap = dataset["cap"]["epsilon"] if dataset["cap"] else None
         scale = cap or max((value for value in dataset["running_label_epsilon"] if value is not None), default=1.0)
-        spent = amount(dataset["label_epsilon"])
-        table = Table(title=escape(f"{name}: label epsilon {spent}, cap {'none' if cap is None else amount(cap)}"))
+        spent = at_delta(dataset["spent"])
+        table = Table(title=escape(f"{name}: label epsilon {spent}, cap {'none' if cap is None else at_delta(dataset['cap'])}"))
         for column in ("#", "time", "what", "spent so far", ""):
             table.add_column(column, no_wrap=column != "what", overflow="fold")
         for entry, running in zip(dataset["entries"], dataset["running_label_epsilon"], strict=True):

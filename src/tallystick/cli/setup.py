@@ -13,8 +13,10 @@ from rich.table import Table
 from tallystick.check import check_party_file
 from tallystick.cli.output import EXIT_USAGE, JsonFlag, finish, guarded
 from tallystick.config.contract import Role
+from tallystick.config.party import load_party
 from tallystick.config.templates import Kind, template
 from tallystick.errors import ConfigError
+from tallystick.job.release import create_ledger
 from tallystick.network.certificates import write_test_certificates
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
@@ -39,9 +41,21 @@ def init(
         folder.mkdir(parents=True, exist_ok=True)
         for name, kind in files.items():
             (folder / name).write_text(template(kind, chosen))
-        finish({"party": str(folder / "party.yaml"), "contract": str(folder / "contract.yaml")}, as_json=as_json)
+        written = {"party": str(folder / "party.yaml"), "contract": str(folder / "contract.yaml")}
+        if chosen == "label":
+            written["ledger"] = str(_create_ledger(folder / "party.yaml"))
+        finish(written, as_json=as_json)
 
     guarded(work, as_json=as_json)
+
+
+def _create_ledger(path: Path) -> Path:
+    """Make the ledger that a fresh party file names, and write its identity there."""
+    made = create_ledger(load_party(path))
+    text = path.read_text()
+    assert text.count("identity: null") == 1
+    path.write_text(text.replace("identity: null", f"identity: {made.identity}"))
+    return made.path
 
 
 def cert(

@@ -26,8 +26,17 @@ METRIC_NAMES: dict[str, tuple[str, ...]] = {  # those of evaluation.metrics, in 
     "multiclass": ("accuracy", "auc", "nll", "ace"),
     "regression": ("rmse", "mae", "r2"),
 }
-LABEL_STRATEGIES = ("majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors")
-FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te")
+LABEL_STRATEGIES = (
+    "majority",
+    "majority-tr",
+    "majority-te",
+    "majority-fit",
+    "minority",
+    "random-pos",
+    "random-pred",
+    "neighbors",
+)
+FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit")
 
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
@@ -174,9 +183,6 @@ class Evaluation(Model):
 class Network(Model):
     """How peers talk, and when one counts as lost."""
 
-    transport: Literal["tls", "grpc"] = Field(
-        default="tls", description="plain TLS 1.3, or gRPC over it: HTTP/2, and about half as fast"
-    )
     heartbeat_s: Positive = Field(default=2.0, description="seconds between signs of life")
     deadline_s: Positive = Field(default=10.0, description="seconds of silence after which a peer is lost")
     wait_s: NonNegative = Field(default=60.0, description="seconds to wait for a peer that is not up yet")
@@ -336,12 +342,7 @@ def _value_problems(contract: Contract) -> list[str]:
     ):
         if value not in allowed:
             problems.append(f"union.{key} = {shown(value)}: allowed: {', '.join(allowed)}")
-    labels, features = contract.union.labels, contract.union.features
-    if {labels[-3:], features[-3:]} == {"-tr", "-te"}:
-        problems.append(
-            f"union.labels = {labels}, union.features = {features}: one calibrates in training, the other at prediction; "
-            "choose -tr or -te for both"
-        )
+    problems += _calibration_problems(contract)
     if contract.alignment.method != "intersection":
         if target.type != "binary":
             problems.append(f"target.type = {target.type}: labels can be filled for binary targets only; align by intersection")
@@ -352,6 +353,7 @@ def _value_problems(contract: Contract) -> list[str]:
     if contract.audit and target.type == "regression":
         problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
     problems += _soft_label_problems(contract)
+    problems += _voting_problems(contract)
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     problems += _disclosure_problems(contract)
@@ -390,6 +392,23 @@ def _disclosure_problems(contract: Contract) -> list[str]:
     return problems
 
 
+def _calibration_problems(contract: Contract) -> list[str]:
+    labels, features = contract.union.labels, contract.union.features
+    suffixes = {name.rpartition("-")[2] for name in (labels, features)} & {"tr", "te", "fit"}
+    problems = []
+    if len(suffixes) > 1:
+        problems.append(
+            f"union.labels = {labels}, union.features = {features}: they calibrate in different ways; "
+            "choose one of -tr (in training), -te (at prediction) and -fit (fitted on validation rows) for both"
+        )
+    if "fit" in suffixes and contract.split.validation == 0:
+        problems.append(
+            f"split.validation = 0: must be above 0 for union.labels = {labels}, union.features = {features}, which is fitted on "
+            "validation rows; or choose -tr"
+        )
+    return problems
+
+
 def _soft_label_problems(contract: Contract) -> list[str]:
     """Some defences hide which class a row's target is of; then every target must be a class."""
     soft = ""
@@ -415,6 +434,18 @@ def _bounded(value: Any) -> Any:
         children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         waiting += [(child, depth + 1) for child in children]
     return value
+
+
+def _voting_problems(contract: Contract) -> list[str]:
+    """Noise that is sized for one row's gradient does not cover a label that sets other rows' targets too."""
+    if contract.alignment.method == "intersection" or contract.union.labels != "neighbors":
+        return []
+    return [
+        f"defense.{number}.method = {entry.defense.method}, union.labels = neighbors: a label votes on the targets of other rows, so a step "
+        "would tell more of it than the noise covers; choose another fill, such as random-pred, or isotropic, which claims none"
+        for number, entry in enumerate(contract.defense)
+        if entry.defense.own_target_only
+    ]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

@@ -149,11 +149,21 @@ class Peer(Model):
     address: Address = Field(description="host:port on which the peer listens")
 
 
+class HttpProxy(Model):
+    """An HTTP proxy that peers are dialled through."""
+
+    address: Address = Field(description="host:port of an HTTP proxy that peers are dialled through, by CONNECT")
+    credentials: FilePath | None = Field(default=None, description="file that holds user:password for it, where it wants one")
+
+
 class Privacy(Model):
     """The label party's privacy budget: where it is written down, and how much of it there is."""
 
     ledger: FilePath = Field(
         default=Path("privacy-ledger.sqlite"), validate_default=True, description="file of this party's privacy ledger"
+    )
+    identity: Text | None = Field(
+        default=None, description="identity of that ledger, as `tallystick ledger --create` gave it; any other one is refused"
     )
     dataset: Name = Field(default="labels", description="name of the data set whose labels the budget protects")
     cap: Positive | None = Field(default=None, description="most label-DP epsilon that may ever be spent on it; null is no cap")
@@ -199,6 +209,7 @@ class PartyFile(Model):
     tls: Tls | None = Field(default=None, description="certificates for mutual TLS")
     listen: Address | None = Field(default=None, description="host:port to listen on (label party and helper)")
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
+    proxy: HttpProxy | None = Field(default=None, description="HTTP proxy on the way to all peers; null dials them directly")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
     # Validated like a given one, so that the default ledger too lies beside the party file, wherever the command is called.
     privacy: Privacy = Field(

@@ -60,6 +60,8 @@ class Defense(ABC):
     """Whether it needs labels that are classes, not numbers between."""
     soft_labels: ClassVar[bool] = False
     """Whether it makes labels numbers between the classes."""
+    own_target_only: ClassVar[bool] = False
+    """Whether its guarantee holds only where a label sets no other row's target."""
     strength: ClassVar[str]
     """The key that a sweep varies."""
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({})

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tallystick.defenses.checks import check_between, check_budget, class_numbers
 from tallystick.defenses.defense import CLASSES, Defense, Epsilon, Guarantee, RandomBytes, Stage
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError
 from tallystick.privacy.events import PureDP
 
 WORDS = 1 << 64
@@ -68,30 +68,31 @@ class LabelDP(Defense):
 
 @dataclass(frozen=True, kw_only=True)
 class LabelDPPrior(Defense):
-    """Randomised response over the k likeliest classes, with the k that keeps most labels.
+    """Randomised response over the k likeliest classes, with the k of at least 2 that keeps most labels.
 
     Ghazi et al. 2021, algorithm 2 (RRWithPrior) with a class prior. The prior comes from the data without costing budget
     twice, as in their multi-stage training (algorithm 3): a random share of the rows gets plain randomised response, their
-    corrected counts are the prior for the others, and every label is read once. A public prior may be given instead.
+    corrected counts are the prior for the others, and every label is read once. A public prior may be given instead. Where
+    their k is 1, which calls every row the same class and teaches nothing, the two likeliest classes are taken.
 
-    Threat model, guarantee and what is not protected: as ``LabelDP``. A class outside the top k never appears among the
-    labels of the second stage, so the model hardly learns it.
+    Threat model, guarantee and what is not protected: as ``LabelDP``. Epsilon holds for any choice of k classes that sees
+    the second stage's labels not at all and the first stage's only as replaced: given the classes, a label among them is
+    reported with e^eps / (e^eps + k - 1) and each other of them with 1 / (e^eps + k - 1), a label outside as each with 1 / k,
+    and no two of these differ by more than the factor e^eps. A class outside the top k never appears among the labels of the
+    second stage, so the model hardly learns it.
 
     Args:
         epsilon: budget, 1e-6 to 100.
         prior: probability of each class, known without looking at the labels; None estimates it.
         first_stage: share of rows from which the prior is estimated.
 
-    Raises ConfigError for values out of range; DataError for labels that are not class numbers, and where the best k is 1:
-    every label would become the same class and nothing could be learnt.
+    Raises ConfigError for values out of range, DataError for labels that are not class numbers.
     """
 
     method: ClassVar[str] = "label-dp-prior"
     stage: ClassVar[Stage] = "labels"
     targets: ClassVar[tuple[str, ...]] = ("multiclass",)
-    instead: ClassVar[Mapping[str, str]] = MappingProxyType(
-        {"binary": "use label-dp: for two classes a prior helps only where it makes all labels equal"}
-    )
+    instead: ClassVar[Mapping[str, str]] = MappingProxyType({"binary": "use label-dp: for two classes a prior changes nothing"})
     strength: ClassVar[str] = "epsilon"
 
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
@@ -119,11 +120,6 @@ class LabelDPPrior(Defense):
         if self.prior is None:
             prior_C = estimated_prior(replaced_N[first_N], classes, self.epsilon)
         top_K = best_classes(prior_C, self.epsilon)
-        if len(top_K) == 1:
-            raise DataError(
-                f"label-dp-prior: at epsilon {self.epsilon:g} the most labels are kept by calling every row class {top_K[0]}, "
-                "from which nothing can be learnt; use label-dp, or raise epsilon"
-            )
         replaced_N[~first_N] = _respond_within(numbers_N[~first_N], top_K, self.epsilon, random_bytes)
         return torch.from_numpy(replaced_N).to(device=labels_N.device, dtype=labels_N.dtype)
 
@@ -167,11 +163,11 @@ def estimated_prior(replaced_N: NDArray[np.int64], classes: int, epsilon: float)
 
 
 def best_classes(prior_C: NDArray[np.float64], epsilon: float) -> NDArray[np.int64]:
-    """Give the top classes of the prior, as many as best keep a label: e^eps / (e^eps + k - 1) * (their prior)."""
+    """Give the top classes of the prior, two or as many more as best keep a label: e^eps / (e^eps + k - 1) * (their prior)."""
     order_C = np.argsort(-prior_C, kind="stable")
     k_C = np.arange(1, len(prior_C) + 1)
     kept_C = np.cumsum(prior_C[order_C]) / (1 + (k_C - 1) * math.exp(-epsilon))
-    return order_C[: int(np.argmax(kept_C)) + 1]
+    return order_C[: 2 + int(np.argmax(kept_C[1:]))]
 
 
 def _respond_within(

@@ -18,13 +18,15 @@ from typing import Any
 import yaml
 
 from tallystick.config.contract import parse_contract
+from tallystick.config.party import load_party
 from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.errors import ConfigError, TallystickError
+from tallystick.job.release import create_ledger
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.report.page import render
 from tallystick.report.result import Result, merge, read_result
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]
@@ -117,6 +119,8 @@ def prepare(run: Path, alignment: str) -> dict[str, Path]:
             values |= {"table": {"path": "table.parquet"}, "keys": {"flight": KEY}, "encoding": {"numeric": "rank"}}
         (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         (home / "contract.yaml").write_text(contract)
+        if party == CARRIER:
+            create_ledger(load_party(home / "party.yaml"))
     (run / "tables").rmdir()
     (run / "certificates" / "ca.pem").unlink()
     (run / "certificates").rmdir()

@@ -7,6 +7,7 @@ from January to June, which all may know. The server learns the AUC over all cli
 
 from collections.abc import Callable
 from datetime import datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.privacy.noise import SecureNoise
+from tallystick.storage import write_bytes
 
 SERVER, DATASET = "server", "flights"
 SCORES, LEDGER = "scores.parquet", "ledger.sqlite"
@@ -111,8 +113,10 @@ def prepare(run: Path, names: list[str]) -> dict[str, pl.DataFrame]:
         own = scored.filter(pl.col("carrier").is_in(carriers[index :: len(names)])).select("score", LABEL, "carrier")
         home = run / name
         home.mkdir(parents=True)
-        own.write_parquet(home / SCORES)
-        (home / SCORES).chmod(0o600)
+        content = BytesIO()
+        own.write_parquet(content)
+        write_bytes(home / SCORES, content.getvalue(), private=True)
+        Ledger.create(home / LEDGER, party=name)
         tables[name] = own
     return tables
 

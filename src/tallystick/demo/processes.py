@@ -25,7 +25,7 @@ from typing import Any, Self
 import msgspec
 
 from tallystick.errors import PeerError, TallystickError
-from tallystick.network.certificates import TransportName, load_identity, write_test_certificates
+from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.channel import Channel
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
@@ -73,7 +73,6 @@ class Parties:
         arguments: Mapping[str, Any],
         *,
         limits: Limits | None = None,
-        transport: TransportName = "tls",
     ) -> None:
         """Give every party a home under ``folder`` with certificates of its own, and start it.
 
@@ -83,7 +82,6 @@ class Parties:
             peers: who talks with whom.
             arguments: the same for all parties; plain data.
             limits: of the network.
-            transport: what the network runs over.
         """
         self.limits = limits or Limits()
         self._said: dict[str, list[str]] = {name: [] for name in peers}
@@ -96,7 +94,7 @@ class Parties:
             unfinished.callback(self._end)
             for name, home in homes.items():
                 self._start(module, name)
-                settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits), "transport": transport}
+                settings = {"peers": dict(peers[name]), "limits": msgspec.to_builtins(self.limits)}
                 self._tell(name, {**settings, "home": str(home), "arguments": arguments})
             unfinished.pop_all()
 
@@ -243,10 +241,9 @@ def run_parties(
     *,
     timeout_s: float,
     limits: Limits | None = None,
-    transport: TransportName = "tls",
 ) -> Outcome:
     """Start the parties, wait for their results and end them."""
-    with Parties(folder, module, peers, arguments, limits=limits, transport=transport) as parties:
+    with Parties(folder, module, peers, arguments, limits=limits) as parties:
         return parties.run(timeout_s=timeout_s)
 
 
@@ -274,7 +271,6 @@ def main(module: str, name: str) -> int:
         identity,
         limits=Limits(**settings["limits"]),
         listen=None if all(peers.values()) else "127.0.0.1:0",
-        transport=settings["transport"],
     )
     try:
         _say({"listening": network.port})

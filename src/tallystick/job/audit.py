@@ -42,6 +42,7 @@ def recorders(job: Job, rows: Aligned, widths: Sequence[int], *, run_id: str, re
     first, later = _kept(job, rows)
     if not first:
         return [None] * len(widths)
+    job.folder.make_views()
     if _audits_labels(job):
         assert rows.target_N is not None
         own_N = rows.is_own(torch.arange(len(rows.target_N)))

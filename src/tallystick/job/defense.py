@@ -13,13 +13,14 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, Privacy
+from tallystick.config.party import PartyFile
 from tallystick.defenses.chain import Defenses
 from tallystick.defenses.defense import RandomBytes
 from tallystick.errors import DataError
 from tallystick.job.folder import RunFolder
-from tallystick.job.release import RELEASE_NOTE, known_budget, open_ledger, release_event
+from tallystick.job.release import RELEASE_NOTE, charged, exact_labels, known_budget, release_event
 from tallystick.job.rows import Aligned
+from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import Schedule
@@ -68,39 +69,42 @@ class RunDefense:
         """What training does to the cut gradients; None where it does nothing."""
         return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
 
-    def spend(self, budget: Privacy, party: str, folder: RunFolder, rows: Aligned, *, what: str) -> None:
-        """Charge the ledger once per run, before anything is sent.
+    def spend(self, contract: Contract, party: PartyFile, folder: RunFolder, rows: Aligned, *, what: str) -> None:
+        """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.
 
         Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
         """
         noted = folder.noted(NOTE)
         events = self.defenses.events()
-        if not events:
-            return
         assert rows.target_N is not None
         labels = hashlib.blake2b(rows.target_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
         if noted.get("spent"):
-            if noted.get("labels") != labels:
+            if events and noted.get("labels") != labels:
                 raise DataError(
                     f"{folder.path}: the labels are not those that this run was charged for, and flipping others alike would "
                     "show which changed; put the old ones back, or start a new run without --resume"
                 )
             return
-        ledger = open_ledger(budget, party)
-        for event in events:
-            ledger.spend(budget.dataset, event, what=what)
+        dataset = party.privacy.dataset
+        with charged(party, folder) as ledger:
+            for event in events:
+                ledger.spend(dataset, event, what=what)
+            if not events:
+                ledger.enter_not_private(dataset, what=f"{what}: {exact_labels(contract)}")
         # Killed in between, a resumed run is charged twice: too much, never too little.
-        spent = [msgspec.to_builtins(event) for event in events]
+        spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
         folder.note(NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
 
 
 def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> Outlook | None:
     """Say what a run would bring the label party's budget to, without spending or writing anything; None if it costs nothing.
 
+    Raises ConfigError if the label party has no ledger yet, StorageError if it is not the one that was charged before.
     ``folder`` is that of a run that goes on: what it was charged for before is not charged again.
     """
     if contract.role_of(party.party) != "label":
         return None
+    spent, cap = known_budget(party)
     taught = folder is not None and bool(folder.noted(NOTE).get("spent"))
     released = folder is not None and bool(folder.noted(RELEASE_NOTE))
     ahead = [] if taught else list(contract.defenses().events())
@@ -108,7 +112,6 @@ def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | Non
         ahead.append(release_event(contract.evaluation.privacy))
     if not ahead:
         return None
-    spent, cap = known_budget(party.privacy, party.party)
     return outlook(party.privacy.dataset, spent, ahead, cap=cap)
 
 

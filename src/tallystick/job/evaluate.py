@@ -27,7 +27,7 @@ from tallystick.job.release import RELEASE_NOTE, finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
-from tallystick.training.checkpoint import write_bytes
+from tallystick.storage import write_bytes
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
@@ -62,7 +62,7 @@ def _measure(job: Job, keys: Keys, rows: Aligned, logits: Tensor, measured: Meas
     if findings.training is not None:
         job.logbook.commit(findings.training.step)  # the feature parties had committed it before they embedded these
     own = rows.own_part()
-    joint_T = rows.prediction_logits(logits[rows.is_own(rows.test_N)])
+    joint_T = rows.calibrated(findings.training).prediction_logits(logits[rows.is_own(rows.test_N)])
     baseline_T = None
     if job.contract.evaluation.own_columns_baseline and rows.encoder is not None and job.top is None:
         baseline_T = _baseline(job, own, findings)
@@ -164,7 +164,7 @@ def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tenso
     if noted := job.folder.noted(RELEASE_NOTE):
         return msgspec.convert(noted, Finished)
     try:
-        released = release_auc(wanted, job.party.privacy, job.name, target_T, logits_T)
+        released = release_auc(wanted, job.party, job.folder, target_T, logits_T)
     except NothingReleased as nothing:
         job.logbook.watcher.say(f"no AUC was released, though epsilon {wanted.epsilon:g} is spent: {nothing}")
         message = finished(rows, nothing)

@@ -1,9 +1,14 @@
 """The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
 
 import json
+import re
 import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -11,8 +16,24 @@ import torch
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract
-from tallystick.errors import ConfigError, StorageError
-from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_bytes, write_tensors
+from tallystick.errors import ConfigError, DamagedFile, StorageError
+from tallystick.storage import check_sealed, locked, make_folder, read_json, remove, sync_folder, write_bytes, write_json
+from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+
+_ANEW = "start a new run on all sides, without --resume"
+_RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
+_HELPS = {
+    "alignment": "no step can be taken up without it: " + _ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
+    "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
+    "fills": "the seed in it is lost, and other rows would stand in: " + _ANEW,
+    "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
+    "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
+    "audit": "remove it and resume to have the audit made again, or " + _ANEW,
+}
+"""What helps when a file is damaged, by the stem of its name; the others are made again by a resumed run."""
+
+
+T = TypeVar("T")
 
 
 class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +57,7 @@ class RunFolder:
     def new(cls, runs: Path, contract: Contract) -> "RunFolder":
         """Make the folder of a fresh run; earlier runs of the same contract stay."""
         path = new_folder(runs, _prefix(contract), number=len(_folders_of(runs, contract)) + 1)
-        write_bytes(path / "contract.json", contract.canonical_json().encode())
+        write_bytes(path / "contract.json", contract.canonical_json().encode())  # its own hash, in every view, is its digest
         return cls(path=path)
 
     @classmethod
@@ -87,6 +108,34 @@ class RunFolder:
         """Whether training has ended."""
         return self.model.exists()
 
+    def locked(self) -> AbstractContextManager[None]:
+        """Hold this folder for this process alone; raises ConfigError if another one works in it."""
+        return locked(self.path)
+
+    def check(self, *, trained: bool = False) -> None:
+        """Read what is about to be needed, before anybody is told of the run; raises DamagedFile with what helps.
+
+        ``trained``: the model with all that belongs to it, too. A resumed training can do without: it has checkpoints.
+        """
+        self.load_alignment()
+        if trained and self.trained:
+            coders = [path for path in (self.encoder, self.label_coder) if path.exists()]
+            for path in (*self._of_model(), *coders):
+                _advised(partial(check_sealed, path), path)
+
+    def damage(self) -> list[DamagedFile]:
+        """What is wrong with a model that was trained: nothing, if it can be used."""
+        found = []
+        for path in self._of_model() if self.trained else ():
+            try:
+                check_sealed(path)
+            except DamagedFile as error:
+                found.append(error)
+        return found
+
+    def _of_model(self) -> tuple[Path, Path]:
+        return self.model, self.path / "training.json"
+
     def store(self, name: str = "checkpoints") -> CheckpointStore:
         """Checkpoints of the joint training, or of another one by its name."""
         return CheckpointStore(self.path / name)
@@ -111,7 +160,7 @@ class RunFolder:
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return None
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = _advised(partial(read_tensors, path), path)
         saved = msgspec.json.decode(metadata["alignment"], type=SavedAlignment)
         uids = tensors.get("uids")
         alignment = Alignment(
@@ -130,24 +179,32 @@ class RunFolder:
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
         stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json"]
         for path in stale:
-            path.unlink(missing_ok=True)
+            remove(path)
         self.forget_views()
 
     def forget_views(self) -> None:
         """Drop what was recorded of the cut."""
         shutil.rmtree(self.views, ignore_errors=True)
 
+    def make_views(self) -> None:
+        """Make the folder of the views."""
+        make_folder(self.views)
+
     def note(self, name: str, facts: dict[str, object], *, private: bool = False) -> None:
         """Keep facts of a phase for a later step or a resumed run; ``private`` ones hold a secret."""
-        write_bytes(self.path / f"{name}.json", json.dumps(facts).encode(), private=private)
+        write_json(self.path / f"{name}.json", json.dumps(facts).encode(), private=private)
 
     def noted(self, name: str) -> dict[str, object]:
-        """Facts kept under a name; empty if there are none."""
+        """Facts kept under a name; empty if there are none. Raises DamagedFile with what helps."""
         path = self.path / f"{name}.json"
         if not path.exists():
             return {}
-        facts: dict[str, object] = json.loads(path.read_bytes())
+        facts: dict[str, object] = json.loads(self.read_json(path))
         return facts
+
+    def read_json(self, path: Path) -> bytes:
+        """Read one of this folder's JSON files; raises DamagedFile with what helps."""
+        return _advised(partial(read_json, path), path)
 
 
 def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
@@ -155,13 +212,23 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
     while True:
         path = runs / f"{prefix}-{number}"
         try:
-            path.mkdir(parents=True)
+            runs.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+            sync_folder(runs)
         except FileExistsError:
             number += 1
             continue
         except OSError as error:
             raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
         return path
+
+
+def _advised(read: Callable[[], T], path: Path) -> T:
+    """Do what reads a file; its damage is told with what helps."""
+    try:
+        return read()
+    except DamagedFile as error:
+        raise DamagedFile(path, error.why, _HELPS.get(path.stem, _RESUME)) from None
 
 
 def _prefix(contract: Contract) -> str:
@@ -173,6 +240,6 @@ def _folders_of(runs: Path, contract: Contract) -> list[Path]:
     numbered = [
         (int(path.name.removeprefix(prefix)), path)
         for path in runs.glob(f"{prefix}*")
-        if path.name.removeprefix(prefix).isdigit() and path.is_dir()
+        if re.fullmatch("[0-9]+", path.name.removeprefix(prefix)) and path.is_dir()
     ]
     return [path for _, path in sorted(numbered)]

@@ -34,8 +34,8 @@ from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.serving.predict import predict_feature_party, predict_label_party
-from tallystick.training.calibration import Calibration, LogitShift
-from tallystick.training.checkpoint import read_tensors
+from tallystick.training.calibration import Calibration, LogitLine, LogitShift
+from tallystick.training.checkpoint import load_weights
 
 COMMAND = "predict"
 _SCORES_A_MESSAGE = 1 << 20
@@ -74,13 +74,14 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     folder = RunFolder.latest(party.runs, contract)
     if not folder.trained:
         raise ConfigError(f"{folder.path} holds no trained model; run `tallystick run` or `tallystick train` first")
+    folder.check(trained=True)
     source = party.table.model_copy(update={"path": table, "query": None, "database": None}) if table is not None else party.table
     frame = read_table(source, text=party.keys.values())
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
     standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
-    encoder = Encoder.from_json(folder.encoder.read_bytes()) if folder.encoder.exists() else None
+    encoder = Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
     keys = read_ids(contract, party, frame)
     scored = _Scored(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
     log = RunLog(watcher)
@@ -173,8 +174,8 @@ class _Scored:
         outputs = self.contract.target.classes if self.contract.target.type == "multiclass" else 1
         shape = self.encoder.feature_shape if self.encoder is not None else None
         model = build_label_model(self.contract.model, self.party.party, shape, widths, outputs=outputs, seed=self.contract.seed)
-        model.load_state_dict(read_tensors(self.folder.model)[0])
-        coder = LabelCoder.from_json(self.folder.label_coder.read_bytes())
+        load_weights(model, self.folder.model)
+        coder = LabelCoder.from_json(self.folder.read_json(self.folder.label_coder))
         batches = self._batches(alignment)
         source = self._source(alignment) if self.encoder is not None else None
         if alignment.method == "intersection":
@@ -194,7 +195,7 @@ class _Scored:
         bottom = build_bottom(self.contract.model, self.party.party, self.encoder.feature_shape, seed=self.contract.seed)
         if alignment.method != "intersection":
             bottom = self._fills(alignment).bottom(bottom)
-        bottom.load_state_dict(read_tensors(self.folder.model)[0])
+        load_weights(bottom, self.folder.model)
         predict_feature_party(bottom, self._source(alignment), self._batches(alignment), channel)
         if alignment.method == "intersection":
             return self._own_keys(alignment)
@@ -235,7 +236,8 @@ def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
 
 def _calibration(facts: object) -> Calibration:
     assert isinstance(facts, dict)
-    return Calibration(shift=LogitShift(**facts["shift"]), when=facts["when"])
+    parts = {"shift": LogitShift(**facts["shift"]), "line": LogitLine(**facts["line"])}
+    return Calibration(**(facts | parts))
 
 
 def _same_run(align: bool, folder: RunFolder) -> None:

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import TypeVar
 
 import polars as pl
@@ -10,7 +11,15 @@ from tallystick import __version__
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party, dialled
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, ContractMismatch, DataError, PeerError, TallystickError, category_of
+from tallystick.errors import (
+    ConfigError,
+    ContractMismatch,
+    DataError,
+    PeerError,
+    StorageError,
+    TallystickError,
+    category_of,
+)
 from tallystick.job.defense import check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
@@ -21,6 +30,7 @@ from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
+from tallystick.network.proxy import Proxy, load_proxy
 from tallystick.network.session import Limits
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
@@ -66,9 +76,12 @@ def run_process(
     check_budget(contract, party, folder)
     log = RunLog(watcher)
     log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
-    if folder is not None:
-        log.keep_in(folder.path)
     logbook = Logbook(party=party.party, watcher=log)
+    held = ExitStack()
+
+    def hold(folder: RunFolder) -> RunFolder:
+        held.enter_context(folder.locked())
+        return folder
 
     def run(channels: dict[str, Channel]) -> Result:
         job = Job(
@@ -76,7 +89,7 @@ def run_process(
             party=party,
             frame=frame,
             channels=channels,
-            folder=folder or RunFolder.new(party.runs, contract),
+            folder=folder or hold(RunFolder.new(party.runs, contract)),
             logbook=logbook,
             command=command,
             resume=resume or "alignment" not in phases,
@@ -88,19 +101,27 @@ def run_process(
 
     try:
         with log.recording():
+            if folder is not None:
+                hold(folder).check(trained="training" not in phases and "alignment" not in phases)
+                log.keep_in(folder.path)
             return with_sessions(contract, party, run, watcher=log)
     except TallystickError as error:
-        if logbook.phase == "start" and isinstance(error, ConfigError | DataError):
+        if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
         resumable = folder is not None or logbook.phase not in ("start", "handshake")
         raise _failure(error, logbook, how_to_resume if resumable else "run both sides again") from error
+    finally:
+        held.close()
 
 
 def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str, Channel]], T], *, watcher: Watcher) -> T:
     """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure."""
     limits = contract.network
+    identity = identity_of(party)
+    if identity.warning is not None:
+        watcher.say(f"warning: {identity.warning}")
     network = Network(
-        identity_of(party),
+        identity,
         limits=Limits(
             heartbeat_s=limits.heartbeat_s,
             deadline_s=limits.deadline_s,
@@ -108,7 +129,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             max_message_bytes=limits.max_message_mib * MEBIBYTE,
         ),
         listen=party.listen,
-        transport=limits.transport,
+        proxy=proxy_of(party),
     )
     addresses = {name: party.peers[name].address for name in dialled(contract, party.party)}
     others = [name for name in contract.parties if name != party.party and _talks(contract, party.party, name)]
@@ -117,6 +138,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
             network.connect(
                 {name: addresses.get(name) for name in others},
                 waiting=_Waiting(watcher, wait_s=limits.wait_s),
+                notice=watcher.say,
             )
         )
         found = work(channels)
@@ -157,6 +179,11 @@ def identity_of(party: PartyFile) -> Identity:
     """The party's certificates, checked."""
     assert party.tls is not None
     return load_identity(party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key)
+
+
+def proxy_of(party: PartyFile) -> Proxy | None:
+    """The proxy that the party's peers are dialled through, with what it wants to hear."""
+    return load_proxy(party.proxy.address, credentials=party.proxy.credentials) if party.proxy is not None else None
 
 
 def _talks(contract: Contract, one: str, other: str) -> bool:

@@ -7,6 +7,7 @@ gradients tell of rows and labels.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,12 +18,14 @@ from torch import Tensor
 from tallystick.attacks.view import Received, StepView
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.messages import MEBIBYTE
+from tallystick.storage import make_folder, remove
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch, Schedule
 
 ROWS_PER_EPOCH = 50_000
 MOST_BYTES = 256 * MEBIBYTE  # per peer, on disk and, for one epoch's share of it, in memory
 VIEW_VERSION = 1
+_EPOCH = re.compile(r"epoch-[0-9]{6,}\.safetensors")
 _TENSORS = {"step_S", "rows_S", "index_R", "embedding_RD", "gradient_RD"}
 
 
@@ -36,12 +39,13 @@ class ViewStore:
 
     def save(self, epoch: int, tensors: dict[str, Tensor]) -> None:
         """Write an epoch whole or not at all."""
+        make_folder(self.folder)
         facts = {"version": VIEW_VERSION, "contract": self.contract, "run_id": self.run_id, "epoch": epoch}
         write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)}, private=True)
 
     def drop(self, epoch: int) -> None:
         """Forget an epoch."""
-        self._path(epoch).unlink(missing_ok=True)
+        remove(self._path(epoch))
 
     def drop_from(self, epoch: int) -> None:
         """Forget this epoch and later ones, which are about to be recorded again."""
@@ -90,7 +94,7 @@ class ViewStore:
 
     def files(self) -> list[Path]:
         """The recorded epochs, in order."""
-        return sorted(self.folder.glob("epoch-*.safetensors"))
+        return sorted(path for path in self.folder.glob("epoch-*.safetensors") if _EPOCH.fullmatch(path.name))
 
     def epochs(self) -> list[int]:
         """Their numbers, counted from 0, in order."""

@@ -99,7 +99,6 @@ def versions() -> dict[str, str]:
         "tallystick": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "grpcio": version("grpcio"),
         "libsodium wrapper (rbcl)": version("rbcl"),
     }
 

@@ -4,8 +4,8 @@ Shapes: N aligned positions, R own rows, B batch.
 """
 
 import hashlib
-from dataclasses import asdict, dataclass, replace
-from typing import Any
+import math
+from dataclasses import dataclass, replace
 
 import numpy as np
 import polars as pl
@@ -26,6 +26,8 @@ from tallystick.job.folder import RunFolder
 from tallystick.job.union import Fills
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
+from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine
+from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 
@@ -43,6 +45,7 @@ class Aligned:
 
     ``target_N`` and ``labels_R`` are the truth. ``taught_N`` are the labels that training and validation see instead, where a
     defence replaced them: they shape all that is sent, while test labels and the baseline, which stay here, are true.
+    On a union ``positive_rate`` is that of the own training rows: no other label shapes a fill or a shift.
     """
 
     source: Source | None
@@ -55,6 +58,7 @@ class Aligned:
     label_coder: LabelCoder | None = None
     fills: Fills | None = None
     labels_R: Tensor | None = None
+    positive_rate: float = math.nan
     taught_N: Tensor | None = None
 
     def schedule(self, contract: Contract) -> Schedule:
@@ -71,7 +75,7 @@ class Aligned:
         """The label party's loss."""
         if self.fills is not None:
             assert self.labels_R is not None
-            return self.fills.objective(self.labels_R)
+            return self.fills.objective(self.labels_R, self._calibration, positive_rate=self.positive_rate)
         taught_N = self.target_N if self.taught_N is None else self.taught_N
         assert taught_N is not None
         return Supervised(contract.target.type, taught_N, self.weight_N)
@@ -89,19 +93,17 @@ class Aligned:
         train_N, validation_N, test_N = (part_N[self.is_own(part_N)] for part_N in (self.train_N, self.validation_N, self.test_N))
         return replace(self, fills=None, labels_R=None, train_N=train_N, validation_N=validation_N, test_N=test_N)
 
-    def calibration_facts(self) -> dict[str, Any] | None:
-        """What prediction needs to know of the calibration; None where there is none."""
+    def calibrated(self, state: TrainingState | None) -> Calibration:
+        """What turns the trained model's logits into those of real rows: on a union there may be something to undo."""
         if self.fills is None:
-            return None
-        assert self.labels_R is not None
-        return asdict(self.fills.calibration(self.labels_R))
+            return NO_CALIBRATION
+        fitted = state.best_fitted if state is not None else {}
+        return replace(self._calibration, line=LogitLine(**fitted)) if fitted else self._calibration
 
-    def prediction_logits(self, logits_B: Tensor) -> Tensor:
-        """Logits of real rows: a union's may have to be calibrated."""
-        if self.fills is None:
-            return logits_B
-        assert self.labels_R is not None
-        return self.fills.calibration(self.labels_R).prediction_logits(logits_B)
+    @property
+    def _calibration(self) -> Calibration:
+        assert self.fills is not None
+        return self.fills.calibration(positive_rate=self.positive_rate, own_columns=self.encoder is not None)
 
 
 def fingerprint(keys: Keys) -> str:
@@ -183,12 +185,13 @@ def united_rows(
         encoder = None
     if not is_label and encoder is None:
         raise FeatureError(f"party {party.party} has no usable feature column; list some under features")
-    label_coder, target_N, labels_R = None, None, None
+    label_coder, target_N, labels_R, positive_rate = None, None, None, math.nan
     if is_label:
         assert party.label is not None
         label = require_column(here, party.label, use="label")
         label_coder = LabelCoder.fit(label, contract.target, training_rows)
         labels_R = label_coder.encode(label)
+        positive_rate = labels_R[training_rows].double().mean().item()
         target_N = labels_R[own_U.clamp(min=0)]
     return Aligned(
         source=fills.source(encoder.encode(here), own_columns=is_label) if encoder is not None else None,
@@ -200,6 +203,7 @@ def united_rows(
         label_coder=label_coder,
         fills=fills,
         labels_R=labels_R,
+        positive_rate=positive_rate,
     )
 
 

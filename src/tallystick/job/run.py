@@ -5,6 +5,8 @@
 run_label_party and run_feature_party are the two roles; both do the same phases over the same channels.
 """
 
+from dataclasses import asdict
+
 import torch
 from torch import nn
 
@@ -31,7 +33,8 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.report.page import render
 from tallystick.report.result import Result
-from tallystick.training.checkpoint import TrainingState, read_tensors, write_bytes, write_tensors
+from tallystick.storage import write_json
+from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.messages import CutWidth, receive_width
@@ -46,7 +49,7 @@ def run_party(job: Job) -> Result:
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     roles[job.contract.role_of(job.name)](job, findings)
     result = result_of(job.contract, job.party, job.logbook, findings, started=job.started)
-    write_bytes(job.folder.result, result.to_json().encode())
+    write_json(job.folder.result, result.to_json().encode())
     render(result, job.folder.report)
     return result
 
@@ -75,7 +78,9 @@ def _run_label_party(job: Job, findings: Findings) -> None:
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
             findings.training = _train_label(job, model, rows, widths, agreement)
-            _finish_training(job, model, findings.training, {"widths": widths, "calibration": rows.calibration_facts()})
+            _finish_training(
+                job, model, findings.training, {"widths": widths, "calibration": _calibration_facts(rows, findings.training)}
+            )
         else:
             findings.training = _load_trained(job, model)
     findings.audited = audit_run(job, rows, run_id=agreement.run_id)
@@ -153,12 +158,16 @@ def _standing(job: Job, keys: Keys) -> Standing:
             f"the table of {job.name} has other ids, or another order, than when {job.folder.path} was aligned; "
             "put the old table back or start a new run without --resume"
         )
+    steps, damaged = job.folder.store().intact()
+    of_model = job.folder.damage()
+    for error in (*damaged, *of_model):
+        job.logbook.watcher.say(f"{error}; going on without it")
     return Standing(
         command=job.command,
         resume=True,
         run_id=saved.run_id,
-        checkpoints=tuple(job.folder.store().steps()),
-        trained=job.folder.trained,
+        checkpoints=tuple(steps),
+        trained=job.folder.trained and not of_model,
     )
 
 
@@ -179,6 +188,8 @@ def _take_up(job: Job, findings: Findings, agreement: Agreement) -> None:
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")
+    elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
+        logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
 
 
 def _align(job: Job, keys: Keys, agreement: Agreement) -> Alignment:
@@ -224,7 +235,7 @@ def _train_label(job: Job, model: LabelModel, rows: Aligned, widths: list[int], 
     """Train with the contract's defences: labels replaced and charged for before anything is sent."""
     defense = RunDefense.of(job.contract, job.folder)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
-    defense.spend(job.party.privacy, job.name, job.folder, rows, what=what)
+    defense.spend(job.contract, job.party, job.folder, rows, what=what)
     taught = defense.taught(rows)
     schedule = taught.schedule(job.contract)
     observers = recorders(job, rows, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
@@ -247,13 +258,18 @@ def _training_run(job: Job, schedule: Schedule, agreement: Agreement) -> Trainin
     )
 
 
+def _calibration_facts(rows: Aligned, state: TrainingState) -> dict[str, object] | None:
+    """What prediction needs to know of the calibration; None where there is none to know."""
+    return asdict(rows.calibrated(state)) if rows.fills is not None else None
+
+
 def _save_coders(job: Job, rows: Aligned) -> None:
     if rows.encoder is not None:
-        write_bytes(job.folder.encoder, rows.encoder.to_json().encode())
+        write_json(job.folder.encoder, rows.encoder.to_json().encode())
         for note in rows.encoder.notes:
             job.logbook.watcher.say(note)
     if rows.label_coder is not None:
-        write_bytes(job.folder.label_coder, rows.label_coder.to_json().encode())
+        write_json(job.folder.label_coder, rows.label_coder.to_json().encode())
 
 
 def _finish_training(job: Job, module: nn.Module, state: TrainingState, facts: dict[str, object]) -> None:
@@ -264,7 +280,7 @@ def _finish_training(job: Job, module: nn.Module, state: TrainingState, facts: d
 def _load_trained(job: Job, module: nn.Module) -> TrainingState:
     if not job.folder.trained:
         raise DataError(f"{job.folder.path} holds no trained model; run `tallystick train` on both sides first")
-    module.load_state_dict(read_tensors(job.folder.model)[0])
+    load_weights(module, job.folder.model)
     state = job.folder.noted("training")["state"]
     assert isinstance(state, dict)
     return TrainingState(**state)

@@ -50,29 +50,37 @@ class Fills:
         fill, _ = feature_strategy(self._union.features)
         return FillingBottom(bottom, fill, generator=torch.Generator().manual_seed(self.seed + 2))
 
-    def objective(self, labels_N: Tensor) -> FillingObjective:
+    def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> FillingObjective:
         """The label party's loss."""
         fill, _ = label_strategy(self._union.labels)
         draws = self._draws(max(fill.draws, 1), stream=3)
-        return FillingObjective(labels_N, self.own_U, fill=fill, draws=draws, calibration=self.calibration(labels_N))
+        return FillingObjective(
+            labels_N, self.own_U, fill=fill, draws=draws, calibration=calibration, positive_rate=positive_rate
+        )
 
-    def calibration(self, labels_N: Tensor) -> Calibration:
-        """The logit shift that the contract's strategies ask for, from the sizes that this party learnt."""
+    def calibration(self, *, positive_rate: float, own_columns: bool) -> Calibration:
+        """The calibration that the contract's strategies ask for, from the sizes that this party learnt.
+
+        The shift holds where the label party has no columns of its own: with some, a row that only it has still tells of its
+        label. A fitted calibration then leaves the shift out and takes its own rows as they are, filled features and all.
+        """
         label_fill, label_when = label_strategy(self._union.labels)
         _, feature_when = feature_strategy(self._union.features)
         asked = {label_when, feature_when} - {"never"}
         if not asked:
             return NO_CALIBRATION
         (when,) = asked  # the contract allows one
-        sizes, rate = self.alignment.sizes, float(labels_N.mean())
-        label_only = sizes["union"] - sizes[self.contract.feature_parties[0]]
-        filled = label_fill.filled_rate(rate)
+        if when == "fitted" and own_columns:
+            return Calibration(when=when)
+        sizes = self.alignment.sizes
+        shared, label_only = sizes["intersection"], sizes["union"] - sizes[self.contract.feature_parties[0]]
+        filled = label_fill.filled_rate(positive_rate)
         # A fill that follows the model's own predictions teaches nothing: only the label party's rows count then.
-        union = sizes["union"] if filled is not None else sizes["intersection"] + label_only
+        union = sizes["union"] if filled is not None else shared + label_only
         shift = LogitShift.of_union(
-            shared=sizes["intersection"], label_only=label_only, union=union, positive_rate=rate, filled_rate=filled or 0.0
+            shared=shared, label_only=label_only, union=union, positive_rate=positive_rate, filled_rate=filled or 0.0
         )
-        return Calibration(shift=shift, when=when)
+        return Calibration(shift=shift, when=when, real=shared / (shared + label_only))
 
     def uids(self) -> list[bytes]:
         """The universal ids as bytes, which both sides have for every position; a helper's positions are ids themselves."""

@@ -1,1 +1,1 @@
-"""How two parties talk: a channel, the messages on it, and the transports below it."""
+"""How two parties talk: a channel, the messages on it, and the sessions and links below it."""

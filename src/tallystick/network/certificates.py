@@ -8,10 +8,10 @@ import datetime
 import os
 import socket
 import ssl
-import tempfile
+import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
@@ -20,21 +20,22 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
+from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
+from tallystick.network.session import LinkBroken
 
-TransportName = Literal["tls", "grpc"]
-
-ALPN: dict[TransportName, str] = {"tls": "tallystick/1", "grpc": "h2"}
-"""What a transport's sides agree on in the TLS handshake; neither talks to who offers something else."""
+ALPN = "tallystick/1"
+"""What both sides agree on in the TLS handshake; neither talks to who offers something else."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Identity:
-    """A party's name and the PEM texts that prove it; the key never appears in a repr."""
+    """A party's name, and the PEM files that prove it; the key stays in its file. ``warning`` says who else can read that."""
 
     name: str
     ca: bytes
-    certificate: bytes
-    key: bytes
+    certificate: Path
+    key: Path
+    warning: str | None = None
 
     def __repr__(self) -> str:
         return f"Identity(name={self.name!r})"
@@ -46,9 +47,10 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
     another name or from another CA, and a key that does not belong to the certificate.
     """
-    identity = Identity(name=name, ca=_read(ca), certificate=_read(certificate), key=_read(key))
+    authority, private_key = _read(ca), _read(key)
+    identity = Identity(name=name, ca=authority, certificate=certificate, key=key, warning=_open_to_others(key))
     try:
-        own = x509.load_pem_x509_certificate(identity.certificate)
+        own = x509.load_pem_x509_certificate(_read(certificate))
     except ValueError:
         raise ConfigError(f"tls.certificate = {certificate}: not a PEM certificate") from None
     try:
@@ -56,7 +58,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     except ValueError:
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
     try:
-        private = serialization.load_pem_private_key(identity.key, password=None)
+        private = serialization.load_pem_private_key(private_key, password=None)
     except (ValueError, TypeError):
         raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key") from None
     now = datetime.datetime.now(datetime.UTC)
@@ -68,10 +70,12 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         raise ConfigError(
             f"tls.certificate = {certificate}: not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; check the clock"
         )
-    if name not in names_of(own):
-        raise ConfigError(
-            f"tls.certificate = {certificate}: issued to {', '.join(names_of(own)) or 'nobody'}, not to party {name!r}"
-        )
+    try:
+        names = names_of(own)
+    except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
+        raise ConfigError(f"tls.certificate = {certificate}: the names that it is issued to cannot be read ({error})") from None
+    if name not in names:
+        raise ConfigError(f"tls.certificate = {certificate}: issued to {', '.join(names) or 'nobody'}, not to party {name!r}")
     if not any(_issued(authority, own) for authority in authorities):
         raise ConfigError(
             f"tls.certificate = {certificate}: not issued by the CA in {ca}; both parties need certificates that this CA issued"
@@ -125,7 +129,7 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             file.write(pem)
 
 
-def tls_context(identity: Identity, transport: TransportName, *, listens: bool = False) -> ssl.SSLContext:
+def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials.
 
     Raises ConfigError for a certificate that TLS does not take, such as one with a short RSA key.
@@ -133,38 +137,36 @@ def tls_context(identity: Identity, transport: TransportName, *, listens: bool =
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER if listens else ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.verify_mode = ssl.CERT_REQUIRED
-    context.load_verify_locations(cadata=identity.ca.decode())
+    # As DER: OpenSSL's PEM reader in Python takes ASCII alone, and such files carry comments.
+    authorities = x509.load_pem_x509_certificates(identity.ca)
+    context.load_verify_locations(cadata=b"".join(each.public_bytes(serialization.Encoding.DER) for each in authorities))
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN  # the CA that issues may itself be issued by another
     context.hostname_checks_common_name = False
-    context.set_alpn_protocols([ALPN[transport]])
+    context.set_alpn_protocols([ALPN])
     if listens:
         context.num_tickets = 0  # no session is resumed: each link checks certificates anew
     try:
-        with tempfile.TemporaryDirectory() as folder:  # readable by its owner alone; ssl reads keys from files only
-            chain = Path(folder) / "own.pem"
-            chain.write_bytes(identity.certificate + b"\n" + identity.key)
-            context.load_cert_chain(chain)
+        context.load_cert_chain(identity.certificate, identity.key, password="")  # a key that has one is refused, not asked for
     except ssl.SSLError as error:
         raise ConfigError(f"tls.certificate: TLS does not take the certificate of {identity.name} ({reason(error)})") from None
     except OSError as error:
-        raise ConfigError(f"tls.key: cannot be handed to TLS by a temporary file ({error.strerror or error})") from None
+        raise ConfigError(f"tls.key = {identity.key}: cannot be read any more ({error.strerror or error})") from None
     return context
 
 
-def probe(identity: Identity, peer: str, address: str, *, transport: TransportName = "tls", timeout_s: float = 5.0) -> str | None:
+def probe(identity: Identity, peer: str, address: str, *, proxy: Proxy | None = None, timeout_s: float = 5.0) -> str | None:
     """Try one TLS 1.3 handshake with the peer and say in words what stands in the way, or None if nothing does.
 
-    It tells apart an expired certificate, a wrong name, another CA, a closed port, a server without TLS and another transport.
+    It tells apart an expired certificate, a wrong name, another CA, a closed port, no TLS and another kind of server.
     """
-    host, _, port = address.rpartition(":")
-    context = tls_context(identity, transport)
+    context = tls_context(identity)
     try:
         with (
-            socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s) as raw,
+            _call(address, proxy, timeout_s) as raw,
             context.wrap_socket(raw, server_hostname=peer) as tls,
         ):
-            if tls.selected_alpn_protocol() != ALPN[transport]:
-                return another_transport(peer, address, transport)
+            if tls.selected_alpn_protocol() != ALPN:
+                return no_tallystick(peer, address)
             # In TLS 1.3 the server judges our certificate after our side is done: wait for its verdict.
             tls.settimeout(1.0)
             try:
@@ -180,13 +182,36 @@ def probe(identity: Identity, peer: str, address: str, *, transport: TransportNa
         return f"{peer} at {address}: no answer within {timeout_s:g} s; check the address and the firewall"
     except OSError as error:
         return f"{peer} at {address}: {reason(error)}"
+    except LinkBroken as error:
+        return f"{peer} at {address}: {error}"
     return None
+
+
+def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
+    host, _, port = (address if proxy is None else proxy.address).rpartition(":")
+    raw = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout_s)
+    if proxy is None:
+        return raw
+    try:
+        raw.sendall(connect_request(proxy, address))
+        answer, until = bytearray(), time.monotonic() + timeout_s
+        while not is_whole(answer) and (said := raw.recv(MAX_ANSWER_BYTES - len(answer))):
+            answer += said
+            raw.settimeout(max(0.01, until - time.monotonic()))
+        judge(answer, proxy)
+    except BaseException:
+        raw.close()
+        raise
+    raw.settimeout(timeout_s)
+    return raw
 
 
 def reason(error: OSError) -> str:
     """What TLS or the system says of a failure, in words."""
     if isinstance(error, ssl.SSLError):
         return (error.reason or str(error)).lower().replace("_", " ")
+    if isinstance(error, ConnectionError) and error.errno:
+        return os.strerror(error.errno)  # asyncio has words of its own
     return error.strerror or str(error)
 
 
@@ -198,10 +223,17 @@ def not_accepted(peer: str, address: str, why: str) -> str:
     )
 
 
-def another_transport(peer: str, address: str, transport: TransportName) -> str:
+def no_tallystick(peer: str, address: str) -> str:
     """What there is to say of a listener whose TLS goes on with something else."""
-    said = f"does not speak {ALPN[transport]} after the TLS handshake"
-    return f"{peer} at {address}: {said}; is network.transport the same in both contracts?"
+    return f"{peer} at {address}: does not speak {ALPN} after the TLS handshake; is this the address on which {peer} listens?"
+
+
+def _open_to_others(key: Path) -> str | None:
+    """What to say of a private key that others than its owner can read; None where nobody can."""
+    mode = stat.S_IMODE(key.stat().st_mode)
+    if not mode & 0o077:
+        return None
+    return f"tls.key = {key}: others on this machine can read this private key (mode {mode:04o}); chmod 600 {key}"
 
 
 def _read(path: Path) -> bytes:

@@ -209,11 +209,11 @@ class Loop:
         """From here on the job is ending: being asked to end changes nothing."""
         self._closing = True
 
-    def end(self, last: Coroutine[Any, Any, None]) -> None:
-        """Cancel what was started, run ``last``, and give the loop up."""
+    def end(self, first: Coroutine[Any, Any, None]) -> None:
+        """Run ``first``, which keeps anything more from being started, cancel what was, and give the loop up."""
         with self:
             self._closed = True
-            self.run(self._cancel_all(last))
+            self.run(self._cancel_all(first))
         if self._housekeeper is not None:
             self._housekeeper.join()
         if threading.current_thread() is threading.main_thread():
@@ -221,14 +221,10 @@ class Loop:
                 signal.signal(number, handler)
         self._loop.close()
 
-    async def _cancel_all(self, last: Coroutine[Any, Any, None]) -> None:
-        running = set(self._tasks)
-        while running:
+    async def _cancel_all(self, first: Coroutine[Any, Any, None]) -> None:
+        await first
+        while running := set(self._tasks):
             for task in running:
                 task.cancel()
             # More than once: before Python 3.12 wait_for() swallows a cancellation that comes together with what it waits for.
-            _, running = await asyncio.wait(running, timeout=0.1)
-        await last
-        # gRPC's own tasks end a moment after what they served; left behind, they complain on standard error.
-        if left := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.wait(left, timeout=1.0)
+            await asyncio.wait(running, timeout=0.1)

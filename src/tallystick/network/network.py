@@ -1,4 +1,4 @@
-"""Network: this party's sessions with all its peers, over one transport, with pinned names.
+"""Network: this party's sessions with all its peers, over TLS, with pinned names.
 
 The label party (and a helper) listens, the others dial. What holds a session together while links come and go is in session.py.
 One thread may use the sessions of a Network.
@@ -7,12 +7,15 @@ One thread may use the sessions of a Network.
 import asyncio
 import secrets
 import time
+from collections import deque
 from collections.abc import Callable
 
 from tallystick.errors import ConfigError, PeerError, PeerLost
-from tallystick.network.certificates import Identity, TransportName
+from tallystick.network.certificates import Identity
 from tallystick.network.loop import Loop
+from tallystick.network.proxy import Proxy, ProxyRefused
 from tallystick.network.session import (
+    PROCESS_BYTES,
     REFUSAL,
     Hello,
     Limits,
@@ -23,43 +26,55 @@ from tallystick.network.session import (
     first_frame,
     open_hello,
 )
-from tallystick.network.transport import Transport
+from tallystick.network.tls import TlsTransport
 
 REDIAL_S = 0.5
+# Callers with a certificate who have not said who they are: of each party so many, and of all that are no party's. The next one
+# takes the place of the first of its kind.
+GUESTS = 4
+GUEST_S = 2.0
+# Lines about callers who were turned away: whoever is at the listener's screen needs no more.
+NOTICES = 20
 
 
 class Network:
     """This party's end of all its sessions: one event loop, one listener if it has an address to listen on."""
 
-    def __init__(
-        self, identity: Identity, *, limits: Limits, listen: str | None = None, transport: TransportName = "tls"
-    ) -> None:
+    def __init__(self, identity: Identity, *, limits: Limits, listen: str | None = None, proxy: Proxy | None = None) -> None:
         self.identity = identity
         self.limits = limits
         self.port: int | None = None
-        self._process = secrets.token_bytes(16)
+        self._process = secrets.token_bytes(PROCESS_BYTES)
         self._loop = Loop()
         self._sessions: dict[str, Session] = {}
         self._dialled: set[str] = set()
-        self._turned_away: str | None = None
+        self._guests: dict[str | None, deque[Link]] = {}
+        self._turned_away: dict[str, None] = {}  # what was wrong with callers, each said once
         try:
-            self._transport = _transport(transport, identity, limits, self._loop)
+            self._transport = TlsTransport(identity, limits, self._loop, proxy)
         except ConfigError:
             self._loop.end(asyncio.sleep(0))
             raise
         if listen is not None:
             try:
                 self._loop.run(self._listen(listen))
-            except (RuntimeError, OSError) as error:
+            except OSError as error:
                 self._loop.end(self._transport.stop())
                 raise ConfigError(f"listen = {listen}: cannot listen there ({error}); is the port taken?") from None
         self._loop.begin()
 
-    def connect(self, peers: dict[str, str | None], *, waiting: Callable[[list[str]], None] | None = None) -> dict[str, Session]:
+    def connect(
+        self,
+        peers: dict[str, str | None],
+        *,
+        waiting: Callable[[list[str]], None] | None = None,
+        notice: Callable[[str], None] | None = None,
+    ) -> dict[str, Session]:
         """Establish a session with every peer: dial those with an address, wait for the call of the others.
 
-        ``waiting`` is called about once a second with the names of those that are not there yet. Raises PeerLost
-        after ``wait_s``, IdentityError for a certificate that will never do.
+        ``waiting`` is called about once a second with the names of those that are not there yet, ``notice`` at once with what is
+        wrong with a caller who is turned away, which may be one of them. Raises PeerLost after ``wait_s``, IdentityError for a
+        certificate that will never do.
         """
         with self._loop:
             for peer, address in peers.items():
@@ -75,11 +90,15 @@ class Network:
                     self._dialled.add(peer)
                     self._loop.start(self._dial(session, address))
             self._loop.start(self._tick())
-            told = time.monotonic()
+            told, noticed = time.monotonic(), 0
             while missing := [peer for peer in peers if not self._sessions[peer].connected]:
                 self._loop.raise_pending()
                 self._raise_turned_away(missing)
                 self._raise_failures()
+                if notice is not None:
+                    for line in list(self._turned_away)[noticed:]:
+                        notice(line)
+                    noticed = len(self._turned_away)
                 if waiting is not None and time.monotonic() - told > 1.0:
                     told = time.monotonic()
                     waiting(missing)
@@ -110,8 +129,13 @@ class Network:
         """A peer that never came, while someone was turned away: the two may be the same."""
         for peer in missing:
             failure = self._sessions[peer].failure
-            if self._turned_away is not None and isinstance(failure, PeerLost):
-                raise PeerLost(peer, f"{failure}; {self._turned_away}")
+            if self._turned_away and isinstance(failure, PeerLost):
+                raise PeerLost(peer, f"{failure}; {list(self._turned_away)[-1]}")
+
+    def _turn_away(self, why: str) -> None:
+        if len(self._turned_away) < NOTICES:
+            self._turned_away[why] = None
+            self._loop.wake()
 
     async def _tick(self) -> None:
         while True:
@@ -134,59 +158,65 @@ class Network:
                 await session.run_link(link, hello)
 
         while session.failure is None and not session.over and not self._loop.closed:
+            began = time.monotonic()
             try:
                 await self._transport.dial(address, session.peer, meet)
             except LinkBroken as error:
                 session.trouble = str(error)
+                if isinstance(error, ProxyRefused) and not session.connected:
+                    session.fail(PeerLost(session.peer, str(error)))
             except PeerError as error:
                 session.fail(error)
-            await asyncio.sleep(REDIAL_S)
+            await asyncio.sleep(began + REDIAL_S - time.monotonic())
 
     # Listening
 
     async def _listen(self, address: str) -> None:
-        self.port = await self._transport.listen(address, self._welcome)
+        self.port = await self._transport.listen(address, self._welcome, self._turn_away)
 
     async def _welcome(self, link: Link, names: list[str]) -> None:
         """Let a caller whose certificate is for these names into its session, or say why not."""
+        party = next((name for name in names if name in self._sessions and name not in self._dialled), None)
+        guests = self._guests.setdefault(party, deque())
+        guests.append(link)
+        if len(guests) > GUESTS:
+            guests.popleft().close()
         try:
-            frame = await asyncio.wait_for(link.read(), self.limits.deadline_s)
-            hello = open_hello(frame, ", ".join(names) or "a caller")
-        except TimeoutError:
-            return
+            async with asyncio.timeout(self.limits.deadline_s if party is not None else min(GUEST_S, self.limits.deadline_s)):
+                admitted = await self._admit(link, names)
+        finally:
+            if link in guests:
+                guests.remove(link)
+        if admitted is not None:
+            session, hello = admitted
+            await session.run_link(link, hello)
+
+    async def _admit(self, link: Link, names: list[str]) -> tuple[Session, Hello] | None:
+        """Exchange Hellos with a caller; gives its session, or None for one who is turned away."""
+        try:
+            hello = open_hello(await link.read(), ", ".join(names) or "a caller")
         except PeerError as error:
-            self._turned_away = str(error)
+            self._turn_away(str(error))
             await link.write(first_frame(REFUSAL, Refusal(matter="protocol", reason=str(error))))
-            return
+            return None
         refusal = self._refuse(hello, names)
         if refusal is not None:
             await link.write(first_frame(REFUSAL, refusal))
-            return
+            return None
         session = self._sessions[hello.party]
         former = session.link
         session.drop(former, "replaced by a new link")  # before we say how far it came
         if former is not None:
             former.close()
         await link.write(session.hello_frame())
-        await session.run_link(link, hello)
+        return session, hello
 
     def _refuse(self, hello: Hello, names: list[str]) -> Refusal | None:
         if hello.party not in names:
             held = ", ".join(names) or "nobody"
-            self._turned_away = f"a caller who says to be {hello.party!r} holds a certificate for {held}"
+            self._turn_away(f"a caller who says to be {hello.party!r} holds a certificate for {held}")
             return Refusal(matter="identity", reason=f"your certificate is for {held}, not for {hello.party!r}")
         session = self._sessions.get(hello.party)
         if session is None or hello.party in self._dialled:
             return Refusal(matter="early", reason=f"{self.identity.name} does not expect {hello.party!r} (yet)")
         return session.refuse(hello)
-
-
-def _transport(name: TransportName, identity: Identity, limits: Limits, loop: Loop) -> Transport:
-    # Here, so that a party which speaks one need not load the other.
-    if name == "grpc":
-        from tallystick.network.grpc import GrpcTransport
-
-        return GrpcTransport(identity, limits, loop)
-    from tallystick.network.tls import TlsTransport
-
-    return TlsTransport(identity, limits, loop)

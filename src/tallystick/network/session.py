@@ -1,4 +1,4 @@
-"""Session: one peer, reliably, over links that may break. A Channel; a transport (transport.py) makes the links below it.
+"""Session: one peer, reliably, over links that may break. A Channel; tls.py makes the links below it.
 
 A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
 
@@ -8,7 +8,9 @@ A link carries frames: a small header and, in most, an encoded message. The rule
   repeat the rest, so no message is lost or doubled.
 - A peer process that was restarted is not the same session: PeerLost at once.
 - At the start a side waits ``wait_s`` for its peers.
-- At most ``WINDOW_BYTES`` are sent ahead of what the peer has consumed; then send() waits.
+- At most ``WINDOW_BYTES`` are sent ahead of what the peer has consumed; then send() waits. A frame counts as its bytes and
+  ``FRAME_COST``, what it takes beside them to keep it.
+- A link on which nothing was heard for half of ``deadline_s`` is given up, and another dialled: a firewall may have forgotten it.
 - A frame over ``max_message_bytes`` is refused before it is read into memory.
 """
 
@@ -18,7 +20,9 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Literal, Protocol, TypeVar
+from typing import Annotated, Literal, Protocol, TypeVar
+
+import msgspec
 
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, ProtocolError
 from tallystick.network.channel import Traffic, open_payload
@@ -28,12 +32,14 @@ from tallystick.network.messages import ALIGNMENT, MEBIBYTE, WIRE_VERSION, Buffe
 M = TypeVar("M", bound=Message)
 
 WINDOW_BYTES = 64 * MEBIBYTE
+FRAME_COST = 1_200
 ACK_BYTES = 8 * MEBIBYTE
 
 # kind, sequence number, received so far, bytes consumed so far; as long as keeps an array's bytes aligned
 HEADER = Struct("<BQQQ39x")
 assert HEADER.size == ALIGNMENT
 HELLO, DATA, HEARTBEAT, BYE, REFUSAL = 1, 2, 3, 4, 5
+PROCESS_BYTES = 16
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,11 +55,11 @@ class Limits:
 class Hello(Message, frozen=True):
     """First frame of a link: who speaks, in which process, and what of the session it already has."""
 
-    wire_version: int
-    party: str
-    process: bytes
-    peer_process: bytes
-    received: int
+    wire_version: Annotated[int, msgspec.Meta(ge=0, le=999)]
+    party: Annotated[str, msgspec.Meta(max_length=63)]
+    process: Annotated[bytes, msgspec.Meta(max_length=PROCESS_BYTES)]
+    peer_process: Annotated[bytes, msgspec.Meta(max_length=PROCESS_BYTES)]
+    received: Annotated[int, msgspec.Meta(ge=0)]
 
 
 class Refusal(Message, frozen=True):
@@ -136,6 +142,7 @@ class Session:
         self._sequence = 0
         self._sent_bytes = 0
         self._arrived_bytes = 0  # of those
+        self._arrived = 0  # the last frame of which the peer has said so
         self._peer_consumed = 0
         self._inbox: deque[memoryview] = deque()
         self._received = 0
@@ -172,7 +179,7 @@ class Session:
             self.check()
             self._traffic.bytes_sent += size
             self._traffic.messages_sent += 1
-            self._sent_bytes += size + HEADER.size
+            self._sent_bytes += size + HEADER.size + FRAME_COST
             self._queue(DATA, parts)
             self._loop.turn()
             # A peer that reads as fast as we write is waiting for it; what another cannot take yet is written while we go on.
@@ -187,7 +194,7 @@ class Session:
                     self._expect(f"to send a {kind.__name__}")
                     self._loop.spin()
         payload = self._inbox.popleft()
-        self._consumed += len(payload) + HEADER.size
+        self._consumed += len(payload) + HEADER.size + FRAME_COST
         if self._consumed - self._consumed_told > ACK_BYTES:
             self._consumed_told = self._consumed
             self._loop.later(self._queue, HEARTBEAT)
@@ -219,7 +226,9 @@ class Session:
     def _queue(self, kind: int, parts: tuple[Buffer, ...] = ()) -> None:
         if kind in (DATA, BYE):
             self._sequence += 1
-        self._unsent.append(_Frame(kind=kind, sequence=self._sequence, parts=parts))
+        # Any frame says what a heartbeat would: its header is made when it is written. So no peer can have us queue many.
+        if kind != HEARTBEAT or not self._unsent:
+            self._unsent.append(_Frame(kind=kind, sequence=self._sequence, parts=parts))
         if self._link is not None and self._writing is not self._link:
             self._writing = self._link
             self._loop.start(self._write_all(self._link), urgent=True)
@@ -286,6 +295,9 @@ class Session:
             if sequence != self._received + 1:
                 self.fail(ProtocolError(self._peer, f"{self._peer} sent frame {sequence} where {self._received + 1} is due"))
                 return
+            if self._peer_said_bye:
+                self.fail(ProtocolError(self._peer, f"{self._peer} went on after it had said that nothing more comes"))
+                return
             self._received = sequence
             payload = memoryview(frame)[HEADER.size :]
             if kind == BYE:
@@ -294,8 +306,8 @@ class Session:
             elif is_a(payload, Stopped):
                 self._take_stop(payload)
             else:
-                self._received_bytes += len(frame)
-                if self._received_bytes - self._consumed > WINDOW_BYTES + self._limits.max_message_bytes + HEADER.size:
+                self._received_bytes += len(frame) + FRAME_COST
+                if self._received_bytes - self._consumed > WINDOW_BYTES + self._limits.max_message_bytes + FRAME_COST:
                     self.fail(ProtocolError(self._peer, f"{self._peer} sent more than {WINDOW_BYTES} bytes ahead"))
                     return
                 self._inbox.append(payload)
@@ -319,7 +331,8 @@ class Session:
 
     def _forget(self, received: int) -> None:
         while self._unreceived and self._unreceived[0].sequence <= received:
-            self._arrived_bytes += HEADER.size + sum(map(len, self._unreceived.popleft().parts))
+            self._arrived_bytes += FRAME_COST + HEADER.size + sum(map(len, self._unreceived.popleft().parts))
+        self._arrived = max(self._arrived, received)
 
     def drop(self, link: Link | None, why: str) -> None:
         """Let go of a link, if it is the present one."""
@@ -362,6 +375,12 @@ class Session:
             return Refusal(matter="restarted" if hello.peer_process else "early", reason=early)
         if hello.peer_process and hello.peer_process != self._process:
             return Refusal(matter="restarted", reason=f"{self._own} was restarted in the middle of the run")
+        if not self._arrived <= hello.received <= self._sequence:
+            reason = (
+                f"{self._peer} claims to have received {hello.received} frames, of {self._arrived} to {self._sequence} possible"
+            )
+            self.fail(ProtocolError(self._peer, reason))
+            return Refusal(matter="protocol", reason=reason)
         return None
 
     @property
@@ -386,8 +405,13 @@ class Session:
             return
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
             self._queue(HEARTBEAT)
+        silent_s = now - max(self._last_heard, self._link.progress if self._link is not None else 0.0)
+        if self._link is not None and silent_s > self._limits.deadline_s / 2:
+            link, self._last_heard = self._link, now - silent_s  # what the link heard last still counts
+            self.drop(link, f"silent for {silent_s:.1f} s, so another connection was tried")
+            link.close()
         patience = self._limits.deadline_s if self._ever_connected else self._limits.wait_s
-        if now - max(self._last_heard, self._link.progress if self._link is not None else 0.0) > patience:
+        if silent_s > patience:
             seen = "fell silent" if self._ever_connected else "did not come up"
             why = f" ({self.trouble})" if self.trouble else ""
             self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))

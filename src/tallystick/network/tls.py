@@ -5,22 +5,23 @@ and from the cipher to where the received tensor will be: nothing is copied betw
 """
 
 import asyncio
+import resource
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from struct import Struct
 from typing import Any
 
 import torch
 
 from tallystick.errors import IdentityError
-from tallystick.network.certificates import ALPN, Identity, another_transport, not_accepted, reason, tls_context
+from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, tls_context
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
-from tallystick.network.session import FrameTooLarge, Limits, LinkBroken
-from tallystick.network.transport import Meet, Welcome
+from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
+from tallystick.network.session import FrameTooLarge, Limits, Link, LinkBroken
 
 LENGTH = Struct("<I")
 # A frame up to a TLS record's size is sent in one.
@@ -31,9 +32,24 @@ TURN_BYTES = 4 << 20
 RENEW_BYTES = RECORD_BYTES << 24
 # The first frame of a link is a Hello, which is small.
 HELLO_BYTES = 1 << 16
-# Callers in the middle of a TLS handshake; the next one takes the place of whoever is at it for longest.
+# Callers in the middle of a TLS handshake, and their share of this process's file descriptors where that is less; the next one
+# takes the place of whoever is at it for longest.
 STRANGERS = 64
+STRANGERS_SHARE = 16
 RETRY_S = 0.1
+
+Meet = Callable[[Link], Awaitable[None]]
+"""Called with a dialled link; returns when the link has served its time."""
+
+Welcome = Callable[[Link, list[str]], Awaitable[None]]
+"""Called with a caller's link and the names that its certificate is issued to; likewise."""
+
+Refused = Callable[[str], None]
+"""Called with what is wrong with a caller whose TLS handshake failed."""
+
+
+class HandshakeFailed(LinkBroken):
+    """One side's TLS does not take the other's; its text says why."""
 
 
 class _Link:
@@ -43,7 +59,7 @@ class _Link:
         self, raw: socket.socket, context: ssl.SSLContext, driver: Loop, *, server_name: str | None, max_bytes: int
     ) -> None:
         try:
-            raw.getpeername()  # raises for one who has gone, of whom wrap_socket() leaves a socket behind
+            self.host = raw.getpeername()[0]  # raises for one who has gone, of whom wrap_socket() leaves a socket behind
             raw.setblocking(False)
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket = context.wrap_socket(
@@ -57,6 +73,7 @@ class _Link:
         self._loop = asyncio.get_running_loop()
         self._max_bytes = max_bytes
         self._waiting: dict[Callable[..., Any], asyncio.Future[None]] = {}
+        self._closed = False
         self._bytes = self._turn = 0
         self.names: list[str] = []
         self.speaks_tallystick = False
@@ -67,19 +84,29 @@ class _Link:
     async def handshake(self) -> None:
         """Have both sides check the other's certificate, and note what it is issued to and whether the peer goes on as we do.
 
-        Raises ssl.SSLCertVerificationError for the peer's certificate, LinkBroken for all else.
+        Raises ssl.SSLCertVerificationError for the peer's certificate, HandshakeFailed for what else TLS does not take,
+        LinkBroken for a connection that ends.
         """
-        while True:
+        while not self._closed:  # between a turn in which the socket was ready and this one
             try:
                 self._socket.do_handshake()
                 break
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError, ssl.SSLEOFError) as error:
+                await self._wait_or_raise(error)
             except ssl.SSLCertVerificationError:
                 raise
+            except ssl.SSLError as error:
+                raise HandshakeFailed(reason(error)) from None
             except OSError as error:
-                await self._wait_or_raise(error)
-        held: Any = self._socket.getpeercert() or {}
+                raise LinkBroken(reason(error)) from None
+        else:
+            raise LinkBroken("this side hung up")
+        try:
+            held: Any = self._socket.getpeercert() or {}
+        except ValueError:
+            raise HandshakeFailed("the names in its certificate are not readable text") from None
         self.names = [name for kind, name in held.get("subjectAltName", ()) if kind == "DNS"]
-        self.speaks_tallystick = self._socket.selected_alpn_protocol() == ALPN["tls"]
+        self.speaks_tallystick = self._socket.selected_alpn_protocol() == ALPN
 
     async def read(self) -> memoryview:
         """Wait for the next frame."""
@@ -174,6 +201,7 @@ class _Link:
 
     def close(self) -> None:
         """Hang up; whoever waits learns that the link is broken."""
+        self._closed = True
         for remove, ready in self._waiting.items():
             remove(self._file)
             if not ready.done():
@@ -190,14 +218,16 @@ class TlsTransport:
     CAs, whose names it hands on; nothing is said before. Not protected: the names in SNI, sizes and times.
     """
 
-    def __init__(self, identity: Identity, limits: Limits, loop: Loop) -> None:
+    def __init__(self, identity: Identity, limits: Limits, loop: Loop, proxy: Proxy | None = None) -> None:
         self._limits = limits
+        self._proxy = proxy
         self._loop = loop
-        self._dials = tls_context(identity, "tls")
-        self._listens = tls_context(identity, "tls", listens=True)
+        self._dials = tls_context(identity)
+        self._listens = tls_context(identity, listens=True)
         self._listeners: list[socket.socket] = []
         self._links: set[_Link] = set()
-        self._strangers: deque[_Link] = deque()
+        self._strangers: deque[_Link] = deque()  # no more than so many at any time, whatever they do and the loop is busy with
+        self._most_strangers = _most_strangers()
 
     # Dialling
 
@@ -207,20 +237,46 @@ class TlsTransport:
         Raises LinkBroken for what may be better next time, IdentityError for a certificate that will never do.
         """
         where = f"{peer} at {address}"
-        try:
-            raw = await _connect(address, self._limits.deadline_s)
-        except TimeoutError:
-            raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
-        except OSError as error:
-            raise LinkBroken(f"{where}: {reason(error)}") from None
+        raw = await (self._call(address, where) if self._proxy is None else self._call_through(self._proxy, address, where))
         link = self._link(raw, self._dials, peer)
         try:
             await self._shake_hands(link, peer, where)
             if not link.speaks_tallystick:
-                raise LinkBroken(another_transport(peer, address, "tls"))
+                raise LinkBroken(no_tallystick(peer, address))
             await self._meet(link, peer, address, meet)
         finally:
             self._hang_up(link)
+
+    async def _call(self, address: str, where: str) -> socket.socket:
+        try:
+            return await _connect(address, self._limits.deadline_s)
+        except TimeoutError:
+            raise LinkBroken(f"{where}: no answer within {self._limits.deadline_s:g} s; check the firewall") from None
+        except OSError as error:
+            raise LinkBroken(f"{where}: {reason(error)}") from None
+
+    async def _call_through(self, proxy: Proxy, address: str, where: str) -> socket.socket:
+        """Have the proxy connect: what comes from the socket then comes from the peer."""
+        raw = await self._call(proxy.address, f"{where}: the proxy at {proxy.address}")
+        loop = asyncio.get_running_loop()
+        answer = bytearray()
+        try:
+            async with asyncio.timeout(self._limits.deadline_s):
+                await loop.sock_sendall(raw, connect_request(proxy, address))
+                while not is_whole(answer) and (said := await loop.sock_recv(raw, MAX_ANSWER_BYTES - len(answer))):
+                    answer += said
+            judge(answer, proxy)
+        except BaseException as error:
+            raw.close()
+            if isinstance(error, LinkBroken):
+                raise type(error)(f"{where}: {error}") from None
+            if isinstance(error, TimeoutError):
+                said_nothing = f"took the call but did not answer within {self._limits.deadline_s:g} s"
+                raise LinkBroken(f"{where}: the proxy at {proxy.address} {said_nothing}") from None
+            if isinstance(error, OSError):
+                raise LinkBroken(f"{where}: the proxy at {proxy.address}: {reason(error)}") from None
+            raise
+        return raw
 
     async def _shake_hands(self, link: _Link, peer: str, where: str) -> None:
         try:
@@ -243,7 +299,7 @@ class TlsTransport:
 
     # Listening
 
-    async def listen(self, address: str, welcome: Welcome) -> int:
+    async def listen(self, address: str, welcome: Welcome, refused: Refused) -> int:
         """Take calls at ``host:port`` from now on and give the port; raises OSError."""
         port = 0
         for family, _, _, _, where in await _resolve(address):
@@ -252,44 +308,54 @@ class TlsTransport:
             self._listeners.append(listener)
             listener.setblocking(False)
             port = listener.getsockname()[1]
-            self._take_calls(listener, welcome)
+            self._take_calls(listener, welcome, refused)
         return port
 
-    def _take_calls(self, listener: socket.socket, welcome: Welcome) -> None:
-        asyncio.get_running_loop().add_reader(listener, self._take_call, listener, welcome)
+    def _take_calls(self, listener: socket.socket, welcome: Welcome, refused: Refused) -> None:
+        if listener in self._listeners:
+            asyncio.get_running_loop().add_reader(listener, self._take_call, listener, welcome, refused)
 
-    def _take_call(self, listener: socket.socket, welcome: Welcome) -> None:
+    def _take_call(self, listener: socket.socket, welcome: Welcome, refused: Refused) -> None:
         try:
             raw, _ = listener.accept()
             link = self._link(raw, self._listens, None)
         except (BlockingIOError, LinkBroken):
             return  # the caller has gone already
-        except OSError:  # no file descriptor is left, say
+        except OSError:  # no file descriptor is left, say: this party's own work needs what there is
             loop = asyncio.get_running_loop()
             loop.remove_reader(listener)
-            loop.call_later(RETRY_S, self._take_calls, listener, welcome)
+            loop.call_later(RETRY_S, self._take_calls, listener, welcome, refused)
+            while self._strangers:
+                self._hang_up(self._strangers.popleft())
             return
         self._strangers.append(link)
-        if len(self._strangers) > STRANGERS:
-            self._strangers[0].close()
-        self._loop.start(self._serve(link, welcome))
+        if len(self._strangers) > self._most_strangers:
+            self._hang_up(self._strangers.popleft())
+        self._loop.start(self._serve(link, welcome, refused))
 
-    async def _serve(self, link: _Link, welcome: Welcome) -> None:
+    async def _serve(self, link: _Link, welcome: Welcome, refused: Refused) -> None:
         try:
             try:
-                await asyncio.wait_for(link.handshake(), self._limits.deadline_s)
+                async with asyncio.timeout(self._limits.deadline_s):
+                    await link.handshake()
             finally:
-                self._strangers.remove(link)
+                if link in self._strangers:
+                    self._strangers.remove(link)
             if link.speaks_tallystick:
                 await welcome(link, link.names)
-        except (LinkBroken, TimeoutError, ssl.SSLError):
-            pass  # a caller whose handshake fails hears why from its TLS, and one that hangs up dials again
+        except ssl.SSLCertVerificationError as error:
+            refused(f"a caller from {link.host} is refused: its certificate: {error.verify_message} (is its CA in tls.ca?)")
+        except HandshakeFailed as error:
+            refused(f"a caller from {link.host} is refused: the TLS 1.3 handshake failed: {error}")
+        except (LinkBroken, TimeoutError):
+            pass  # who hangs up dials again
         finally:
             self._hang_up(link)
 
     async def stop(self) -> None:
         """Take no more calls and hang up on all callers."""
-        for listener in self._listeners:
+        while self._listeners:
+            listener = self._listeners.pop()
             asyncio.get_running_loop().remove_reader(listener)
             listener.close()
         for link in tuple(self._links):
@@ -304,6 +370,11 @@ class TlsTransport:
     def _hang_up(self, link: _Link) -> None:
         self._links.discard(link)
         link.close()
+
+
+def _most_strangers() -> int:
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return STRANGERS if descriptors == resource.RLIM_INFINITY else max(1, min(STRANGERS, descriptors // STRANGERS_SHARE))
 
 
 async def _resolve(address: str) -> list[tuple[Any, ...]]:

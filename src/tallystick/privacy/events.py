@@ -65,7 +65,7 @@ class GaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forb
 
 
 class NotPrivate(msgspec.Struct, frozen=True, kw_only=True, tag="not-private", forbid_unknown_fields=True):
-    """A release without a guarantee, such as an exact AUC: it makes the total infinite, and says so."""
+    """A release without a guarantee, such as an exact AUC: no epsilon bounds it, so a ledger keeps it beside its sums."""
 
     unit: Unit = "label"
 

@@ -1,14 +1,16 @@
 """The privacy ledger: an append-only, crash-safe record of every DP release, and the cap that refuses one too many.
 
-One SQLite file per party. A release is spent, which means committed and on disk, before its noise is drawn: a crash between
-the two wastes budget and never under-counts. The rollback journal with synchronous=EXTRA is chosen over WAL because a WAL cut
-short loses its last commits silently, while a database file cut short is refused when it is opened.
+One SQLite file per party, created once and known by its identity: one that is gone is never started anew. A release is spent,
+which means committed and on disk, before its noise is drawn: a crash between the two wastes budget and never under-counts. The
+rollback journal with synchronous=EXTRA is chosen over WAL because a WAL cut short loses its last commits silently, while a
+database file cut short is refused when it is opened.
 """
 
 import hashlib
 import json
 import math
 import os
+import secrets
 import sqlite3
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -21,7 +23,8 @@ from typing import Any
 import msgspec
 
 from tallystick.errors import ConfigError, StorageError
-from tallystick.privacy.events import Event, Unit, check_delta, check_epsilon, total_epsilon
+from tallystick.privacy.events import Event, NotPrivate, Unit, check_delta, check_epsilon, total_epsilon
+from tallystick.storage import sync_folder
 
 _SCHEMA = """
 BEGIN;
@@ -33,13 +36,15 @@ CREATE TABLE caps (
     id INTEGER PRIMARY KEY, time TEXT NOT NULL, party TEXT NOT NULL, dataset TEXT NOT NULL,
     epsilon REAL NOT NULL, delta REAL NOT NULL
 );
-CREATE TABLE head (one INTEGER PRIMARY KEY CHECK (one = 1), entries INTEGER NOT NULL, chain TEXT NOT NULL);
-INSERT INTO head VALUES (1, 0, '');
+CREATE TABLE head (
+    one INTEGER PRIMARY KEY CHECK (one = 1), identity TEXT NOT NULL, entries INTEGER NOT NULL, chain TEXT NOT NULL
+);
 CREATE TRIGGER entries_stay BEFORE UPDATE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER entries_remain BEFORE DELETE ON entries BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER caps_stay BEFORE UPDATE ON caps BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
 CREATE TRIGGER caps_remain BEFORE DELETE ON caps BEGIN SELECT RAISE(ABORT, 'the ledger is append-only'); END;
-PRAGMA user_version = 1;
+CREATE TRIGGER identity_stays BEFORE UPDATE OF identity ON head BEGIN SELECT RAISE(ABORT, 'a ledger is one for ever'); END;
+PRAGMA user_version = 2;
 COMMIT;
 """
 
@@ -60,6 +65,11 @@ class Entry:
     dataset: str
     what: str
     event: Event
+
+    @property
+    def private(self) -> bool:
+        """Whether it has a guarantee, and so a place in a sum."""
+        return not isinstance(self.event, NotPrivate)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +108,11 @@ class Outlook:
 
 
 def outlook(dataset: str, spent: Sequence[Event], more: Sequence[Event], *, cap: Cap | None) -> Outlook:
-    """Say what ``more`` events would bring a data set's budget to, without spending them."""
+    """Say what ``more`` events would bring a data set's budget to, without spending them.
+
+    What was not private is no part of any sum.
+    """
+    spent = [event for event in spent if not isinstance(event, NotPrivate)]
     delta = cap.delta if cap is not None else 0.0
     return Outlook(
         dataset=dataset,
@@ -111,28 +125,58 @@ def outlook(dataset: str, spent: Sequence[Event], more: Sequence[Event], *, cap:
 class Ledger:
     """One party's ledger file; safe for several processes and threads at once.
 
-    Guarantee: the total covers every release whose ``spend`` returned, after any crash. Not protected: a file that is deleted
-    or replaced by an older copy as a whole looks like an earlier state, and caps are outside the chain of hashes; keep it where
-    only the party's own jobs can write.
-    Raises StorageError for a file that is cut short, whose entries were altered, or that is not a ledger. Recovery: restore a
-    copy taken after the last release, or treat the budget of all its data sets as used up and start a new file for new ones.
+    Guarantee: the total covers every private release whose ``spend`` returned, after any crash. What has no guarantee is on
+    record beside it (``not_private``), for no sum can hold it. Not protected: a file that is replaced by an older copy of itself
+    looks like an earlier state to whoever noted no later ``head``, and caps are outside the chain of hashes; keep it where only
+    the party's own jobs can write.
+
+    Raises StorageError for a file that is gone, cut short, whose entries were altered, or that is not a ledger. Recovery: restore
+    a copy taken after the last release, or treat the budget of all its data sets as used up and start a new file for new ones.
     """
 
     def __init__(self, path: Path | str, *, party: str, wait_s: float = 30.0) -> None:
         self.path = Path(path)
         self.party = party
         self._wait_s = wait_s
-        if not self.path.exists():
-            _create(self.path)
         with self._transaction() as connection:
             self._check(connection)
+            self.identity: str = connection.execute("SELECT identity FROM head").fetchone()[0]
+
+    @classmethod
+    def create(cls, path: Path | str, *, party: str) -> "Ledger":
+        """Make an empty ledger with an identity of its own; raises ConfigError if the file exists, StorageError if that fails."""
+        _create(Path(path))
+        return cls(path, party=party)
+
+    def head(self) -> tuple[int, str]:
+        """Give the number of entries and the hash that the chain has come to: what to note to know this state again."""
+        with self._transaction() as connection:
+            entries, chain = connection.execute("SELECT entries, chain FROM head").fetchone()
+        return entries, chain
+
+    def holds(self, entries: int, chain: str) -> bool:
+        """Say whether this ledger is that of a noted head, or has grown from it; an older copy has not."""
+        with self._transaction() as connection:
+            found = connection.execute("SELECT chain FROM entries WHERE id = ?", (entries,)).fetchone()
+        return (found[0] if found is not None else self.identity if entries == 0 else None) == chain
+
+    def enter_not_private(self, dataset: str, *, what: str) -> Entry:
+        """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""
+        with self._transaction() as connection:
+            self._check(connection)
+            return self._enter(connection, dataset, NotPrivate(), what)
 
     def spend(self, dataset: str, event: Event, *, what: str) -> Entry:
         """Record a release before it is made; returns once the entry is on disk. Raises BudgetExceeded if it would pass the
-        cap."""
+        cap, as what is not private does."""
         with self._transaction() as connection:
             self._check(connection)
             cap = self._cap(connection, dataset)
+            if cap is not None and isinstance(event, NotPrivate):
+                raise BudgetExceeded(
+                    f"{what} on data set {dataset!r} has no guarantee, so no epsilon bounds it, and {self.party} has a cap of "
+                    f"{cap.epsilon:.6g}; release it with noise, or not at all"
+                )
             if cap is not None:
                 found = outlook(dataset, [entry.event for entry in self._entries(connection, dataset)], [event], cap=cap)
                 if not found.fits:
@@ -141,17 +185,24 @@ class Ledger:
                         f"to {found.after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
                         "raise the cap, release with a smaller epsilon, or not at all"
                     )
-            number, chain = connection.execute("SELECT entries + 1, chain FROM head").fetchone()
-            entry = Entry(number=number, time=_now(), party=self.party, dataset=dataset, what=what, event=event)
-            row = (number, entry.time, entry.party, dataset, what, msgspec.json.encode(event).decode())
-            link = _link(chain, row)
-            connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, link))
-            connection.execute("UPDATE head SET entries = ?, chain = ?", (number, link))
+            return self._enter(connection, dataset, event, what)
+
+    def _enter(self, connection: sqlite3.Connection, dataset: str, event: Event, what: str) -> Entry:
+        number, chain = connection.execute("SELECT entries + 1, chain FROM head").fetchone()
+        entry = Entry(number=number, time=_now(), party=self.party, dataset=dataset, what=what, event=event)
+        row = (number, entry.time, entry.party, dataset, what, msgspec.json.encode(event).decode())
+        link = _link(chain, row)
+        connection.execute("INSERT INTO entries VALUES (?, ?, ?, ?, ?, ?, ?)", (*row, link))
+        connection.execute("UPDATE head SET entries = ?, chain = ?", (number, link))
         return entry
 
     def total(self, dataset: str, *, delta: float = 0.0, unit: Unit = "label") -> float:
-        """Give the epsilon spent on a data set by this party, at ``delta``; infinite where no such bound holds."""
-        return total_epsilon([entry.event for entry in self.entries(dataset)], delta=delta, unit=unit)
+        """Give the epsilon that private releases spent on a data set, at ``delta``; infinite where no such bound holds."""
+        return total_epsilon([entry.event for entry in self.entries(dataset) if entry.private], delta=delta, unit=unit)
+
+    def not_private(self, dataset: str | None = None) -> list[Entry]:
+        """List what left without a guarantee, oldest first: no total counts it."""
+        return [entry for entry in self.entries(dataset) if not entry.private]
 
     def entries(self, dataset: str | None = None) -> list[Entry]:
         """List this party's releases, oldest first."""
@@ -173,22 +224,33 @@ class Ledger:
             )
 
     def export(self, *, delta: float = 1e-6) -> dict[str, Any]:
-        """Give everything as plain data for JSON: per data set its cap, totals and entries (an infinite total is None)."""
+        """Give everything as plain data for JSON: what was not private, then per data set its cap, totals and private releases.
+
+        ``spent`` and the running totals are at the cap's delta; without a cap at 0, or at ``delta`` where 0 bounds nothing. An
+        infinite total is None.
+        """
         datasets: dict[str, list[Entry]] = {}
         for entry in self.entries():
-            datasets.setdefault(entry.dataset, []).append(entry)
+            if entry.private:
+                datasets.setdefault(entry.dataset, []).append(entry)
         return {
             "party": self.party,
+            "identity": self.identity,
             "delta": delta,
+            "not_private": [
+                {"number": entry.number, "time": entry.time, "dataset": entry.dataset, "what": entry.what}
+                for entry in self.not_private()
+            ],
             "datasets": {name: self._export(name, rows, delta) for name, rows in datasets.items()},
         }
 
     def _export(self, dataset: str, entries: list[Entry], delta: float) -> dict[str, Any]:
         cap = self.cap(dataset)
         events = [entry.event for entry in entries]
+        at = cap.delta if cap else 0.0 if math.isfinite(total_epsilon(events)) else delta
         running, rows = [], []
         for index, entry in enumerate(entries, 1):
-            running.append(finite(total_epsilon(events[:index], delta=cap.delta if cap and cap.delta else 0.0)))
+            running.append(finite(total_epsilon(events[:index], delta=at)))
             rows.append(
                 {
                     "number": entry.number,
@@ -199,6 +261,7 @@ class Ledger:
             )
         return {
             "cap": {"epsilon": cap.epsilon, "delta": cap.delta} if cap else None,
+            "spent": {"epsilon": running[-1], "delta": at},
             "label_epsilon": finite(total_epsilon(events)),
             "label_epsilon_at_delta": finite(total_epsilon(events, delta=delta)),
             "record_epsilon": finite(total_epsilon(events, unit="record")),
@@ -222,13 +285,13 @@ class Ledger:
         return Cap(epsilon=row[0], delta=row[1]) if row else None
 
     def _check(self, connection: sqlite3.Connection) -> None:
-        if connection.execute("PRAGMA user_version").fetchone()[0] != 1:
+        if connection.execute("PRAGMA user_version").fetchone()[0] != 2:
             raise self._broken("it is not a ledger of this version")
         problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
         if problem != "ok":
             raise self._broken(str(problem))
-        count, head = connection.execute("SELECT entries, chain FROM head").fetchone()
-        chain, seen = "", 0
+        count, head, chain = connection.execute("SELECT entries, chain, identity FROM head").fetchone()
+        seen = 0
         for row in connection.execute("SELECT id, time, party, dataset, what, event, chain FROM entries ORDER BY id"):
             seen += 1
             chain = _link(chain, row[:6])
@@ -270,21 +333,28 @@ def finite(value: float) -> float | None:
 
 
 def _create(path: Path) -> None:
-    """Make an empty ledger that appears whole or not at all, also when two processes do so at once."""
+    """Make an empty ledger that appears whole or not at all; of two processes at once only one does.
+
+    The chain of hashes begins at the identity, which is drawn here: two ledgers never have an entry in common.
+    """
+    identity = f"ledger-{secrets.token_hex(16)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             fresh = Path(folder) / "fresh"
+            os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
             connection = sqlite3.connect(fresh)
             try:
                 connection.execute("PRAGMA synchronous=EXTRA")
                 connection.executescript(_SCHEMA)
+                connection.execute("INSERT INTO head VALUES (1, ?, 0, ?)", (identity, identity))
+                connection.commit()
             finally:
                 connection.close()
-            try:
-                os.link(fresh, path)
-            except FileExistsError:
-                return  # another process was first, and its file is as good
+            os.link(fresh, path)
+            sync_folder(path.parent)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already; a ledger is created once and then kept") from None
     except OSError as error:
         raise StorageError(f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written") from error
 

@@ -50,6 +50,8 @@ def ledger_html(exported: dict[str, Any]) -> str:
     return render_template(
         "ledger.html.j2",
         party=exported["party"],
+        identity=exported["identity"],
+        not_private=[{**entry, "time": formats.moment(entry["time"])} for entry in exported["not_private"]],
         delta=exported["delta"],
         datasets=[_dataset(name, dataset) for name, dataset in exported["datasets"].items()],
     )
@@ -57,11 +59,11 @@ def ledger_html(exported: dict[str, Any]) -> str:
 
 def _dataset(name: str, found: dict[str, Any]) -> _Dataset:
     cap = found["cap"]["epsilon"] if found["cap"] else None
-    total = found["label_epsilon"]
+    total = found["spent"]["epsilon"]
     return _Dataset(
         name=name,
-        total=amount(total),
-        cap="none" if cap is None else amount(cap),
+        total=at_delta(found["spent"]),
+        cap="none" if cap is None else at_delta(found["cap"]),
         left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
         share=None if cap is None else 100.0 if total is None else min(100.0, 100 * total / cap),
         plot=_plot(found, cap),
@@ -81,6 +83,11 @@ def _dataset(name: str, found: dict[str, Any]) -> _Dataset:
 def amount(value: float | None) -> str:
     """An epsilon for people; None is one that no bound holds for."""
     return "unbounded" if value is None else f"{value:.4g}"
+
+
+def at_delta(found: dict[str, Any]) -> str:
+    """An epsilon for people, with the delta that it holds at."""
+    return amount(found["epsilon"]) + (f" at delta {found['delta']:g}" if found["delta"] else "")
 
 
 def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
@@ -160,9 +167,7 @@ def _cost(event: dict[str, Any]) -> str:
             return f"epsilon {event['epsilon']:g}{whose}"
         case "approximate":
             return f"epsilon {event['epsilon']:g}, delta {event['delta']:g}{whose}"
-        case "gaussian":
+        case _:  # Gaussian: what is not private has no place among these
             times = f"{event['releases']} x " if event["releases"] > 1 else ""
             rate = f", of a random {100 * event['sampling_rate']:g} %" if event["sampling_rate"] < 1 else ""
             return f"{times}Gaussian noise of {event['noise_multiplier']:.4g} times the sensitivity{rate}{whose}"
-        case _:
-            return "without a guarantee: unbounded"

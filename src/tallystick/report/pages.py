@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from tallystick.errors import StorageError
 from tallystick.report import formats
+from tallystick.storage import write_bytes
 
 
 def render_template(name: str, **values: Any) -> str:
@@ -27,13 +28,10 @@ def script_json(text: str) -> Markup:
 def write_page(page: str, path: str | os.PathLike[str]) -> Path:
     """Write a page, replacing what was there only once the new one is complete; raises StorageError."""
     path = Path(path)
-    part = path.with_name(path.name + ".part")
     try:
-        part.write_text(page, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        part.unlink(missing_ok=True)
-        raise StorageError(f"the report {path} cannot be written: {error}; make room or choose another folder") from error
+        write_bytes(path, page.encode())
+    except StorageError as error:
+        raise StorageError(f"the report cannot be written: {error}") from None
     return path
 
 

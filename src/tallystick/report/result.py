@@ -17,6 +17,7 @@ from tallystick.errors import DataError
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.evaluation.metrics import TargetType
+from tallystick.storage import unsealed
 
 RESULT_VERSION = 1
 Role = Literal["label", "feature", "helper"]
@@ -206,6 +207,7 @@ class Release(_Part, frozen=True, kw_only=True):
 class Privacy(_Part, frozen=True, kw_only=True):
     """The privacy ledger after this run."""
 
+    not_private: list[str] = []  # what left without a guarantee: in no sum
     releases: list[Release] = []
     spent_epsilon: float = 0.0  # composed, not added up
     spent_delta: float = 0.0
@@ -339,8 +341,8 @@ def read_result(source: str | bytes | dict[str, Any]) -> Result:
     """Read a result from JSON or from its dictionary; raises DataError that names the field that does not fit."""
     try:
         if isinstance(source, dict):
-            return msgspec.convert(source, Result)
-        return msgspec.json.decode(source, type=Result)
+            return msgspec.convert({name: value for name, value in source.items() if name != "digest"}, Result)
+        return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
     except msgspec.MsgspecError as error:
         raise DataError(f"this is not a result of tallystick {RESULT_VERSION}: {error}") from None
 

@@ -1,12 +1,12 @@
 """Checkpoints: a party's own weights, optimizer state and counters, whole or not at all.
 
-A file is written beside its place, flushed to disk and renamed, so a full disk or a kill leaves the last good one. Two
-generations stay: the parties commit the same steps, so when one is killed between two commits there is a step that all
-have.
+Two generations stay: the parties commit the same steps, so when one is killed between two commits, or a disk damages the
+newest file, there is a step that all have. Every file is sealed (``tallystick.storage``), and only steps whose files are as they
+were written are offered to the others.
 """
 
 import json
-import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,9 +17,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor, nn
 
-from tallystick.errors import StorageError
+from tallystick.errors import DamagedFile, DataError
+from tallystick.storage import BLANK, check_sealed, make_folder, remove, write_sealed
 
 KEPT = 2
+_STEP = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
 
 
 @dataclass(kw_only=True)
@@ -30,6 +32,7 @@ class TrainingState:
     epoch: int = 0
     best_epoch: int | None = None
     best_loss: float | None = None
+    best_fitted: dict[str, float] = field(default_factory=dict)  # what the best weights' logits need (Objective.fitted)
     epochs_since_best: int = 0
     loss_sum: float = 0.0
     stopped: bool = False
@@ -43,82 +46,109 @@ class CheckpointStore:
         self._folder = folder
 
     def steps(self) -> list[int]:
-        """Steps that can be resumed from, oldest first; 0, the start, is not listed."""
-        return sorted(int(path.stem.removeprefix("step-")) for path in self._folder.glob("step-*.safetensors"))
+        """Steps that were committed, oldest first, whether or not their files are intact; 0, the start, is not listed."""
+        names = (_STEP.fullmatch(path.name) for path in self._folder.glob("step-*.safetensors"))
+        return sorted(int(name[1]) for name in names if name is not None)
 
-    def save(self, progressed: TrainingState, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def intact(self) -> tuple[list[int], list[DamagedFile]]:
+        """Steps that can be resumed from, oldest first, and what is wrong with the files of the others.
+
+        A step needs its own file and, once an epoch was the best so far, the best weights.
+        """
+        good, damaged = [], []
+        best = self._folder / "best.safetensors"
+        for step in self.steps():
+            try:
+                _, metadata = read_tensors(self._path(step), only_metadata=True)
+            except DamagedFile as error:
+                damaged.append(error)
+                continue
+            if json.loads(metadata["state"])["best_epoch"] is None:
+                good.append(step)
+                continue
+            try:
+                if best not in (error.path for error in damaged):
+                    check_sealed(best)
+                    good.append(step)
+            except DamagedFile as error:
+                damaged.append(error)
+        return good, damaged
+
+    def save(self, state: TrainingState, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
         """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
         tensors |= _optimizer_tensors(optimizer)
         tensors["random"] = torch.get_rng_state()
-        write_tensors(self._path(progressed.step), tensors, {"progressed": json.dumps(vars(progressed))})
+        make_folder(self._folder)
+        write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))})
         for step in self.steps()[:-KEPT]:
-            self._path(step).unlink()
+            remove(self._path(step))
 
     def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> TrainingState:
-        """Put a committed step back into the module and the optimizer; raises StorageError if it is damaged."""
+        """Put a committed step back into the module and the optimizer.
+
+        Raises DamagedFile, and DataError if it is of another module.
+        """
         tensors, metadata = read_tensors(self._path(step))
-        module.load_state_dict({name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model/")})
+        weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model/")}
+        put_weights(module, weights, source=self._path(step))
         if optimizer is not None:
             _restore_optimizer(optimizer, tensors)
         torch.set_rng_state(tensors["random"])
-        return TrainingState(**json.loads(metadata["progressed"]))
+        return TrainingState(**json.loads(metadata["state"]))
 
     def drop_after(self, step: int) -> None:
         """Forget steps after the one that all parties resume from."""
         for later in self.steps():
             if later > step:
-                self._path(later).unlink()
+                remove(self._path(later))
 
     def save_best(self, module: nn.Module) -> None:
         """Keep the module's weights as the best so far."""
+        make_folder(self._folder)
         write_tensors(self._folder / "best.safetensors", dict(module.state_dict()), {})
 
     def load_best(self, module: nn.Module) -> None:
         """Put the best weights into the module."""
-        tensors, _ = read_tensors(self._folder / "best.safetensors")
-        module.load_state_dict(tensors)
+        load_weights(module, self._folder / "best.safetensors")
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step}.safetensors"
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], *, private: bool = False) -> None:
-    """Write a safetensors file whole or not at all."""
-    content = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, metadata)
-    write_bytes(path, content, private=private)
+    """Write a safetensors file, sealed, whole or not at all."""
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_sealed(path, save(plain, {**metadata, "digest": BLANK}), private=private)
 
 
-def write_bytes(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write a file whole or not at all: what was there before stays until the new one is on disk.
-
-    A ``private`` file is readable by its owner alone.
-    """
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.unlink(missing_ok=True)
-        with partial.open("xb") as file:
-            if private:
-                partial.chmod(0o600)  # it is still empty
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(
-            f"cannot write {path}: {error.strerror}; the last good version is untouched, free some space"
-        ) from None
-
-
-def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file: its tensors and its metadata."""
+def read_tensors(path: Path, *, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file: its tensors and its metadata; raises DamagedFile unless it is as write_tensors left it."""
+    check_sealed(path)
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            metadata = {name: value for name, value in file.metadata().items() if name != "digest"}
+            names = [] if only_metadata else file.keys()
+            return {name: file.get_tensor(name) for name in names}, metadata
     except (OSError, SafetensorError) as error:
-        raise StorageError(f"cannot read {path}: {error}") from None
+        raise DamagedFile(path, str(error)) from None
+
+
+def load_weights(module: nn.Module, path: Path) -> None:
+    """Put saved weights into a module; raises DamagedFile, and DataError if they are another module's."""
+    put_weights(module, read_tensors(path)[0], source=path)
+
+
+def put_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source: Path) -> None:
+    """Put weights into a module; raises DataError that names their source if they are another module's."""
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        first = str(error).partition("\n")[2].partition("\n")[0].strip()
+        raise DataError(
+            f"{source} is of another model than the one that the contract and the columns give now ({first}); put the table, the "
+            "party file and your own modules back as they were, or start a new run without --resume"
+        ) from None
 
 
 def _optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:

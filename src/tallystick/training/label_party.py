@@ -82,6 +82,7 @@ def train_label_party(
             refuse_lost_weights(model, optimizer, step=last_commit)
             if verdict.improved:
                 run.store.save_best(model)
+                state.best_fitted = objective.fitted()
             run.store.save(state, model, optimizer)
             for peer in peers:
                 peer.channel.send(verdict)

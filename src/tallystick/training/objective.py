@@ -25,6 +25,10 @@ class Objective(Protocol):
         """Scalar loss by which epochs are compared, on validation positions."""
         ...
 
+    def fitted(self) -> dict[str, float]:
+        """What the last validation fitted for prediction, to be kept with the weights; empty where nothing is."""
+        ...
+
 
 class Supervised:
     """Cross-entropy for classes, squared error for numbers; a weighted mean where rows have weights."""
@@ -51,6 +55,10 @@ class Supervised:
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
         """The same loss."""
         return self(logits, index_N)[0]
+
+    def fitted(self) -> dict[str, float]:
+        """Nothing."""
+        return {}
 
 
 _LOSSES: dict[str, Callable[..., Tensor]] = {

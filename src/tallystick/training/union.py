@@ -5,7 +5,7 @@ fill. Shapes: U positions of the union, N own rows, B batch, D cut width, K draw
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
@@ -91,15 +91,25 @@ class FillingObjective:
         fill: what stands in for absent labels.
         draws: its numbers, from a secret seed.
         calibration: where the logit shift applies.
+        positive_rate: π, the rate of positives on the own training rows: validation and test labels shape no gradient.
     """
 
-    def __init__(self, labels_N: Tensor, own_U: Tensor, *, fill: LabelFill, draws: Draws, calibration: Calibration) -> None:
+    def __init__(
+        self,
+        labels_N: Tensor,
+        own_U: Tensor,
+        *,
+        fill: LabelFill,
+        draws: Draws,
+        calibration: Calibration,
+        positive_rate: float,
+    ) -> None:
         self._labels_N = labels_N
         self._own_U = own_U
         self._fill = fill
         self._draws = draws
         self._calibration = calibration
-        self._positive_rate = float(labels_N.mean())
+        self._positive_rate = positive_rate
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
@@ -115,7 +125,15 @@ class FillingObjective:
         return binary_cross_entropy_with_logits(self._calibration.training_logits(logits), targets_B), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
-        """Loss of calibrated logits on the rows that have a real label."""
+        """Loss of calibrated logits on the rows that have a real label; what is to be fitted is fitted to them first."""
         own_N = self._own_U[index_N]
         real = own_N >= 0
-        return binary_cross_entropy_with_logits(self._calibration.prediction_logits(logits[real]), self._labels_N[own_N[real]])
+        labels_V = self._labels_N[own_N[real]]
+        if self._calibration.when == "fitted":
+            self._calibration, loss = self._calibration.fit(logits[real], labels_V, positive_rate=self._positive_rate)
+            return torch.tensor(loss)
+        return binary_cross_entropy_with_logits(self._calibration.prediction_logits(logits[real]), labels_V)
+
+    def fitted(self) -> dict[str, float]:
+        """The line through the logits that the last validation fitted."""
+        return asdict(self._calibration.line) if self._calibration.when == "fitted" else {}

@@ -71,8 +71,8 @@ def split(labels, scores, clients=CLIENTS):
     return [(labels[owner == k], scores[owner == k]) for k in range(clients)]
 
 
-# A large epsilon leaves sds of at most a few thousandths (randomised response); tolerances are over 6 sd
-# plus the paper grid's error.
+# The noise comes from the operating system: tolerances are over 40 of its predicted sds (a chance below 1e-20, Laplace tails
+# included) plus the paper grid's error.
 MECHANISMS = {
     "thresholds": (ThresholdCounts(epsilon=2000), 0.01),
     "thresholds-gaussian": (ThresholdCounts(epsilon=200, kind="gaussian", delta=1e-6), 0.01),
@@ -91,7 +91,7 @@ MECHANISMS = {
 def test_every_party_learns_an_auc_close_to_the_exact_one_and_the_ledgers_hold_the_event(name, tmp_path):
     mechanism, tolerance = MECHANISMS[name]
     labels, scores = scored_rows()
-    ledgers = [Ledger(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(CLIENTS)]
+    ledgers = [Ledger.create(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(CLIENTS)]
     result, answers = run(mechanism, split(labels, scores), ledgers=ledgers)
     assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=tolerance)
     assert result.rows == ROWS
@@ -102,10 +102,10 @@ def test_every_party_learns_an_auc_close_to_the_exact_one_and_the_ledgers_hold_t
 
 def test_a_small_epsilon_works_securely_summed_and_is_spent_once(tmp_path):
     labels, scores = scored_rows(rows=40_000)
-    ledgers = [Ledger(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(2)]
+    ledgers = [Ledger.create(tmp_path / f"{k}.ledger", party=f"client{k}") for k in range(2)]
     mechanism = SecureSum(inner=TwoStatistics(epsilon=0.1))
     result, _ = run(mechanism, split(labels, scores, 2), ledgers=ledgers)
-    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=20 * result.predicted_sd)
+    assert result.auc == pytest.approx(roc_auc_score(labels, scores), abs=20 * result.predicted_sd)  # Laplace tails: 1e-12
     assert result.predicted_sd < 0.003
     assert [ledger.total("test") for ledger in ledgers] == [0.1, 0.1]
 
@@ -314,7 +314,7 @@ def test_noisy_scores_pool_over_channels_and_count_as_not_private(tmp_path):
     labels, scores = scored_rows()
     at_server, at_clients = pairs(2)
     mechanism = NoisyScores(epsilon=1000)
-    ledger = Ledger(tmp_path / "ledger", party="client0")
+    ledger = Ledger.create(tmp_path / "ledger", party="client0")
     with ThreadPoolExecutor(2) as pool:
         futures = [
             pool.submit(
@@ -326,7 +326,8 @@ def test_noisy_scores_pool_over_channels_and_count_as_not_private(tmp_path):
         assert {future.result() for future in futures} == {auc}
     assert auc == pytest.approx(roc_auc_score(labels, scores), abs=0.002)
     assert [entry.event for entry in ledger.entries()] == [NotPrivate(), NotPrivate()]
-    assert ledger.total("test") == float("inf")
+    assert ledger.not_private("test") == ledger.entries()
+    assert ledger.total("test") == 0
 
 
 @pytest.mark.parametrize(
@@ -371,7 +372,7 @@ def test_a_masked_sum_over_one_client_and_a_sum_over_none_are_refused():
 def test_a_cap_refuses_before_the_answer_leaves(tmp_path):
     from tallystick.privacy.ledger import BudgetExceeded, Cap
 
-    ledger = Ledger(tmp_path / "ledger", party="client0")
+    ledger = Ledger.create(tmp_path / "ledger", party="client0")
     ledger.set_cap("test", Cap(epsilon=1.5))
     ledger.spend("test", PureDP(epsilon=1), what="earlier")
     at_server, at_client = memory_channels("server", "client0", timeout_s=1)

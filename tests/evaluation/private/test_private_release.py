@@ -28,7 +28,7 @@ SIZE = Population(rows=5000, positive_rate=0.3, auc=0.77)
 
 @pytest.fixture
 def ledger(tmp_path):
-    return Ledger(tmp_path / "ledger", party="bank")
+    return Ledger.create(tmp_path / "ledger", party="bank")
 
 
 @pytest.fixture(scope="module")
@@ -155,7 +155,8 @@ def test_bad_rows_are_refused_before_anything_is_spent(ledger, labels, scores, m
 
 def test_constant_scores_are_worth_one_half(ledger):
     labels = np.arange(2000) % 2
-    result = release(labels, np.full(2000, 0.3), epsilon=1.0, ledger=ledger, dataset="test")
+    noise = SimulatedNoise(np.random.default_rng(0))
+    result = release(labels, np.full(2000, 0.3), epsilon=1.0, ledger=ledger, dataset="test", rng=noise)
     assert result.auc == pytest.approx(0.5, abs=0.03)
 
 
@@ -170,7 +171,7 @@ def test_a_class_hidden_by_the_noise_is_an_error_after_spending(ledger):
         def discrete_laplace(self, scale, shape):  # noqa: ARG002
             return np.full(shape, -10_000)
 
-    labels, scores, noise = np.arange(100) % 2, np.linspace(0, 1, 100), MuchNoise(np.random.default_rng())
+    labels, scores, noise = np.arange(100) % 2, np.linspace(0, 1, 100), MuchNoise(np.random.default_rng(0))
     with pytest.raises(NothingReleased, match="too few of one class") as nothing:
         release(labels, scores, epsilon=1.0, ledger=ledger, dataset="t", rng=noise)
     assert isinstance(nothing.value, DataError)
@@ -264,7 +265,8 @@ def test_a_histogram_is_chosen_only_where_its_bins_hide_less_than_the_noise(rows
 
 
 def test_records_are_protected_when_asked_for(scored, ledger):
-    result = release(*scored, epsilon=2.0, ledger=ledger, dataset="test", unit="record")
+    noise = SimulatedNoise(np.random.default_rng(0))
+    result = release(*scored, epsilon=2.0, ledger=ledger, dataset="test", unit="record", rng=noise)
     assert result.mechanism == "record-histogram"
     assert ledger.total("test", unit="record") == 2
     assert result.auc == pytest.approx(roc_auc_score(*scored), abs=0.05)
@@ -272,7 +274,8 @@ def test_records_are_protected_when_asked_for(scored, ledger):
 
 def test_curves_come_with_one_histogram_at_no_further_cost(scored, ledger):
     labels, scores = scored
-    result, found = release_curves(labels, scores, epsilon=2.0, ledger=ledger, dataset="test")
+    noise = SimulatedNoise(np.random.default_rng(0))
+    result, found = release_curves(labels, scores, epsilon=2.0, ledger=ledger, dataset="test", rng=noise)
     assert ledger.total("test") == 2
     assert np.all(np.diff(found.true_positive_rate) >= 0)
     assert np.all(np.diff(found.false_positive_rate) >= 0)

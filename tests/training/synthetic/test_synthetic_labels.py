@@ -120,9 +120,9 @@ def test_draws_once_repeat_and_draws_per_step_do_not() -> None:
 
 def test_names() -> None:
     assert set(LABEL_STRATEGIES) == {
-        "majority", "majority-tr", "majority-te", "minority", "random-pos", "random-pred", "neighbors",
+        "majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors",
     }  # fmt: skip
-    assert set(FEATURE_STRATEGIES) == {"gaussian", "random", "sampling", "sampling-tr", "sampling-te"}
+    assert set(FEATURE_STRATEGIES) == {"gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit"}
     assert label_strategy("majority-tr") == (MajorityLabels(), "training")
     for name in LABEL_STRATEGIES:
         fill, when = label_strategy(name)

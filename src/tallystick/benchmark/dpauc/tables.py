@@ -164,7 +164,7 @@ def coverage(
     results = []
     with TemporaryDirectory() as folder:
         for index in range(runs):
-            ledger = Ledger(Path(folder) / f"{index}.ledger", party="label party")
+            ledger = Ledger.create(Path(folder) / f"{index}.ledger", party="label party")
             noise = SimulatedNoise(np.random.default_rng([seed, index, 1]))  # [0, 0] would be the interval's own stream
             results.append(release(labels, scores, epsilon=epsilon, ledger=ledger, dataset="test", rng=noise))
     covered = sum(result.interval[0] <= exact <= result.interval[1] for result in results)

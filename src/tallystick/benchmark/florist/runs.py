@@ -92,6 +92,11 @@ class Membership:
             has_features_U=full if side == "labels" else masks[side == "both"],
         )
 
+    @property
+    def real(self) -> float:
+        """Share of the label party's rows whose features are real."""
+        return int((self.has_labels_U & self.has_features_U).sum()) / int(self.has_labels_U.sum())
+
     def shift(self, positive_rate: float, *, filled_rate: float) -> LogitShift:
         """Give the logit shift of this union; with ``has_features_U`` all true it is the one for labels only."""
         return LogitShift.of_union(
@@ -113,6 +118,7 @@ class Job:
     features: FeatureFill = field(default_factory=SamplingFeatures)
     redraw: Redraw = "step"
     shift: LogitShift | None = None  # in training
+    held_out: Tensor = field(default_factory=lambda: torch.arange(0))  # rows of the union on which calibration is fitted
 
 
 class Trained:
@@ -169,15 +175,29 @@ class Trained:
         )
         return feature, label
 
-    def utility(self, shift: LogitShift | None = None) -> dict[str, float]:
-        """Test AUC and ACE, with ``shift`` undone at prediction if there is one."""
-        calibration = Calibration(shift=shift, when="prediction") if shift else NO_CALIBRATION
+    def utility(self, calibration: Calibration = NO_CALIBRATION) -> dict[str, float]:
+        """Test AUC and ACE of calibrated predictions."""
+        if calibration.when == "fitted":
+            calibration = self._fitted(calibration)
         logits_T = predict(self.bottom, self.top, self.data.test, calibration=calibration).double().numpy()
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
             "auc": auc_statistic(labels_T, logits_T)(weights_T),
             "ace": ace_statistic(labels_T, sigmoid(logits_T), bins=self.setting.bins)(weights_T),
         }
+
+    @torch.no_grad()
+    def _fitted(self, calibration: Calibration) -> Calibration:
+        """Fit on the label party's own rows among those held out, as it sees them: with a stand-in's features where they lack."""
+        has_labels_U, labels_N = self.job.membership.has_labels_U, self.data.training_labels_N
+        own_V = has_labels_U[self.job.held_out]
+        logits_V = self.top(self._embedded(self.job.held_out)).squeeze(1)[own_V]
+        rate = float(labels_N[self.job.rows[has_labels_U[self.job.rows]]].mean())
+        return calibration.fit(logits_V, labels_N[self.job.held_out][own_V], positive_rate=rate)[0]
+
+    @torch.no_grad()
+    def _embedded(self, rows: Tensor) -> Tensor:
+        return torch.cat([self.feature.embed(rows_B) for rows_B in torch.split(rows, self.setting.batch(len(rows)))])
 
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
         """Run that party's attacks on its view and measure them by whether the other side has the row."""
@@ -194,12 +214,10 @@ class Trained:
             found |= evaluate_membership("cut_embedding", [step], present_U, planted=0, attacks=one_pass, seed=self.seed)
         return {name: metrics.as_figures() for name, metrics in found.items()}
 
-    @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:
         """What the label party sees if the whole union is embedded once without training in between."""
-        chunks = torch.split(torch.arange(len(own_U)), self.setting.batch(len(own_U)))
-        received_UD = torch.cat([self.feature.embed(rows_B) for rows_B in chunks])
-        return StepView(epoch=0, rows_B=torch.arange(len(own_U)), own_B=own_U, received_BD=received_UD)
+        rows_U = torch.arange(len(own_U))
+        return StepView(epoch=0, rows_B=rows_U, own_B=own_U, received_BD=self._embedded(rows_U))
 
 
 def _own_rows(has_U: Tensor) -> Tensor:

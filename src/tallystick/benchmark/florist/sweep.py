@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from tallystick.benchmark.clicks import ClickData, prepare, read_clicks
@@ -20,13 +21,12 @@ from tallystick.benchmark.florist.runs import Job, Membership, Setting, Side, Tr
 from tallystick.benchmark.shared import SweepLog, one_thread, spread
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
-from tallystick.training.calibration import LogitShift, When
+from tallystick.training.calibration import Calibration, LogitShift, When
 from tallystick.training.synthetic import (
     FEATURE_STRATEGIES,
     LABEL_STRATEGIES,
     GaussianFeatures,
     RandomPredictedLabels,
-    Redraw,
     feature_strategy,
     label_strategy,
 )
@@ -35,23 +35,26 @@ RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
 SEEDS = (1, 2, 3, 4, 5)
 ATTACKED_RATIO = 0.5
 BASELINES = ("baseline-partial", "baseline-full")
+HELD_OUT = 0.1  # share of rows on which a calibration is fitted and nothing trained
 ONCE = ":once"  # drawn once per row instead of anew each step; not in the paper
+FIT = ":fit"  # plain training, calibration fitted; "-fit" has the shift in training
 BOTH: dict[
     str, tuple[str, str, When, bool]
 ] = {  # label fill, feature fill, when to calibrate, for both sides' fills or labels only
     "florist-vanilla": ("majority", "sampling", "prediction", False),
     "florist-tr": ("majority", "sampling", "training", True),
     "florist-te": ("majority", "sampling", "prediction", True),
+    "florist-fit": ("majority", "sampling", "fitted", True),
 }
 STRATEGIES: dict[Side, tuple[str, ...]] = {
     "labels": (*BASELINES, *LABEL_STRATEGIES, "random-pos" + ONCE, "random-pred" + ONCE),
     "features": (*BASELINES, *FEATURE_STRATEGIES, "sampling" + ONCE),
     "both": (*BASELINES, *BOTH),
 }
-EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name; at the attacked ratio
-    "labels": tuple(f"random-pred:k={k}" for k in range(1, 11)),
-    "features": tuple(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)),
-    "both": (),
+EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
+    "labels": (*(f"random-pred:k={k}" for k in range(1, 11)), "majority" + FIT),
+    "features": (*(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)), "sampling" + FIT),
+    "both": ("florist-vanilla" + FIT,),
 }
 
 
@@ -180,14 +183,14 @@ def _runs(
                     yield found
                     continue
                 started = time.perf_counter()
-                job, undo = _job(name, side, members, clicks)
-                key = repr((job.labels, job.features, job.redraw, job.shift))
+                job, calibration = _job(name, side, members, clicks, seed=seed)
+                key = repr((job.labels, job.features, job.redraw, job.shift, len(job.held_out)))
                 if key not in cached:
                     cached.clear()  # views are large
                     trained = Trained(job, clicks, setting, seed=seed, record=attacked)
                     cached[key] = (trained, _leaks(trained, side) if attacked else {})
                 trained, attacks = cached[key]
-                figures = trained.utility(undo)
+                figures = trained.utility(calibration)
                 seconds = time.perf_counter() - started
                 yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, seconds=seconds, **figures)
 
@@ -219,33 +222,41 @@ def _leaks(trained: Trained, side: Side) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _job(name: str, side: Side, members: Membership, clicks: ClickData) -> tuple[Job, LogitShift | None]:
-    """Give what to train and the shift to undo at prediction, if any."""
-    rate = float(clicks.training_labels_N[members.has_labels_U].mean())
+def _job(name: str, side: Side, members: Membership, clicks: ClickData, *, seed: int) -> tuple[Job, Calibration]:
+    """Give what to train, and what prediction does to its logits."""
     base, _, option = name.partition(":")
-    redraw: Redraw = "once" if option == "once" else "step"
-    rows = torch.arange(len(members.has_labels_U))
+    labels_name, features_name, when, exact = _strategy(base, side)
+    labels, features = label_strategy(labels_name)[0], feature_strategy(features_name)[0]
+    if option.startswith("k="):
+        labels = RandomPredictedLabels(k=int(option[2:]))
+    if option.startswith("scale="):
+        features = GaussianFeatures(scale=float(option[6:]))
+    rows, held_out = torch.arange(len(members.has_labels_U)), torch.arange(0)
+    if when == "fitted" or option == "fit":
+        shuffled = torch.from_numpy(np.random.default_rng([seed, 2]).permutation(len(rows)))
+        held_out, rows = torch.tensor_split(shuffled, [round(HELD_OUT * len(rows))])
+    rate = float(clicks.training_labels_N[rows[members.has_labels_U[rows]]].mean())
+    filled = labels.filled_rate(rate) or 0.0 if side != "features" else 0.0
+    shift = members.shift(rate, filled_rate=filled) if exact else _labels_only(members, filled)
+    job = Job(
+        membership=members,
+        rows=rows,
+        labels=labels,
+        features=features,
+        redraw="once" if option == "once" else "step",
+        shift=shift if when in ("training", "fitted") else None,
+        held_out=held_out,
+    )
+    return job, Calibration(shift=shift, when="fitted" if option == "fit" else when, real=members.real)
+
+
+def _strategy(base: str, side: Side) -> tuple[str, str, When, bool]:
+    """Give the fills by name, when to calibrate, and whether for both sides' fills; a side that lacks nothing fills nothing."""
     if side == "both":
-        labels_name, features_name, when, exact = BOTH[base]
-        labels, features = label_strategy(labels_name)[0], feature_strategy(features_name)[0]
-        filled = labels.filled_rate(rate) or 0.0
-        shift = members.shift(rate, filled_rate=filled) if exact else _labels_only(members, filled)
-        job = Job(membership=members, rows=rows, labels=labels, features=features, redraw=redraw)
-    elif side == "labels":
-        labels, when = label_strategy(base)
-        if option.startswith("k="):
-            labels = RandomPredictedLabels(k=int(option[2:]))
-        shift = members.shift(rate, filled_rate=labels.filled_rate(rate) or 0.0)
-        job = Job(membership=members, rows=rows, labels=labels, redraw=redraw)
-    else:
-        features, when = feature_strategy(base)
-        if option.startswith("scale="):
-            features = GaussianFeatures(scale=float(option[6:]))
-        shift = members.shift(rate, filled_rate=0.0)
-        job = Job(membership=members, rows=rows, features=features, redraw=redraw)
-    if when == "training":
-        job = Job(membership=members, rows=rows, labels=job.labels, features=job.features, redraw=redraw, shift=shift)
-    return job, shift if when == "prediction" else None
+        return BOTH[base]
+    if side == "labels":
+        return base, "sampling", label_strategy(base)[1], True
+    return "majority", base, feature_strategy(base)[1], True
 
 
 def _labels_only(members: Membership, filled_rate: float) -> LogitShift:

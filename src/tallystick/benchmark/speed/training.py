@@ -29,7 +29,6 @@ from tallystick.evaluation.metrics import auc
 from tallystick.models.build import seeded
 from tallystick.models.split import JoinedModel, LabelModel
 from tallystick.models.tabular import Columns, TabularBottom, TabularTop
-from tallystick.network.certificates import TransportName
 from tallystick.network.channel import Channel, no_progress
 from tallystick.network.messages import Message
 from tallystick.training.checkpoint import CheckpointStore
@@ -104,19 +103,16 @@ class Turn(Message, frozen=True):
     mode: str
 
 
-def run(
-    *, scenario: str = "small", turns: int | None = None, transport: TransportName = "tls", timeout_s: float = 900
-) -> dict[str, Any]:
+def run(*, scenario: str = "small", turns: int | None = None, timeout_s: float = 900) -> dict[str, Any]:
     """Measure one scenario: steps per second synchronous, pipelined and in one process, with their ratios."""
     arguments = {"scenario": scenario, "turns": turns or SCENARIOS[scenario].turns}
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
-        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s, transport=transport).results
+        results = run_parties(Path(folder), __name__, PAIR, arguments, timeout_s=timeout_s).results
     measured = results[FEATURE]
     rates = {mode: statistics.median(values) for mode, values in measured["steps_per_s"].items()}
     per_turn = measured["steps_per_s"]
     report: dict[str, Any] = {
         "scenario": scenario,
-        "transport": transport,
         "steps_per_s": rates["synchronous"],
         "pipelined_steps_per_s": rates["pipelined"],
         "centralized_steps_per_s": rates["centralized"],

@@ -1,4 +1,4 @@
-"""Strategies by name: a fill, and where calibration applies (``-tr``: in training, ``-te``: at prediction).
+"""Strategies by name: a fill, and where calibration applies (``-tr``: in training, ``-te``: at prediction, ``-fit``: fitted).
 
 Shapes: B rows of a batch, K draws per row, U rows of the union.
 """
@@ -21,11 +21,13 @@ LABEL_STRATEGIES: Mapping[str, tuple[str, When]] = {
     **{name: (name, "never") for name in LABEL_FILLS},
     "majority-tr": ("majority", "training"),
     "majority-te": ("majority", "prediction"),
+    "majority-fit": ("majority", "fitted"),
 }
 FEATURE_STRATEGIES: Mapping[str, tuple[str, When]] = {
     **{name: (name, "never") for name in FEATURE_FILLS},
     "sampling-tr": ("sampling", "training"),
     "sampling-te": ("sampling", "prediction"),
+    "sampling-fit": ("sampling", "fitted"),
 }
 
 

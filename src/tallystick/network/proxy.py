@@ -1,0 +1,91 @@
+"""The way through an HTTP proxy: CONNECT asks it for a tunnel, in which TLS goes from end to end.
+
+No I/O here: a request to send, and what there is to say of the answer. The proxy sees the peer's address and what an eavesdropper
+sees, no more.
+"""
+
+import base64
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tallystick.errors import ConfigError
+from tallystick.network.session import LinkBroken
+
+MAX_ANSWER_BYTES = 16_384
+END = b"\r\n\r\n"
+SHOWN_CHARACTERS = 80
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proxy:
+    """Where the proxy listens, and ``user:password`` for it where it wants one, which never appears in a repr."""
+
+    address: str
+    credentials: str | None = field(default=None, repr=False)
+
+
+class ProxyRefused(LinkBroken):
+    """The proxy will not let this party through, today and tomorrow."""
+
+
+def load_proxy(address: str, *, credentials: Path | None) -> Proxy:
+    """Read the file of ``user:password``; raises ConfigError for one that is missing or holds anything else."""
+    if credentials is None:
+        return Proxy(address=address)
+    try:
+        text = credentials.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise ConfigError(f"proxy.credentials = {credentials}: cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"proxy.credentials = {credentials}: is not UTF-8 text") from None
+    if ":" not in text or not text.isprintable():
+        raise ConfigError(f"proxy.credentials = {credentials}: must hold one line, user:password")
+    return Proxy(address=address, credentials=text)
+
+
+def connect_request(proxy: Proxy, address: str) -> bytes:
+    """Ask for a tunnel to ``host:port``; raises LinkBroken for a host name that cannot be said."""
+    host, _, port = address.rpartition(":")
+    try:
+        target = f"{host.encode('idna').decode()}:{port}" if not host.startswith("[") else address
+    except UnicodeError:
+        raise LinkBroken(f"{host} is no host name") from None
+    lines = [f"CONNECT {target} HTTP/1.1", f"Host: {target}"]
+    if proxy.credentials is not None:
+        lines.append(f"Proxy-Authorization: Basic {base64.b64encode(proxy.credentials.encode()).decode()}")
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def is_whole(answer: bytes | bytearray) -> bool:
+    """Whether an answer has come to its end, or will never be one: then no more of it is waited for."""
+    return END in answer or len(answer) >= MAX_ANSWER_BYTES or not (answer.startswith(b"HTTP/1.") or len(answer) < 7)
+
+
+def judge(answer: bytes | bytearray, proxy: Proxy) -> None:
+    """Return if the tunnel stands; raises ProxyRefused for a refusal, LinkBroken for all else."""
+    where = f"the proxy at {proxy.address}"
+    status = bytes(answer).partition(b"\r\n")[0]
+    version, _, said = status.partition(b" ")
+    code, reason = said[:3], _printable(said[4:])
+    if not version.startswith(b"HTTP/1.") or not code.isdigit() or len(code) != 3 or END not in answer:
+        if not answer:
+            raise LinkBroken(f"{where} hung up when it was asked for a connection")
+        raise LinkBroken(f"{where} does not answer like an HTTP proxy: {_printable(bytes(answer))!r}")
+    if code.startswith(b"2"):
+        if answer.index(END) + len(END) < len(answer):
+            raise LinkBroken(f"{where} says more than that the connection stands, before anything was sent through it")
+        return
+    answered = f"{where} answers {code.decode()} {reason}".rstrip()
+    if code == b"407":
+        if proxy.credentials is None:
+            raise ProxyRefused(f"{answered}: it wants a user and a password; name a file with user:password in proxy.credentials")
+        raise ProxyRefused(f"{answered}: it does not take the user and password in proxy.credentials")
+    if code in (b"401", b"403", b"405"):
+        raise ProxyRefused(f"{answered}: it does not let this party connect there; ask whoever runs it")
+    raise LinkBroken(f"{answered}: it did not reach the peer")
+
+
+def _printable(said: bytes) -> str:
+    """What a stranger said, such that it can be shown: short, and without control characters."""
+    text = said[:SHOWN_CHARACTERS].decode("ascii", errors="replace")
+    return "".join(each if each.isprintable() else "?" for each in text)

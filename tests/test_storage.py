@@ -1,0 +1,197 @@
+"""Files: whole or not at all, sealed, for their owner alone, and held by one process."""
+
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+from tallystick.errors import ConfigError, DamagedFile, StorageError
+from tallystick.storage import check_sealed, locked, make_folder, read_json, write_bytes, write_json
+from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
+
+
+def json_file(path):
+    write_json(path, b'{"secret": "00ff", "spent": [1.5, 2]}')
+    return read_json
+
+
+def tensor_file(path):
+    write_tensors(path, {"rows": torch.arange(7), "weight": torch.ones(3, 2)}, {"alignment": '{"digest":"no"}', "b": "2"})
+    return read_tensors
+
+
+@pytest.mark.parametrize("write", [json_file, tensor_file])
+def test_a_flipped_bit_in_any_byte_and_every_lost_tail_is_noticed(tmp_path, write):
+    path = tmp_path / "file"
+    read = write(path)
+    whole = path.read_bytes()
+    read(path)
+    for place in range(len(whole)):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ (1 << place % 8)]) + whole[place + 1 :])
+        with pytest.raises(DamagedFile, match="file is damaged: "):
+            read(path)
+    for length in range(len(whole)):
+        path.write_bytes(whole[:length])
+        with pytest.raises(DamagedFile, match="file is damaged: "):
+            read(path)
+    path.write_bytes(whole + b" ")
+    with pytest.raises(DamagedFile):
+        read(path)
+    path.write_bytes(whole)
+    read(path)
+
+
+def test_random_bytes_missing_files_and_folders_are_damage_not_tracebacks(tmp_path):
+    draw = random.Random(7)
+    path = tmp_path / "file"
+    for length in [*range(40), *(draw.randrange(5_000) for _ in range(300))]:
+        path.write_bytes(draw.randbytes(length))
+        with pytest.raises(DamagedFile):
+            check_sealed(path)
+    with pytest.raises(DamagedFile, match="it is missing"):
+        check_sealed(tmp_path / "absent")
+    with pytest.raises(DamagedFile, match="it cannot be read: Is a directory"):
+        check_sealed(tmp_path)
+
+
+def test_sealed_files_stay_plain_json_and_safetensors(tmp_path):
+    import json
+
+    from safetensors.torch import load_file
+
+    json_file(tmp_path / "a")
+    assert json.loads((tmp_path / "a").read_bytes())["spent"] == [1.5, 2]
+    assert json.loads(read_json(tmp_path / "a")) == {"secret": "00ff", "spent": [1.5, 2]}
+    write_json(tmp_path / "empty", b"{}")
+    assert read_json(tmp_path / "empty") == b"{}"
+    tensor_file(tmp_path / "b")
+    assert torch.equal(load_file(tmp_path / "b")["rows"], torch.arange(7))
+    tensors, metadata = read_tensors(tmp_path / "b")
+    assert metadata == {"alignment": '{"digest":"no"}', "b": "2"}
+    assert torch.equal(tensors["weight"], torch.ones(3, 2))
+
+
+def test_files_and_folders_are_made_with_their_mode(tmp_path):
+    before = os.umask(0o002)
+    try:
+        make_folder(tmp_path / "run")
+        write_bytes(tmp_path / "run" / "secret", b"", private=True)
+        write_bytes(tmp_path / "run" / "open", b"")
+    finally:
+        os.umask(before)
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "run", *sorted((tmp_path / "run").iterdir()))]
+    assert modes == [0o700, 0o664, 0o600]
+
+
+def test_a_folder_that_was_removed_does_not_come_back_half(tmp_path):
+    store, module = CheckpointStore(tmp_path / "run" / "checkpoints"), torch.nn.Linear(2, 2)
+    (tmp_path / "run").mkdir()
+    store.save(TrainingState(step=1), module, None)
+    shutil.rmtree(tmp_path / "run")
+    for write in (
+        lambda: store.save(TrainingState(step=2), module, None),
+        lambda: store.save_best(module),
+        lambda: write_json(tmp_path / "run" / "training.json", b"{}"),
+    ):
+        with pytest.raises(StorageError, match="its folder is gone, removed while it was in use; start a new run"):
+            write()
+    assert list(tmp_path.iterdir()) == []
+
+
+READ_ONLY = textwrap.dedent(
+    """
+    import subprocess, sys
+    from pathlib import Path
+    import torch
+    from tallystick.errors import StorageError
+    from tallystick.storage import locked
+    from tallystick.training.checkpoint import CheckpointStore, TrainingState
+    folder = Path(sys.argv[1])
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(folder)], check=True)
+    store, module = CheckpointStore(folder / "checkpoints"), torch.nn.Linear(3, 3)
+    for step in (5, 10):
+        store.save(TrainingState(step=step), module, None)
+    subprocess.run(["mount", "-o", "remount,ro", str(folder)], check=True)
+    def lock():
+        with locked(folder):
+            pass
+    for work in (lambda: store.save(TrainingState(step=15), module, None), lambda: store.drop_after(5), lock):
+        try:
+            work()
+        except StorageError as error:
+            print(error)
+    print(store.intact())
+    """
+)
+
+
+def test_a_file_system_that_turned_read_only_is_a_clear_error(tmp_path):
+    own = ["unshare", "--user", "--map-root-user", "--mount"]
+    if shutil.which("unshare") is None or subprocess.run([*own, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespaces here, so no file system can be made read-only")
+    done = subprocess.run([*own, sys.executable, "-c", READ_ONLY, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    *errors, steps = done.stdout.splitlines()
+    assert [error.partition(" ")[0] for error in errors] == ["cannot"] * 3
+    assert all("Read-only file system; " in error and "make the file system writable again" in error for error in errors)
+    assert steps == "([5, 10], [])"
+
+
+HOLD = textwrap.dedent(
+    """
+    import sys
+    from pathlib import Path
+    from tallystick.storage import locked
+    with locked(Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.readline()
+    """
+)
+
+
+def test_a_folder_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", HOLD, tmp_path], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdout.readline() == b"held\n"
+        with pytest.raises(ConfigError, match=rf"another process \(id {holder.pid}\) works in this run folder"), locked(tmp_path):
+            pass
+        holder.kill()
+        holder.wait()
+        with locked(tmp_path):
+            pass
+    with locked(tmp_path):
+        pass
+
+
+def test_only_steps_whose_files_are_intact_are_offered(tmp_path):
+    store, module = CheckpointStore(tmp_path), torch.nn.Linear(2, 2)
+    store.save(TrainingState(step=5), module, None)
+    store.save_best(module)
+    store.save(TrainingState(step=10, best_epoch=0), module, None)
+    (tmp_path / "step-abc.safetensors").write_bytes(b"")
+    (tmp_path / "step-007.safetensors").write_bytes(b"")
+    assert store.steps() == [5, 10]
+    assert store.intact() == ([5, 10], [])
+    flip(tmp_path / "best.safetensors")
+    steps, (error,) = store.intact()
+    assert (steps, error.path.name) == ([5], "best.safetensors")
+    (tmp_path / "best.safetensors").unlink()
+    steps, (error,) = store.intact()
+    assert steps == [5]
+    assert "it is missing" in str(error)
+    flip(tmp_path / "step-5.safetensors")
+    steps, damaged = store.intact()
+    assert steps == []
+    assert [error.path.name for error in damaged] == ["step-5.safetensors", "best.safetensors"]
+
+
+def flip(path):
+    """Flip one bit in the middle of the tensors."""
+    content = bytearray(path.read_bytes())
+    content[-9] ^= 4
+    path.write_bytes(content)
