@@ -28,7 +28,12 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 def _resolved(path: Path, info: ValidationInfo) -> Path:
     folder = Path((info.context or {}).get("folder", "."))
-    return folder / path.expanduser()
+    if "\0" in str(path):
+        raise ValueError("must be a path; it holds a null character")
+    try:
+        return folder / path.expanduser()
+    except RuntimeError:  # ~nobody/...
+        raise ValueError("must be a path whose ~ is the home folder of a user of this machine") from None
 
 
 def _address(text: str) -> str:
@@ -154,7 +159,9 @@ class PartyFile(Model):
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
     )
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
-    threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
+    threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
+        default=None, description="threads for training and alignment; null is all cores"
+    )
 
     @model_validator(mode="after")
     def _columns_have_one_use(self) -> "PartyFile":
