@@ -239,8 +239,38 @@ def test_the_rate_is_of_the_label_partys_ids_and_the_warning_of_the_smaller_side
 
 def mutants(text, rng):
     """Break a config file in ways that a person or a disk might: values, keys, tags, lines and bytes."""
-    values = """ |[]|{}|~|-1|0|1e400|9999999999999999999|-.inf|.nan|true|[[1]]|{a: {b: c}}|!!int ''|!x y|&a b|*a|"\\0"|'|~nobody/x|1e18|
-    65537|bank|[bank, {}]|label-dp|- {method: [1]}|2024-01-01|\t|[]: 1|{method: marvell}|{method: {a: 1}, power: 2}""".split("|")
+    values = [
+        "",
+        "[]",
+        "{}",
+        "~",
+        "-1",
+        "0",
+        "1e400",
+        "9" * 19,
+        "-.inf",
+        ".nan",
+        "true",
+        "[[1]]",
+        "{a: {b: c}}",
+        "!!int ''",
+        "!x y",
+    ]
+    values += [
+        "&a b",
+        "*a",
+        '"\\0"',
+        "'",
+        "~nobody/x",
+        "1e18",
+        "65537",
+        "bank",
+        "[bank, {}]",
+        "label-dp",
+        "- {method: [1]}",
+        "\t",
+    ]
+    values += ["2024-01-01", "[]: 1", "{method: marvell}", "{method: {a: 1}, power: 2}"]
     while True:
         lines = text.splitlines()
         for _ in range(rng.integers(1, 4)):
