@@ -350,12 +350,12 @@ EXTREMES = [
     {"training__batch_size": 10**9, "training__weight_decay": 100, "training__learning_rate": 1e-9, "evaluation__bootstrap": 0},
     {"training__mode": "pipelined", "training__staleness": 1024, "training__batch_size": 1, "training__epochs": 1},
     {"model__embedding_width": 4096, "model__hidden": [1] * 100, "model__cut_after": 99, "alignment__max_rows": 10**9},
-    {"defense": [{"method": "marvell", "power": 1e6}, {"method": "isotropic", "power": 1e6}]},
-    {"defense": [{"method": "mixpro", "alpha": 1e3}, {"method": "gaussian", "epsilon": 100.0, "delta": 0.99, "clip": 1e6}]},
+    {"defense": [{"method": "marvell", "power": 1e12}, {"method": "isotropic", "power": 1e12}]},
+    {"defense": [{"method": "mixpro", "alpha": 1e3}, {"method": "gaussian", "epsilon": 100.0, "delta": 0.99, "clip": 1e12}]},
     {"defense": [{"method": "mixpro", "alpha": 1e-3}, {"method": "gaussian", "epsilon": 1e-6, "delta": 1e-9, "clip": 1e-6}]},
     {
         "defense": [
-            {"method": "distance-correlation", "weight": 1e6, "warm_up": 65_535.0},
+            {"method": "distance-correlation", "weight": 1e12, "warm_up": 65_535.0},
             {"method": "label-dp", "epsilon": 1e-6},
         ]
     },

@@ -8,7 +8,7 @@ from tallystick.config.reading import Model, Problems
 
 Open = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
-Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
+Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]
 
 METHOD = "which defence: marvell, isotropic, mixpro, gaussian, label-dp, label-dp-prior, gaussian-labels or distance-correlation"
 BINARY = ("binary",)
