@@ -4,10 +4,11 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, model_validator
 
-from tallystick.config.reading import Model, Positive, Problems
+from tallystick.config.reading import Model, Problems
 
 Open = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
+Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]
 
 METHOD = "which defence: marvell, isotropic, mixpro, gaussian, label-dp, label-dp-prior, gaussian-labels or distance-correlation"
 BINARY = ("binary",)
@@ -19,7 +20,7 @@ class Marvell(Model):
     """Optimal Gaussian noise on the cut gradients of two classes."""
 
     method: Literal["marvell"] = Field(description=METHOD)
-    power: Positive | None = Field(default=None, description="noise power in units of the squared distance of the class means")
+    power: Strength | None = Field(default=None, description="noise power in units of the squared distance of the class means")
     max_sum_kl: float | None = Field(
         default=None,
         strict=True,
@@ -39,7 +40,7 @@ class Isotropic(Model):
     """Gaussian noise of one size on all cut gradients."""
 
     method: Literal["isotropic"] = Field(description=METHOD)
-    power: Positive = Field(description="noise power in units of the batch's largest squared gradient norm")
+    power: Strength = Field(description="noise power in units of the batch's largest squared gradient norm")
 
 
 class MixPro(Model):
@@ -47,7 +48,7 @@ class MixPro(Model):
 
     method: Literal["mixpro"] = Field(description=METHOD)
     goal: Open = Field(default=0.75**0.5, description="least cosine to the batch's mean gradient, above 0 and below 1")
-    alpha: Positive = Field(default=0.6, description="mixing weights are Beta(alpha, alpha)")
+    alpha: float = Field(default=0.6, strict=True, ge=1e-3, le=1e3, description="mixing weights are Beta(alpha, alpha)")
 
 
 class LabelDP(Model):
@@ -78,18 +79,18 @@ class Gaussian(Model):
     method: Literal["gaussian"] = Field(description=METHOD)
     epsilon: Epsilon = Field(description="label-DP budget of one step's cut gradients, 1e-6 to 100")
     delta: Open = Field(description="chance that the budget does not hold; well below one over the number of rows")
-    clip: Positive = Field(description="largest norm of one row's gradient of its own loss (batch size times its cut gradient)")
+    clip: Strength = Field(description="largest norm of one row's gradient of its own loss (batch size times its cut gradient)")
 
 
 class DistanceCorrelation(Model):
     """A loss on what the cut embeddings tell of the labels."""
 
     method: Literal["distance-correlation"] = Field(description=METHOD)
-    weight: Positive = Field(description="weight of the penalty beside the mean loss")
+    weight: Strength = Field(description="weight of the penalty beside the mean loss")
     form: Literal["log", "plain"] = Field(
         default="plain", description="the distance correlation itself, or its logarithm as in the paper"
     )
-    warm_up: float = Field(default=0.0, strict=True, ge=0, description="epochs over which the weight rises from 0")
+    warm_up: float = Field(default=0.0, strict=True, ge=0, le=65_535, description="epochs over which the weight rises from 0")
 
 
 DefenseEntry: TypeAlias = Annotated[
