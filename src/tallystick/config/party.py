@@ -9,9 +9,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Secret
 
 from tallystick.config.contract import Contract
 from tallystick.config.reading import (
-    Cost,
     Count,
     Model,
+    Name,
     Positive,
     Problems,
     Share,
