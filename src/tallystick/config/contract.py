@@ -468,7 +468,8 @@ def _voting_problems(contract: Contract) -> list[str]:
         return []
     return [
         f"defense.{number}.method = {entry.defense.method}, union.labels = neighbors: a label votes on the targets of other "
-        "rows, so a step would tell more of it than the noise covers; choose another fill, such as random-pred, or isotropic, which claims none"
+        "rows, so a step would tell more of it than the noise covers; choose another fill, such as random-pred, or isotropic, "
+        "which claims none"
         for number, entry in enumerate(contract.defense)
         if entry.defense.own_target_only
     ]
