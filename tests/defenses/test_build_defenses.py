@@ -130,7 +130,7 @@ def test_no_defense_changes_nothing() -> None:
         ([{"method": "dp"}], 'contract.yaml: defense.0.method = "dp": is not known; known here: distance-correlation, gauss'),
         ([{"method": "marvell", "powr": 1}], "contract.yaml: defense.0.powr: is not a known key; did you mean power?"),
         ([{"method": "marvell"}], "contract.yaml: defense.0.power, max_sum_kl: give exactly one of the two"),
-        ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be above 0"),
+        ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be at least 1e-06"),
         ([{"method": "marvell", "max_sum_kl": 9}], "contract.yaml: defense.0.max_sum_kl = 9: must be at most 4"),
         ([{"method": "mixpro", "goal": 1}], "contract.yaml: defense.0.goal = 1: must be below 1"),
         ([{"method": "label-dp"}], "contract.yaml: defense.0.epsilon: is missing; it says: label-DP budget of the run"),

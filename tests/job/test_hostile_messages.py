@@ -221,6 +221,7 @@ ELSEWHERE = {
     "KeyShare": "alignment/test_union.py",
     "Roster": "evaluation/private/test_private_protocol.py",
     "Hello": "network/test_sessions.py",
+    "TagsDigest": "alignment/test_deviating.py",
     "ShuffledColumns": "evaluation/test_importance.py",
     "SharedResults": "evaluation/test_sharing.py",
     "Refusal": "job/test_peer_words.py",

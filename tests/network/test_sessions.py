@@ -160,7 +160,7 @@ def test_the_private_key_is_copied_nowhere(certificates, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     own = {"ca": certificates / "ca.pem", "certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
     identity = load_identity("bank", **own)
-    tls_context(identity, "tls", listens=True)
+    tls_context(identity, listens=True)
     assert identity.key == own["key"]
 
 

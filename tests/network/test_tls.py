@@ -366,10 +366,8 @@ def test_a_certificate_that_tls_does_not_take_is_named(networks, identity, tmp_p
         .sign(key, hashes.SHA256())
     )
     pem = serialization.Encoding.PEM
-    weak = replace(
-        identity("bank"),
-        certificate=short.public_bytes(pem),
-        key=key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
+    weak = replace(identity("bank"), certificate=tmp_path / "weak.pem", key=tmp_path / "weak.key")
+    weak.certificate.write_bytes(short.public_bytes(pem))
+    weak.key.write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
     with pytest.raises(ConfigError, match=r"TLS does not take the certificate of bank \(ee key too small\)"):
         networks("bank", who=weak)
