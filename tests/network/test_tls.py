@@ -19,7 +19,7 @@ from tiny import QUICK, error_of, within
 from tallystick.errors import ConfigError, PeerError, PeerLost
 from tallystick.network import session as sessions
 from tallystick.network import tls
-from tallystick.network.certificates import ALPN, probe
+from tallystick.network.certificates import ALPN, probe, tls_context
 from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Stopped, encode_parts
 from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
 
@@ -351,7 +351,7 @@ def test_an_end_in_the_moment_when_a_hello_arrives_does_not_hang(networks, pool,
     assert time.monotonic() - began < 5
 
 
-def test_a_certificate_that_tls_does_not_take_is_named(networks, identity, tmp_path):
+def test_a_certificate_that_tls_does_not_take_is_named(identity, tmp_path):
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bank")])
     now = datetime.datetime.now(datetime.UTC)
@@ -365,11 +365,8 @@ def test_a_certificate_that_tls_does_not_take_is_named(networks, identity, tmp_p
         .not_valid_after(now + datetime.timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
-    pem = serialization.Encoding.PEM
-    weak = replace(
-        identity("bank"),
-        certificate=short.public_bytes(pem),
-        key=key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
-    with pytest.raises(ConfigError, match=r"TLS does not take the certificate of bank \(ee key too small\)"):
-        networks("bank", who=weak)
+    pem, own = serialization.Encoding.PEM, (tmp_path / "short.pem", tmp_path / "short.key")
+    own[0].write_bytes(short.public_bytes(pem))
+    own[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    with pytest.raises(ConfigError, match=r"short.pem, tls.key = .*short.key: TLS does not take the two \(ee key too small\)"):
+        tls_context(replace(identity("bank"), certificate=own[0], key=own[1]))
