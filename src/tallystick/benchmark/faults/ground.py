@@ -15,7 +15,7 @@ from tallystick.privacy.ledger import Ledger
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
 LEDGER = "privacy-ledger.sqlite"  # where a party file that says nothing has it
-HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.4, 2.5, 12.0
+HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.5, 6.0, 24.0
 
 Values = dict[str, Any]
 
