@@ -185,8 +185,9 @@ HOSTILE = {
         [
             [NoisyScoreRows(scores=scores, labels=labels)]
             for scores, labels in (
-                (array([0, 1], "uint8"), array([0, 1], "uint8")),
-                (array([0.1, NAN], "float64"), array([0, 1], "uint8")),
+                (array([0, 1], "uint8"), array([0, 1], "bool")),
+                (array([0.1, NAN], "float64"), array([0, 1], "bool")),
+                (array([0.1, 0.2], "float64"), array([0, 1], "uint8")),
                 (array([0.1, 0.2], "float64"), array([0, NAN])),
             )
         ],
