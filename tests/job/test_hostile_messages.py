@@ -220,6 +220,7 @@ HOSTILE = {
 # Whose fields other tests try: with the protocol that they belong to.
 ELSEWHERE = {
     "KeyShare": "alignment/test_union.py",
+    "TagsDigest": "alignment/test_deviating.py",
     "Roster": "evaluation/private/test_private_protocol.py",
     "Hello": "network/test_sessions.py",
     "ShuffledColumns": "evaluation/test_importance.py",
