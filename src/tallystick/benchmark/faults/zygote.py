@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-PRELOADED = ("tallystick.cli.main", "torch._dynamo", "tallystick.benchmark.faults.proxy")
+PRELOADED = ("tallystick.cli.app", "tallystick.cli.main", "torch._dynamo", "tallystick.benchmark.faults.proxy")
 POLL_S = 0.02
 
 
