@@ -21,7 +21,7 @@ from tallystick.network import session as sessions
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, probe, tls_context
 from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Stopped, encode_parts
-from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
+from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, REFUSAL, Hello, first_frame
 
 from .wire import Note, hung_up
 
@@ -263,6 +263,25 @@ def test_answers_are_not_queued_for_who_does_not_read_them(hostile):
 def test_who_claims_in_its_hello_to_have_what_was_never_sent_is_refused(hostile, pool, received):
     _, at_bank, _, _ = hostile(received=received)
     assert "shop claims to have received" in str(at_bank.failure)
+
+
+def test_a_hello_that_comes_late_on_a_connection_of_before_harms_no_session(hostile):
+    """A way that held back what an earlier connection carried: the session has gone on since, on another one."""
+    bank, at_bank, wire, put = hostile()
+    at_bank.send(Note(number=1))
+    put((HEADER.pack(HEARTBEAT, 0, 1, 0),))
+    assert within(5, lambda: at_bank._arrived == 1)
+    late = Hello(wire_version=WIRE_VERSION, party="shop", process=bytes(16), peer_process=b"", received=0)
+    frame = b"".join(first_frame(HELLO, late))
+    with (
+        socket.create_connection(("127.0.0.1", bank.port), timeout=20) as raw,
+        wire.context.wrap_socket(raw, server_hostname="bank") as second,
+    ):
+        second.sendall(struct.pack("<I", len(frame)) + frame)
+        answer = second.recv(1 << 16)
+    assert answer[4] == REFUSAL
+    put((HEADER.pack(DATA, 1, 1, 0), *encode_parts(Note(number=2))))
+    assert at_bank.receive(Note).number == 2
 
 
 def test_a_stranger_who_is_turned_out_when_its_handshake_ends_harms_nobody(networks, pool, monkeypatch):
