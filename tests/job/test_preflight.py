@@ -132,6 +132,10 @@ def test_check_lists_what_does_not_fit_instead_of_failing(lay_out_job):
     said = both_say(job)
     assert "keys.id: is missing" in said
     assert check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")["profile"]["rows"] == 190
+    job.change("bank", keys={})
+    assert "keys.id: is missing" in both_say(job)
+    alone = check_party_file(job.home("bank") / "party.yaml", None)["problems"]
+    assert alone == ["keys: the party file of bank names no key column; say which one each key of the contract is"]
     path = job.home("bank") / "party.yaml"
     path.write_text(path.read_text().replace("party: bank", "party: nobody"))
     assert 'party = "nobody": is not in the contract' in both_say(job)
