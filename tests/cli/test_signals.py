@@ -29,7 +29,7 @@ def look():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     print(gc.get_freeze_count() / (gc.get_freeze_count() + len(gc.get_objects())), handlers == [signal.SIG_IGN] * 2)
 atexit.register(look)
-sys.argv = ["tallystick", "version"]
+sys.argv = ["tallystick", "init", "--help"]
 from tallystick.cli.main import main
 main()
 """

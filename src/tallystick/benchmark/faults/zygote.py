@@ -15,7 +15,7 @@ import sys
 import time
 from typing import Any
 
-PRELOADED = ("tallystick.cli.main", "torch._dynamo", "tallystick.benchmark.faults.proxy")
+PRELOADED = ("tallystick.cli.app", "tallystick.cli.main", "torch._dynamo", "tallystick.benchmark.faults.proxy")
 POLL_S = 0.02
 
 
@@ -96,7 +96,7 @@ def _watch_files(tally: str | None, die_at: int | None) -> None:
         nonlocal seen
         if not (
             event in ("os.rename", "os.remove", "os.mkdir")
-            or (event == "open" and isinstance(arguments[1], str) and set("wxa+") & set(arguments[1]))
+            or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
         ):
             return
         seen += 1
