@@ -106,6 +106,14 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
     assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
 
 
+def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_path):
+    party, contract = party_of(), contract_of()
+    folder, labels_N = RunFolder.new(tmp_path / "runs", contract), torch.tensor([0, 1, 1, 0])
+    for target_N, entries in ((labels_N, 1), (labels_N, 1), (1 - labels_N, 2)):
+        RunDefense.of(contract, folder).spend(contract, party, folder, SimpleNamespace(target_N=target_N), what="training")
+        assert len(Ledger(party.privacy.ledger, party="bank").not_private("labels")) == entries
+
+
 def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job):
     job = lay_out_job(PARTIES, rows=300, evaluation__privacy={"epsilon": 20.0})
     job.change("bank", privacy={"cap": 20.0})
