@@ -101,7 +101,11 @@ def charged(party: PartyFile, folder: RunFolder) -> Iterator[Ledger]:
         folder.note(LEDGER_NOTE, msgspec.to_builtins(known))
 
     note()
-    yield ledger
+    try:
+        yield ledger
+    except NothingReleased:  # it is spent all the same
+        note()
+        raise
     note()
 
 
