@@ -130,6 +130,55 @@ def test_a_feature_party_that_makes_up_matches_once_it_knows_the_tags_is_caught(
     assert "than it had settled on before it saw this side's" in str(error)
 
 
+def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_unnoticed():
+    """What remains, as docs/alignment.md says: the number of matches is proven, not whose they are."""
+
+    def cheat(channel):
+        key = RNG.scalar()
+        send_size(channel, "ids", len(THEIRS))
+        count = channel.receive(Size).rows
+        send_list(channel, "feature party's blinded ids", multiply(hash_to_group(THEIRS), key))
+        tags_16 = tags_of(multiply(receive_list(channel, "label party's blinded ids", count, shape=(32,)), key))[::-1].copy()
+        digest = blake2b(tags_16.tobytes(), digest_size=32, person=b"tallystick tags").digest()
+        channel.send(TagsDigest(digest=digest))
+        receive_list(channel, "feature party's tags", len(THEIRS), shape=(16,))
+        send_list(channel, "label party's tags", tags_16)
+        receive_list(channel, "places of the joint rows", channel.receive(Size).rows, dtype=np.int64)
+
+    mine, theirs = memory_channels("bank", "shop", timeout_s=20)
+    found, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, threads=1), lambda: cheat(theirs))
+    assert sorted(found.rows_N) == list(range(40, 60))  # of OWN, of which THEIRS has the first 20
+
+
+def shuffling_label_party(channel, key, *, one):
+    """Returns its tags in another order; of one match alone that order is no trace."""
+    send_size(channel, "ids", len(OWN))
+    count = channel.receive(Size).rows
+    send_list(channel, "label party's blinded ids", multiply(hash_to_group(OWN), key))
+    theirs_16 = tags_of(multiply(receive_list(channel, "feature party's blinded ids", count, shape=(32,)), key))
+    channel.receive(TagsDigest)
+    send_list(channel, "feature party's tags", np.roll(theirs_16, 1, axis=0))
+    rows, place = match(receive_list(channel, "label party's tags", len(OWN), shape=(16,)), theirs_16)
+    assert one == (len(rows) == 1)
+    send_size(channel, "places of the joint rows", len(place))
+    send_list(channel, "places of the joint rows", (place + 1) % count)
+
+
+@pytest.mark.parametrize("common", [1, 20])
+def test_a_label_party_that_shuffles_its_tags_is_caught_by_the_order_unless_few_match(common):
+    # 20 places in the one right order by chance: 1 / 20!, about 4e-19.
+    ids = [*OWN[:common], *(b"theirs-%d" % number for number in range(40))]
+    mine, theirs = memory_channels("shop", "bank", timeout_s=20)
+    found, _ = in_threads(
+        lambda: intersect_feature_party(ids, mine, rng=RNG, threads=1),
+        lambda: shuffling_label_party(theirs, RNG.scalar(), one=common == 1),
+    )
+    if common == 1:
+        assert len(found) == 1
+    else:
+        assert "in an order that nobody who has these ids would choose" in str(found)
+
+
 def test_places_of_another_kind_are_refused():
     for places in ([0, 0], [0, 60], [-1, 0]):
         assert not are_distinct_indices(np.array(places), 60)

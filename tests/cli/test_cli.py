@@ -96,6 +96,18 @@ def test_cert_writes_what_a_party_needs(tmp_path):
     assert call("cert", tmp_path / "pem", "bank").exit_code == 2
 
 
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [(("bank", "bank"), "is named twice"), (("Bank", "shop"), '"Bank": must be'), (("../bank", "shop"), "must be")],
+)
+def test_cert_refuses_names_that_no_contract_takes_before_it_writes(tmp_path, names, says):
+    done = call("cert", tmp_path / "pem", *names)
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "pem").exists()
+
+
 def test_version():
     done = call("--version")
     assert done.exit_code == 0

@@ -12,12 +12,13 @@ from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
-from tallystick.config.contract import parse_contract
+from tallystick.config.contract import PrivateRelease, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.errors import DataError, StorageError
+from tallystick.evaluation.private.result import NothingReleased
 from tallystick.job.defense import RunDefense, budget_outlook, check_budget
 from tallystick.job.folder import RunFolder
-from tallystick.job.release import known_ledger
+from tallystick.job.release import known_ledger, release_auc
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 
@@ -104,6 +105,24 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
     with pytest.raises(DataError, match="the labels are not those that this run was charged for"):
         charge(1 - labels_N)
     assert len(Ledger(party.privacy.ledger, party="bank").entries("labels")) == 1
+
+
+def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_path):
+    party, contract = party_of(), contract_of()
+    folder, labels_N = RunFolder.new(tmp_path / "runs", contract), torch.tensor([0, 1, 1, 0])
+    for target_N, entries in ((labels_N, 1), (labels_N, 1), (1 - labels_N, 2)):
+        RunDefense.of(contract, folder).spend(contract, party, folder, SimpleNamespace(target_N=target_N), what="training")
+        assert len(Ledger(party.privacy.ledger, party="bank").not_private("labels")) == entries
+
+
+def test_a_release_that_left_nothing_is_known_to_the_run_folder(party_of, tmp_path):
+    party, folder = party_of(), RunFolder.new(tmp_path / "runs", contract_of())
+    shutil.copy(party.privacy.ledger, tmp_path / "before.sqlite")
+    with pytest.raises(NothingReleased):  # at epsilon 100 the noise is 0 but for a chance below 1e-40
+        release_auc(PrivateRelease(epsilon=100.0), party, folder, torch.zeros(40), torch.zeros(40))
+    shutil.copy(tmp_path / "before.sqlite", party.privacy.ledger)
+    with pytest.raises(StorageError, match="an older copy of itself"):
+        known_ledger(party)
 
 
 def test_an_auc_is_released_once_per_run_however_often_it_is_resumed(lay_out_job):

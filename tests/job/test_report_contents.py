@@ -8,6 +8,7 @@ from tiny import columns, contract_values, error_of, tables
 
 from tallystick.errors import DataError
 from tallystick.job.folder import RunFolder
+from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulate import simulate
 
@@ -47,6 +48,26 @@ def test_by_default_only_the_label_party_sees_figures_and_weights_do_not_change(
     for other in (without, both):
         assert other["bank"].evaluation == shown["bank"].evaluation
     assert evaluation_bytes(without) < evaluation_bytes(shown) < evaluation_bytes(both)
+
+
+@pytest.mark.parametrize(
+    ("changes", "entries"),
+    [
+        ({"evaluation__share_metrics": ["auc"], "defense": [{"method": "label-dp", "epsilon": 1.0}]}, 1),
+        ({"evaluation__importance": {"feature_columns": "both", "rows": 50}}, 2),  # training on exact labels is one
+        ({"defense": [{"method": "label-dp", "epsilon": 1.0}]}, 0),
+    ],
+)
+def test_exact_figures_that_leave_are_on_the_ledger_as_not_private(tmp_path, changes, entries):
+    found = run(tmp_path, rows=300, **changes)
+    (ledger,) = tmp_path.rglob("*.sqlite")
+    not_private = [entry.what for entry in Ledger(ledger, party="bank").not_private()]
+    assert len(not_private) == entries
+    for name in PARTIES:
+        assert len(found[name].sections.privacy.not_private) == entries
+    if entries:
+        assert not_private[-1].startswith("evaluation of ")
+        assert "what the evaluation sent" in found["bank"].sections.privacy.not_private[-1]
 
 
 def test_falls_of_a_feature_party_go_where_the_contract_says(tmp_path):

@@ -158,6 +158,19 @@ def fills_of(method_values, own_U, folder_seed=5):
     return Fills(contract=contract, alignment=alignment, own_U=torch.from_numpy(own_U.copy()), seed=folder_seed)
 
 
+def test_every_bit_of_the_secret_seed_counts():
+    """A generator that keeps 32 bits of its seed could be found by trying them all against what was received."""
+    own_U = np.array([0, *[-1] * 50], dtype=np.int64)
+    draws = [fills_of(union_contract(), own_U, seed)._draws(1, stream=1).fixed_UK for seed in (5, 5 + 2**32, 5 + 2**100, 5)]
+    assert torch.equal(draws[0], draws[3])
+    assert not torch.equal(draws[0], draws[1])
+    assert not torch.equal(draws[0], draws[2])
+    # Streams of one seed differ too, and the numbers are spread as they should be (of 51, a mean outside .25 to .75 has a
+    # chance below 1e-8; seeded).
+    assert not torch.equal(draws[0], fills_of(union_contract(), own_U)._draws(1, stream=3).fixed_UK)
+    assert 0.25 < draws[0].mean() < 0.75
+
+
 def test_present_rows_are_never_replaced():
     own_U = np.array([3, -1, 0, 2, -1, 1], dtype=np.int64)
     fills = fills_of(union_contract(), own_U)

@@ -7,7 +7,7 @@ The label party runs one exchange with each feature party; a row takes part when
                                <-
     (H(y)^b)^a, cut to tags                (H(x)^a)^b, cut to tags
                                <-          a digest of its tags                         } with one feature party only:
-    its tags, in the order of the y  ->    where they equal own ones: the common ids    } neither can make up a match
+    its tags, in the order of the y  ->    where they equal own ones: the common ids    } neither can add a match
                                <-          the tags, in the order of the x
     equal tags: same id; rows that all have
     where these stand among the y  ->      own rows, in the common order
@@ -77,7 +77,7 @@ def intersect_label_party(
     Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, nothing is learnt
     beyond ``learnt``. Not protected: with several feature parties this side learns its intersection with each of
     them, not only the joint one; any side may lie about its ids, and so ask whether the others have them. With one feature
-    party neither side can make up a match; with several, docs/alignment.md says what remains.
+    party neither side can add a match, though it may move one to another row; docs/alignment.md says what remains.
 
     Args:
         ids: this party's ids, unique.

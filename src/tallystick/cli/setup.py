@@ -14,6 +14,7 @@ from tallystick.check import check_party_file
 from tallystick.cli.output import EXIT_USAGE, JsonFlag, finish, guarded
 from tallystick.config.contract import Role
 from tallystick.config.party import load_party
+from tallystick.config.reading import PARTY_NAME, shown
 from tallystick.config.templates import Kind, template
 from tallystick.errors import ConfigError
 from tallystick.job.release import create_ledger
@@ -67,6 +68,14 @@ def cert(
     """Make a test CA and a certificate per party. For production, let your own CA issue them (docs/network.md)."""
 
     def work() -> None:
+        for name in parties:
+            if not PARTY_NAME.fullmatch(name):
+                raise ConfigError(
+                    f"party {shown(name)}: must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit, as in "
+                    "the contract"
+                )
+            if parties.count(name) > 1:
+                raise ConfigError(f"party {name}: is named twice; each party has one certificate")
         write_test_certificates(folder, parties, days=days)
         files = ["ca.pem", *(f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
         finish({"files": [str(folder / name) for name in files], "days": days}, as_json=as_json)

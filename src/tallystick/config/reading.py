@@ -16,7 +16,8 @@ from tallystick.errors import ConfigError
 SHOWN_CHARACTERS = 60
 MAX_FILE_BYTES = 1 << 20
 
-Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
+PARTY_NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
+Name = Annotated[str, Field(pattern=PARTY_NAME.pattern)]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]

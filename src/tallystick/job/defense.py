@@ -78,8 +78,8 @@ class RunDefense:
         events = self.defenses.events()
         assert rows.target_N is not None
         labels = hashlib.blake2b(rows.target_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
-        if noted.get("spent"):
-            if events and noted.get("labels") != labels:
+        if noted.get("spent") and (events or noted.get("labels") == labels):
+            if noted.get("labels") != labels:
                 raise DataError(
                     f"{folder.path}: the labels are not those that this run was charged for, and flipping others alike would "
                     "show which changed; put the old ones back, or start a new run without --resume"

@@ -23,7 +23,7 @@ from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.importance import Measured, measure_columns
 from tallystick.job.job import Job
-from tallystick.job.release import RELEASE_NOTE, finished, release_auc
+from tallystick.job.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
@@ -47,12 +47,15 @@ def evaluate(job: Job, keys: Keys, model: LabelModel, rows: Aligned, widths: lis
 
 
 def _share(job: Job, measured: Measured | None, findings: Findings) -> None:
-    """Send each feature party the exact results that the contract names, if any."""
+    """Send each feature party the exact results that the contract names, if any; the ledger holds that they left."""
     names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
     if not names and columns != "both":
         return
     joint = findings.evaluation["joint"] if findings.evaluation is not None else {}
     rows = findings.evaluation["rows"] if findings.evaluation is not None else 0
+    figures = [rows, {name: joint.get(name) for name in names}, dict(measured.falls) if measured is not None else None]
+    enter_shared(job.contract, job.party, job.folder, figures, run_id=findings.run_id)
+    findings.sent_shared = True
     for channel in job.feature_channels:
         falls = measured.falls.get(channel.peer) if measured is not None and columns == "both" else None
         send_shared(channel, names, joint, falls, rows=rows)

@@ -28,6 +28,7 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
+from tallystick.job.randomness import SEED_BITS, secret_generator
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
 from tallystick.models.split import LabelModel
@@ -64,7 +65,7 @@ def send_columns(job: Job, bottom: nn.Module, rows: Aligned, channel: Channel) -
             channel,
             repeats=wanted.repeats,
             batch_size=batch_size,
-            generator=torch.Generator().manual_seed(secrets.randbits(62)),
+            generator=secret_generator(secrets.randbits(SEED_BITS)),
             progress=job.logbook.watcher.progress,
         )
 

@@ -29,6 +29,7 @@ from tallystick.job.log import RunLog
 from tallystick.job.phases import Watcher
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
+from tallystick.job.randomness import SEED_BITS
 from tallystick.job.union import Fills
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
@@ -217,7 +218,7 @@ class _Scored:
 
     def _fills(self, alignment: Alignment) -> Fills:
         own_U = torch.from_numpy(alignment.rows_N.copy())
-        return Fills(contract=self.contract, alignment=alignment, own_U=own_U, seed=secrets.randbits(62))
+        return Fills(contract=self.contract, alignment=alignment, own_U=own_U, seed=secrets.randbits(SEED_BITS))
 
     def _batches(self, alignment: Alignment) -> tuple[Tensor, ...]:
         return torch.split(torch.arange(len(alignment)), self.contract.training.batch_size)

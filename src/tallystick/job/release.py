@@ -1,5 +1,7 @@
 """What leaves the label party under differential privacy: labels that train, and one AUC. The ledger is charged first."""
 
+import hashlib
+import json
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +18,7 @@ from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
+from tallystick.job.disclosure import shared_with_feature_parties
 from tallystick.job.folder import RunFolder
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import Cap, Ledger
@@ -24,6 +27,7 @@ from tallystick.report import result as shown
 USUAL_DELTA = 1e-6
 RELEASE_NOTE = "release"
 LEDGER_NOTE = "ledger"
+SHARED_NOTE = "shared"
 LOST = (
     "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "
     "treat their budget as used up and create a new ledger for new data sets"
@@ -96,7 +100,11 @@ def charged(party: PartyFile, folder: RunFolder) -> Iterator[Ledger]:
         folder.note(LEDGER_NOTE, msgspec.to_builtins(known))
 
     note()
-    yield ledger
+    try:
+        yield ledger
+    except NothingReleased:  # it is spent all the same
+        note()
+        raise
     note()
 
 
@@ -144,6 +152,17 @@ def release_auc(wanted: PrivateRelease, party: PartyFile, folder: RunFolder, tar
         )
 
 
+def enter_shared(contract: Contract, party: PartyFile, folder: RunFolder, figures: object, *, run_id: str) -> None:
+    """Enter exact figures as not private before they are sent: once per run, unless it comes to send others."""
+    digest = hashlib.blake2b(json.dumps(figures).encode(), digest_size=16).hexdigest()
+    if folder.noted(SHARED_NOTE).get("digest") == digest:
+        return
+    what = f"evaluation of {contract.name}, run {run_id}: {shared_with_feature_parties(contract)}, sent to the feature parties"
+    with charged(party, folder) as ledger:
+        ledger.enter_not_private(party.privacy.dataset, what=what)
+    folder.note(SHARED_NOTE, {"digest": digest}, private=True)  # killed before this, a resumed run enters it again
+
+
 def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
     """The last message of a run, with what was released; an epsilon without an AUC: spent for nothing, ``reveals`` says why."""
     if isinstance(released, NothingReleased):
@@ -161,10 +180,13 @@ def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
     )
 
 
-def privacy_section(contract: Contract, message: Finished, budget: Privacy | None, *, trained: bool) -> shown.Privacy | None:
+def privacy_section(
+    contract: Contract, message: Finished, budget: Privacy | None, *, trained: bool, shared: bool = False
+) -> shown.Privacy | None:
     """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
 
-    What the defences promise is in the contract, so every party can list it; ``trained``: whether labels were used at all.
+    What the defences promise is in the contract, so every party can list it; ``trained``: whether labels were used at all,
+    ``shared``: whether exact figures were sent.
     """
     party = contract.label_party
     released = _label_releases(contract) if trained else []
@@ -179,6 +201,8 @@ def privacy_section(contract: Contract, message: Finished, budget: Privacy | Non
             )
         )
     not_private = _not_private(contract) if trained else []
+    if shared:
+        not_private.append(f"what the evaluation sent the feature parties: {shared_with_feature_parties(contract)}")
     if not released and not not_private:
         return None
     if budget is None:

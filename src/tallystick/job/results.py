@@ -55,6 +55,7 @@ class Findings:
     groups: list[Grouping] = field(default_factory=list)
     importance: list[shown.Importance] = field(default_factory=list)
     shared: shown.Shared | None = None
+    sent_shared: bool = False
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
@@ -88,6 +89,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
                 found.finished,
                 party.privacy if party.label is not None else None,
                 trained=found.training is not None,
+                shared=found.sent_shared or found.shared is not None,
             ),
             notes=_notes(contract, party),
         ),

@@ -17,6 +17,7 @@ from tallystick.attacks.view import Received, StepView
 from tallystick.config.contract import Contract, Union
 from tallystick.data.features import Features
 from tallystick.job.folder import RunFolder
+from tallystick.job.randomness import SEED_BITS, secret_generator
 from tallystick.report import result as shown
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
 from tallystick.training.synthetic import Draws, SamplingFeatures, feature_strategy, label_strategy
@@ -36,7 +37,7 @@ class Fills:
     def of(cls, contract: Contract, alignment: Alignment, folder: RunFolder) -> "Fills":
         """Draw the secret seed, or take the one of the run that goes on."""
         kept = folder.noted("fills").get("seed")
-        seed = kept if isinstance(kept, int) else secrets.randbits(62)
+        seed = kept if isinstance(kept, int) else secrets.randbits(SEED_BITS)
         folder.note("fills", {"seed": seed}, private=True)
         return cls(contract=contract, alignment=alignment, own_U=torch.from_numpy(alignment.rows_N.copy()), seed=seed)
 
@@ -48,7 +49,7 @@ class Fills:
     def bottom(self, bottom: nn.Module) -> FillingBottom:
         """The bottom model with whatever the strategy does after it."""
         fill, _ = feature_strategy(self._union.features)
-        return FillingBottom(bottom, fill, generator=torch.Generator().manual_seed(self.seed + 2))
+        return FillingBottom(bottom, fill, generator=secret_generator(self.seed, stream=2))
 
     def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> FillingObjective:
         """The label party's loss."""
@@ -93,7 +94,7 @@ class Fills:
         return self.contract.union
 
     def _draws(self, k: int, *, stream: int) -> Draws:
-        generator = torch.Generator().manual_seed(self.seed + stream)
+        generator = secret_generator(self.seed, stream=stream)
         return Draws.of(rows=len(self.alignment), k=k, redraw="once", generator=generator)
 
 
