@@ -71,8 +71,8 @@ def cert(
         for name in parties:
             if not PARTY_NAME.fullmatch(name):
                 raise ConfigError(
-                    f"party {shown(name)}: must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit, as in "
-                    "the contract"
+                    f"party {shown(name)}: must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit, as "
+                    "in the contract"
                 )
             if parties.count(name) > 1:
                 raise ConfigError(f"party {name}: is named twice; each party has one certificate")
