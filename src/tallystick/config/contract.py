@@ -9,10 +9,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tallystick.config.defense import DefenseEntry, defense_problems
-from tallystick.config.reading import Count, Model, Name, Problems, Share, Text, read_yaml, shown, validate
+from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, read_yaml, shown, validate
 from tallystick.defenses.chain import Defenses, chain
 
-Role = Literal["label", "feature", "helper"]
 Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
 
 ROLE_ALIASES: dict[str, Role] = {
