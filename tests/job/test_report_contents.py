@@ -9,7 +9,7 @@ from tiny import columns, contract_values, error_of, tables
 from tallystick.errors import DataError
 from tallystick.job.folder import RunFolder
 from tallystick.report.result import read_result
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 OFF = {"own_columns": False}

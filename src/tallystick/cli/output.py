@@ -14,7 +14,7 @@ from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, interruptibl
 from tallystick.errors import ConfigError, DataError, TallystickError
 
 EXIT_USAGE, EXIT_FAILED = 2, 3
-LIBRARIES = ("numpy", "torch", "scipy.stats", "polars", "pyarrow")
+LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
 """What takes long to load; a command that needs them has them loaded first."""
 
 

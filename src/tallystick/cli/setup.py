@@ -44,7 +44,8 @@ def init(
             written["ledger"] = str(_create_ledger(folder / "party.yaml"))
         finish(written, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=("tallystick.config.templates", "tallystick.job.release"))
+    ledger = ("tallystick.job.release",) if role == "label" else ()
+    guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger))
 
 
 def _create_ledger(path: Path) -> Path:

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -96,6 +96,10 @@ class Alignment(Model):
         le=1,
         description="least share of the label party's ids that all parties have; with fewer the run ends before training",
     )
+
+
+LINKAGES: tuple[str, ...] = get_args(Alignment.model_fields["method"].annotation)
+"""The ways of linking rows, by the contract's ``alignment.method``."""
 
 
 class Union(Model):
