@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import polars as pl
+import torch
 from torch import nn
 
 from tallystick.config.contract import Contract, parse_contract
@@ -63,10 +64,14 @@ def simulate(
         )
     frames = {name: as_frame(table, source=name) for name, table in tables.items()}
     watcher = watcher or watcher_here()
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
-            return _simulate(agreed, frames, parties, bottoms or {}, top, Path(temporary), watcher)
-    return _simulate(agreed, frames, parties, bottoms or {}, top, folder, watcher)
+    threads = torch.get_num_threads()
+    try:
+        if folder is None:
+            with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
+                return _simulate(agreed, frames, parties, bottoms or {}, top, Path(temporary), watcher)
+        return _simulate(agreed, frames, parties, bottoms or {}, top, folder, watcher)
+    finally:
+        torch.set_num_threads(threads)  # a party's own setting is not its host's
 
 
 def _simulate(

@@ -185,8 +185,9 @@ HOSTILE = {
         [
             [NoisyScoreRows(scores=scores, labels=labels)]
             for scores, labels in (
-                (array([0, 1], "uint8"), array([0, 1], "uint8")),
-                (array([0.1, NAN], "float64"), array([0, 1], "uint8")),
+                (array([0, 1], "uint8"), array([0, 1], "bool")),
+                (array([0.1, NAN], "float64"), array([0, 1], "bool")),
+                (array([0.1, 0.2], "float64"), array([0, 1], "uint8")),
                 (array([0.1, 0.2], "float64"), array([0, NAN])),
             )
         ],
@@ -219,6 +220,7 @@ HOSTILE = {
 # Whose fields other tests try: with the protocol that they belong to.
 ELSEWHERE = {
     "KeyShare": "alignment/test_union.py",
+    "TagsDigest": "alignment/test_deviating.py",
     "Roster": "evaluation/private/test_private_protocol.py",
     "Hello": "network/test_sessions.py",
     "ShuffledColumns": "evaluation/test_importance.py",

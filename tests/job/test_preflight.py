@@ -132,6 +132,10 @@ def test_check_lists_what_does_not_fit_instead_of_failing(lay_out_job):
     said = both_say(job)
     assert "keys.id: is missing" in said
     assert check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")["profile"]["rows"] == 190
+    job.change("bank", keys={})
+    assert "keys.id: is missing" in both_say(job)
+    alone = check_party_file(job.home("bank") / "party.yaml", None)["problems"]
+    assert alone == ["keys: the party file of bank names no key column; say which one each key of the contract is"]
     path = job.home("bank") / "party.yaml"
     path.write_text(path.read_text().replace("party: bank", "party: nobody"))
     assert 'party = "nobody": is not in the contract' in both_say(job)
@@ -378,7 +382,7 @@ def test_a_contract_at_its_limits_runs(extremes):
         ({"model__hidden": [10**9]}, "model.hidden.0 = 1000000000: must be at most 65,536"),
         ({"model__embedding_width": 10**9}, "model.embedding_width = 1000000000: must be at most 4,096"),
         ({"evaluation__bootstrap": 10**9}, "evaluation.bootstrap = 1000000000: must be at most 100,000"),
-        ({"training__learning_rate": 1e300}, "training.learning_rate = 1e+300: must be at most 100"),
+        ({"training__learning_rate": 1e300}, "training.learning_rate = 1e+300: must be at most 1,000,000"),
         ({"network__heartbeat_s": 1e-12}, "network.heartbeat_s = 1e-12: must be at least 0.01"),
     ],
 )

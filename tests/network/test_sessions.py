@@ -160,8 +160,18 @@ def test_the_private_key_is_copied_nowhere(certificates, monkeypatch, tmp_path):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
     own = {"ca": certificates / "ca.pem", "certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
     identity = load_identity("bank", **own)
-    tls_context(identity, "tls", listens=True)
+    tls_context(identity, listens=True)
     assert identity.key == own["key"]
+
+
+@pytest.mark.parametrize("name", ["bank.pem", "bank.key"])
+def test_a_file_that_only_tls_does_not_take_is_refused_when_it_is_read(tmp_path, name):
+    """Without line breaks cryptography still reads it, and OpenSSL does not: check must see what the run would refuse."""
+    write_test_certificates(tmp_path, ["bank"])
+    path = tmp_path / name
+    path.write_bytes(path.read_bytes().replace(b"\n", b" "))
+    with pytest.raises(ConfigError, match=r"tls.certificate = .*bank.pem, tls.key = .*bank.key: TLS does not take the two"):
+        load_identity("bank", ca=tmp_path / "ca.pem", certificate=tmp_path / "bank.pem", key=tmp_path / "bank.key")
 
 
 def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_path):

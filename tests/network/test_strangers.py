@@ -21,6 +21,8 @@ from tallystick.errors import ConfigError, PeerLost, StorageError
 from tallystick.network import network as networking
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, load_identity
+from tallystick.network.messages import WIRE_VERSION
+from tallystick.network.session import HELLO, Hello, first_frame
 from tallystick.storage import write_bytes
 
 from .wire import Note, hung_up
@@ -115,9 +117,7 @@ def test_a_caller_of_another_ca_is_named_at_once(networks, pool, issue, identity
     bank = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=60))
     said = []
     waiting = pool.submit(error_of, lambda: bank.connect({"shop": None}, notice=said.append))
-    foreign = replace(
-        identity("shop"), certificate=(tmp_path / "shop.pem").read_bytes(), key=(tmp_path / "shop.key").read_bytes()
-    )
+    foreign = replace(identity("shop"), certificate=tmp_path / "shop.pem", key=tmp_path / "shop.key")
     shop = networks("shop", who=foreign, limits=replace(QUICK, wait_s=3))
     assert isinstance(error_of(shop.connect, {"bank": f"127.0.0.1:{bank.port}"}), PeerLost)
     assert not waiting.done()
@@ -183,6 +183,23 @@ def test_a_name_that_is_no_text_harms_no_listener(networks, pool, identity, cert
     files = {"certificate": tmp_path / "other" / "shop.pem", "key": tmp_path / "other" / "shop.key"}
     with pytest.raises(ConfigError, match=r"tls.certificate = .*shop.pem: the names that it is issued to cannot be read"):
         load_identity("shop", ca=tmp_path / "other" / "ca.pem", **files)
+
+
+def test_a_name_that_drives_a_terminal_is_shown_as_what_it_is(networks, pool, identity, certificates, tmp_path):
+    certificate(tmp_path / "other", dns_names(b"club\x1b[2K\rall is well"))
+    both = (certificates / "ca.pem").read_bytes() + (tmp_path / "other" / "ca.pem").read_bytes()
+    (tmp_path / "other" / "ca.pem").write_bytes(both)
+    bank, shop = networks("bank", listen="127.0.0.1:0", who=replace(identity("bank"), ca=both)), networks("shop")
+    said = []
+    waiting = pool.submit(lambda: bank.connect({"shop": None}, notice=said.append))
+    hello = Hello(wire_version=WIRE_VERSION, party="shop", process=b"1" * 16, peer_process=b"", received=0)
+    frame = b"".join(first_frame(HELLO, hello))
+    with call(bank.port, tmp_path / "other", "shop") as caller:
+        caller.sendall(tls.LENGTH.pack(len(frame)) + frame)
+        assert not hung_up(caller)  # it is told why
+    shop.connect({"bank": f"127.0.0.1:{bank.port}"})
+    waiting.result()
+    assert said == [r"a caller who says to be 'shop' holds a certificate for club\x1b[2K\rall is well"]
 
 
 @pytest.mark.parametrize("comment", ["Zertifikate für alle".encode(), "für alle".encode("latin-1"), b"\xff\xfe"])

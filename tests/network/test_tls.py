@@ -19,9 +19,9 @@ from tiny import QUICK, error_of, within
 from tallystick.errors import ConfigError, PeerError, PeerLost
 from tallystick.network import session as sessions
 from tallystick.network import tls
-from tallystick.network.certificates import ALPN, probe
+from tallystick.network.certificates import ALPN, probe, tls_context
 from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Stopped, encode_parts
-from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, Hello, first_frame
+from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, REFUSAL, Hello, first_frame
 
 from .wire import Note, hung_up
 
@@ -265,6 +265,25 @@ def test_who_claims_in_its_hello_to_have_what_was_never_sent_is_refused(hostile,
     assert "shop claims to have received" in str(at_bank.failure)
 
 
+def test_a_hello_that_comes_late_on_a_connection_of_before_harms_no_session(hostile):
+    """A way that held back what an earlier connection carried: the session has gone on since, on another one."""
+    bank, at_bank, wire, put = hostile()
+    at_bank.send(Note(number=1))
+    put((HEADER.pack(HEARTBEAT, 0, 1, 0),))
+    assert within(5, lambda: at_bank._arrived == 1)
+    late = Hello(wire_version=WIRE_VERSION, party="shop", process=bytes(16), peer_process=b"", received=0)
+    frame = b"".join(first_frame(HELLO, late))
+    with (
+        socket.create_connection(("127.0.0.1", bank.port), timeout=20) as raw,
+        wire.context.wrap_socket(raw, server_hostname="bank") as second,
+    ):
+        second.sendall(struct.pack("<I", len(frame)) + frame)
+        answer = second.recv(1 << 16)
+    assert answer[4] == REFUSAL
+    put((HEADER.pack(DATA, 1, 1, 0), *encode_parts(Note(number=2))))
+    assert at_bank.receive(Note).number == 2
+
+
 def test_a_stranger_who_is_turned_out_when_its_handshake_ends_harms_nobody(networks, pool, monkeypatch):
     bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
     at_bank, at_shop = connect(bank, shop, pool)
@@ -351,7 +370,7 @@ def test_an_end_in_the_moment_when_a_hello_arrives_does_not_hang(networks, pool,
     assert time.monotonic() - began < 5
 
 
-def test_a_certificate_that_tls_does_not_take_is_named(networks, identity, tmp_path):
+def test_a_certificate_that_tls_does_not_take_is_named(identity, tmp_path):
     key = rsa.generate_private_key(65537, 1024)
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "bank")])
     now = datetime.datetime.now(datetime.UTC)
@@ -365,11 +384,8 @@ def test_a_certificate_that_tls_does_not_take_is_named(networks, identity, tmp_p
         .not_valid_after(now + datetime.timedelta(days=1))
         .sign(key, hashes.SHA256())
     )
-    pem = serialization.Encoding.PEM
-    weak = replace(
-        identity("bank"),
-        certificate=short.public_bytes(pem),
-        key=key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()),
-    )
-    with pytest.raises(ConfigError, match=r"TLS does not take the certificate of bank \(ee key too small\)"):
-        networks("bank", who=weak)
+    pem, own = serialization.Encoding.PEM, (tmp_path / "short.pem", tmp_path / "short.key")
+    own[0].write_bytes(short.public_bytes(pem))
+    own[1].write_bytes(key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+    with pytest.raises(ConfigError, match=r"short.pem, tls.key = .*short.key: TLS does not take the two \(ee key too small\)"):
+        tls_context(replace(identity("bank"), certificate=own[0], key=own[1]))

@@ -41,8 +41,8 @@ MAX_IDS = 1_000_000_000
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
-Rate = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
-Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
+Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
+Epsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 

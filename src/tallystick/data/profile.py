@@ -15,6 +15,7 @@ from tallystick.data.encoder import feature_columns
 from tallystick.data.keys import KeyReport, read_keys
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text
+from tallystick.errors import ConfigError
 
 MOSTLY_MISSING = 0.9
 LEAKS = 0.999
@@ -52,8 +53,11 @@ class Profile:
 def profile(frame: pl.DataFrame, party: PartyFile, contract: Contract | None = None) -> Profile:
     """Look at a party's table as the job would: keys, types, missing values, label balance, and what looks wrong.
 
-    Without a contract, keys are compared as they are written. Raises DataError for absent columns and unusable keys.
+    Without a contract, keys are compared as they are written. Raises ConfigError for a party file without keys, DataError for
+    absent columns and unusable keys.
     """
+    if not party.keys:
+        raise ConfigError(f"keys: the party file of {party.party} names no key column; say which one each key of the contract is")
     alignment = contract.alignment if contract else Alignment(keys=tuple(Key(name=name) for name in party.keys))
     keys = read_keys(frame, columns=party.keys, alignment=alignment)
     uses = _uses(frame, party)

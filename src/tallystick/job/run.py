@@ -75,7 +75,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     with logbook.during("training", channels):
         rows = findings.rows = _rows(job, keys, alignment, channels)
         _save_coders(job, rows)
-        widths = _receive_widths(job, channels)
+        widths = _receive_widths(job, rows, channels)
         model = job.label_model(rows.encoder.feature_shape if rows.encoder else None, widths)
         findings.modules = {"label model": model}
         if "training" in job.phases and agreement.train:
@@ -231,10 +231,11 @@ def _rows(job: Job, keys: Keys, alignment: Alignment, channels: list[Channel]) -
     return united_rows(job.contract, job.party, job.frame, keys, alignment, job.folder)
 
 
-def _receive_widths(job: Job, channels: list[Channel]) -> list[int]:
+def _receive_widths(job: Job, rows: Aligned, channels: list[Channel]) -> list[int]:
     training, most = job.contract.training, job.contract.network.max_message_mib * MEBIBYTE
-    rows = training.batch_size * batches_per_message(training)
-    return [receive_width(channel, rows=rows, max_message_bytes=most) for channel in channels]
+    largest = max(map(len, (rows.train_N, rows.validation_N, rows.test_N)))
+    together = min(training.batch_size * batches_per_message(training), largest)
+    return [receive_width(channel, rows=together, max_message_bytes=most) for channel in channels]
 
 
 def _receive_finished(job: Job, rows: Aligned, channel: Channel) -> Finished:

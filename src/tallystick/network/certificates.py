@@ -45,7 +45,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     """Read a party's PEM files and check that they work together.
 
     Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
-    another name or from another CA, and a key that does not belong to the certificate.
+    another name or from another CA, a key that does not belong to the certificate, and what only TLS itself does not take.
     """
     authority, private_key = _read(ca), _read(key)
     identity = Identity(name=name, ca=authority, certificate=certificate, key=key, warning=_open_to_others(key))
@@ -82,6 +82,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         )
     if private.public_key() != own.public_key():
         raise ConfigError(f"tls.key = {key}: does not belong to {certificate}")
+    tls_context(identity)  # OpenSSL reads PEM more strictly, and wants keys of some length
     return identity
 
 
@@ -148,7 +149,10 @@ def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     try:
         context.load_cert_chain(identity.certificate, identity.key, password="")  # a key that has one is refused, not asked for
     except ssl.SSLError as error:
-        raise ConfigError(f"tls.certificate: TLS does not take the certificate of {identity.name} ({reason(error)})") from None
+        raise ConfigError(
+            f"tls.certificate = {identity.certificate}, tls.key = {identity.key}: TLS does not take the two ({reason(error)}); "
+            "have them issued anew, as plain PEM files"
+        ) from None
     except OSError as error:
         raise ConfigError(f"tls.key = {identity.key}: cannot be read any more ({error.strerror or error})") from None
     return context

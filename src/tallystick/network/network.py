@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from tallystick.errors import ConfigError, PeerError, PeerLost
+from tallystick.errors import ConfigError, PeerError, PeerLost, printable
 from tallystick.network.certificates import Identity
 from tallystick.network.link import Link, LinkBroken
 from tallystick.network.loop import Loop
@@ -133,7 +133,7 @@ class Network:
 
     def _turn_away(self, why: str) -> None:
         if len(self._turned_away) < NOTICES:
-            self._turned_away[why] = None
+            self._turned_away[printable(why)] = None  # it may name what a certificate or a Hello says
             self._loop.wake()
 
     async def _tick(self) -> None:

@@ -342,12 +342,15 @@ class Session:
             return Refusal(matter="restarted" if hello.peer_process else "early", reason=early)
         if hello.peer_process and hello.peer_process != self._process:
             return Refusal(matter="restarted", reason=f"{self._own} was restarted in the middle of the run")
-        if not self._arrived <= hello.received <= self._sequence:
-            reason = (
-                f"{self._peer} claims to have received {hello.received} frames, of {self._arrived} to {self._sequence} possible"
-            )
+        if hello.received > self._sequence:
+            reason = f"{self._peer} claims to have received {hello.received} frames, of {self._sequence} that were sent"
             self.fail(ProtocolError(self._peer, reason))
             return Refusal(matter="protocol", reason=reason)
+        if hello.received < self._arrived:
+            # Said on a connection that the peer has given up since, and late: it harms no session that goes on.
+            return Refusal(
+                matter="early", reason=f"{self._peer} has received more frames than the {hello.received} of this Hello"
+            )
         return None
 
     @property

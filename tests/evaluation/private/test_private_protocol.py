@@ -342,7 +342,8 @@ def test_noisy_scores_pool_over_channels_and_count_as_not_private(tmp_path):
 def test_noisy_scores_that_are_none_end_the_round_by_name(scores, labels, message):
     at_server, at_clients = pairs(2)
     for channel, rows in zip(at_clients, ([0.2, 0.8], scores), strict=True):
-        channel.send(NoisyScoreRows(scores=Array.of(np.array(rows)), labels=Array.of(np.array(labels))))
+        as_sent = np.array(labels, dtype=np.uint8).view(bool)
+        channel.send(NoisyScoreRows(scores=Array.of(np.array(rows)), labels=Array.of(as_sent)))
     at_server, at_clients = at_server[::-1], at_clients[::-1]  # the one that is wrong answers first
     with pytest.raises(ProtocolError, match=f"client1 broke the protocol: {message}"):
         noisy_scores_server(at_server, mechanism=NoisyScores(epsilon=1))
@@ -353,7 +354,7 @@ def test_noisy_scores_that_are_none_end_the_round_by_name(scores, labels, messag
 def test_noisy_scores_of_one_class_end_in_a_clear_error_for_everyone():
     at_server, at_clients = pairs(2)
     for channel in at_clients:
-        channel.send(NoisyScoreRows(scores=Array.of(np.array([0.2, 0.8])), labels=Array.of(np.array([0, 0]))))
+        channel.send(NoisyScoreRows(scores=Array.of(np.array([0.2, 0.8])), labels=Array.of(np.array([False, False]))))
     with pytest.raises(DataError, match="all of one class"):
         noisy_scores_server(at_server, mechanism=NoisyScores(epsilon=1))
     for channel in at_clients:

@@ -11,9 +11,11 @@ import polars as pl
 import yaml
 
 from tallystick.network.certificates import write_test_certificates
+from tallystick.privacy.ledger import Ledger
 
 LABEL, FEATURE = PARTIES = ("bank", "shop")
-HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.4, 2.5, 12.0
+LEDGER = "privacy-ledger.sqlite"  # where a party file that says nothing has it
+HEARTBEAT_S, DEADLINE_S, WAIT_S = 0.5, 6.0, 24.0
 
 Values = dict[str, Any]
 
@@ -123,4 +125,5 @@ def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, l
         (home / "own.key").chmod(0o600)
         homes.write_party(name, party(name, address=listen if name == LABEL or call is None else call))
         (home / "contract.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
+    Ledger.create(homes.home(LABEL) / LEDGER, party=LABEL)
     return homes

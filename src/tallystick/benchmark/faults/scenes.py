@@ -15,7 +15,7 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.benchmark.faults.ground import FEATURE, LABEL, PARTIES, Values, contract, party, tables
+from tallystick.benchmark.faults.ground import FEATURE, LABEL, LEDGER, PARTIES, Values, contract, party, tables
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import TallystickError
@@ -29,7 +29,8 @@ from tallystick.job.job import Job
 from tallystick.job.phases import Logbook, Silent
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel, MemoryChannel
-from tallystick.privacy.masks import exchange_keys, receive_sum
+from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.masks import MaskedTerms, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
 
 HELPER = "helper"
@@ -225,8 +226,6 @@ def _masked_server(channels: list[Channel]) -> Any:
 
 
 def _masked_client(channels: Channels, _folder: Path) -> None:
-    from tallystick.privacy.masks import MaskedTerms
-
     MaskedTerms(channels["server"]).send(np.arange(8))
 
 
@@ -250,6 +249,7 @@ def _whole_jobs(scratch: Path) -> list[Scene]:
         templates = {party_name: scratch / name / party_name for party_name in PARTIES}
         for folder in templates.values():
             folder.mkdir(parents=True)
+        Ledger.create(templates[LABEL] / LEDGER, party=LABEL)
         converse({party_name: _job_role(party_name, values, resume=False) for party_name in PARTIES}, templates)
         for folder in templates.values():
             (run,) = (folder / "runs").iterdir()

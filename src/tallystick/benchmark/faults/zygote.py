@@ -17,6 +17,7 @@ from typing import Any
 
 PRELOADED = (
     "tallystick.cli.app",
+    "tallystick.cli.main",
     "tallystick.job.process",
     "tallystick.job.predict",
     "tallystick.cli.watch",
@@ -104,7 +105,7 @@ def _watch_files(tally: str | None, die_at: int | None) -> None:
         nonlocal seen
         if not (
             event in ("os.rename", "os.remove", "os.mkdir")
-            or (event == "open" and isinstance(arguments[1], str) and set("wxa+") & set(arguments[1]))
+            or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
         ):
             return
         seen += 1

@@ -205,10 +205,12 @@ _NO_NOISE: Any = _NoNoise()
 def _noisy_rows(channel: Channel) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
     message = channel.receive(NoisyScoreRows)
     try:
-        if message.scores.dtype != "float64":
-            raise MalformedMessage(f"scores of type {message.scores.dtype}, expected float64")
+        if (message.scores.dtype, message.labels.dtype) != ("float64", "bool"):
+            raise MalformedMessage(
+                f"scores of type {message.scores.dtype} and labels of type {message.labels.dtype}, expected float64 and bool"
+            )
         scores = message.scores.numpy(None)
-        labels = message.labels.numpy(len(scores))
+        labels = message.labels.numpy(len(scores)).view(np.uint8)  # whose bytes may be any
     except MalformedMessage as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
     if not np.all(np.isfinite(scores)):
