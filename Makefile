@@ -4,16 +4,18 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+WORKERS ?= 2
 
 .NOTPARALLEL:
-.PHONY: help demo test lint types imports tests format clean
+.PHONY: help demo test lint types imports tests format reference clean
 
 help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
 	@echo "make test     all checks: ruff, mypy, import-linter, pytest"
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
-	@echo "make imports  import-linter: the map      make tests    pytest, warnings are errors"
-	@echo "make format   let ruff fix and format     make clean    remove $(VENV), caches and builds"
+	@echo "make imports  import-linter: the map      make tests    pytest on $(WORKERS) cores, warnings are errors"
+	@echo "make format   let ruff fix and format     make reference  write docs/reference.md from the docstrings"
+	@echo "make clean    remove $(VENV), caches and builds"
 
 demo: $(READY)
 	$(BIN)/tallystick demo
@@ -22,9 +24,9 @@ test: lint types imports tests
 
 lint: $(READY)
 	@echo "== ruff check"
-	@$(BIN)/ruff check src tests
+	@$(BIN)/ruff check src tests docs
 	@echo "== ruff format --check"
-	@$(BIN)/ruff format --check src tests
+	@$(BIN)/ruff format --check src tests docs
 
 types: $(READY)
 	@echo "== mypy --strict"
@@ -36,11 +38,14 @@ imports: $(READY)
 
 tests: $(READY)
 	@echo "== pytest, warnings are errors"
-	@$(BIN)/pytest
+	@$(BIN)/pytest -n $(WORKERS)
 
 format: $(READY)
-	$(BIN)/ruff check --fix src tests
-	$(BIN)/ruff format src tests
+	$(BIN)/ruff check --fix src tests docs
+	$(BIN)/ruff format src tests docs
+
+reference: $(READY)
+	$(BIN)/python docs/make_reference.py
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -19,6 +19,7 @@ import polars as pl
 import yaml
 
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.cli.jobs import LOADS
 from tallystick.cli.main import main
 from tallystick.errors import TallystickError
 from tallystick.job import alignment, run
@@ -94,7 +95,7 @@ def contract_values(parties, **changes):
 
 _PROCESSES = multiprocessing.get_context("forkserver")
 # Imports of PyTorch (its optimizers' apart) take longer than a tiny job.
-_PROCESSES.set_forkserver_preload(["tallystick.cli.app", "torch._dynamo"])
+_PROCESSES.set_forkserver_preload(["tallystick.cli.app", *LOADS, "torch._dynamo"])
 
 
 def seed_system(monkeypatch):

@@ -1,11 +1,123 @@
-"""Vertical federated learning that people can put to work and trust."""
+"""Vertical federated learning that people can put to work and trust.
+
+Two or more organisations that know different columns about the same people train one neural network together, while rows, labels
+and customer lists stay at home. The names here are loaded when they are first used; docs/reference.md lists them.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from tallystick.errors import (
+    ConfigError,
+    ContractMismatch,
+    DamagedFile,
+    DataError,
+    Diverged,
+    FeatureError,
+    IdentityError,
+    IdError,
+    LabelError,
+    PeerError,
+    PeerLost,
+    PeerStopped,
+    ProtocolError,
+    StorageError,
+    TallystickError,
+)
+
+if TYPE_CHECKING:
+    from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+    from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
+    from tallystick.config.contract import LINKAGES, Contract, load_contract, parse_contract
+    from tallystick.config.party import PartyFile, load_party
+    from tallystick.defenses.table import DEFENSES
+    from tallystick.evaluation.metrics import METRICS
+    from tallystick.evaluation.private.result import NothingReleased
+    from tallystick.job.process import JobFailed
+    from tallystick.networked import predict, run
+    from tallystick.privacy.ledger import BudgetExceeded
+    from tallystick.report.page import render
+    from tallystick.report.result import Result, read_result
+    from tallystick.simulation import simulate
+
+__all__ = [
+    "DEFENSES",
+    "LABEL_INFERENCE_ATTACKS",
+    "LINKAGES",
+    "MEMBERSHIP_ATTACKS",
+    "METRICS",
+    "BudgetExceeded",
+    "ConfigError",
+    "Contract",
+    "ContractMismatch",
+    "DamagedFile",
+    "DataError",
+    "Diverged",
+    "FeatureError",
+    "IdError",
+    "IdentityError",
+    "JobFailed",
+    "LabelError",
+    "NothingReleased",
+    "PartyFile",
+    "PeerError",
+    "PeerLost",
+    "PeerStopped",
+    "ProtocolError",
+    "Result",
+    "StorageError",
+    "TallystickError",
+    "__version__",
+    "load_contract",
+    "load_party",
+    "parse_contract",
+    "predict",
+    "read_result",
+    "render",
+    "run",
+    "simulate",
+]
+
+_HOME: Mapping[str, str] = MappingProxyType(
+    {
+        "simulate": "tallystick.simulation",
+        "run": "tallystick.networked",
+        "predict": "tallystick.networked",
+        "Contract": "tallystick.config.contract",
+        "load_contract": "tallystick.config.contract",
+        "parse_contract": "tallystick.config.contract",
+        "PartyFile": "tallystick.config.party",
+        "load_party": "tallystick.config.party",
+        "Result": "tallystick.report.result",
+        "read_result": "tallystick.report.result",
+        "render": "tallystick.report.page",
+        "LINKAGES": "tallystick.config.contract",
+        "DEFENSES": "tallystick.defenses.table",
+        "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.table",
+        "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.table",
+        "METRICS": "tallystick.evaluation.metrics",
+        "JobFailed": "tallystick.job.process",
+        "BudgetExceeded": "tallystick.privacy.ledger",
+        "NothingReleased": "tallystick.evaluation.private.result",
+    }
+)
+"""Where each name is defined that is loaded when it is first used; the errors, which need nothing, are loaded at once."""
 
 
-def __getattr__(name: str) -> str:
-    """Look the version up when it is asked for: that takes a while, in which the command line could not answer to a signal."""
-    if name != "__version__":
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        found: Any = version("tallystick")
+    elif name in _HOME:
+        found = getattr(import_module(_HOME[name]), name)
+    else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib.metadata import version
-
-    found = globals()[name] = version("tallystick")
+    globals()[name] = found
     return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -19,7 +19,7 @@ from tallystick.job.folder import RunFolder
 from tallystick.job.phases import Silent
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 pytestmark = pytest.mark.usefixtures("seeded_system")  # flips and noise are drawn from the operating system
 

@@ -10,7 +10,7 @@ from tallystick.job import defense
 from tallystick.job.phases import Silent
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 CHANGES = {

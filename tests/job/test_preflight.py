@@ -16,7 +16,7 @@ from tallystick.job.phases import Silent
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
 from tallystick.privacy.ledger import BudgetExceeded
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 

@@ -9,7 +9,7 @@ from tallystick.data.keys import read_keys
 from tallystick.data.split import TEST, split_by_hash
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 

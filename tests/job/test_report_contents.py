@@ -10,7 +10,7 @@ from tallystick.errors import DataError
 from tallystick.job.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 OFF = {"own_columns": False}

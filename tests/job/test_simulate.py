@@ -19,7 +19,7 @@ from tiny import columns, contract_values, tables
 from tallystick.cli.jobs import headline, show_headline
 from tallystick.errors import ConfigError, DataError
 from tallystick.report.page import to_html
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 
@@ -203,7 +203,7 @@ def test_metrics_weighted_by_sample_weights_say_so():
 
 CELL = """
 import polars as pl, sys
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 ids = [str(number) for number in range(300)]
 x = [float(number * 37 % 300) for number in range(300)]
 tables = {"bank": pl.DataFrame({"id": ids, "y": [int(v > 150) for v in x]}), "shop": pl.DataFrame({"id": ids, "x": x})}

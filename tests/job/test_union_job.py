@@ -18,7 +18,7 @@ from tallystick.job.audit import MEMBERSHIP_EPOCHS
 from tallystick.job.folder import RunFolder
 from tallystick.job.rows import read_ids, united_rows
 from tallystick.job.union import Fills, audit_union
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
 from tallystick.training.synthetic import RandomFeatures, SamplingFeatures

@@ -22,7 +22,7 @@ from tallystick.evaluation.metrics import METRICS
 from tallystick.job.phases import Watcher
 from tallystick.job.results import contract_info, versions
 from tallystick.report import result as shown
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs

@@ -1,20 +1,22 @@
-"""The commands of the command line: every one stands in this table."""
+"""The commands of the command line: every one stands in this table.
+
+These modules hold options and help alone; a command imports what it needs when it runs.
+"""
 
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick import __version__
 from tallystick.cli import audit, bench, compare, jobs, ledger, setup
-from tallystick.cli.output import JsonFlag, finish, guarded
-from tallystick.cli.watch import Style, demo_watcher
-from tallystick.demo.flights import run_demo
-from tallystick.demo.private_auc import run_private_auc
-from tallystick.report.result import Result
+from tallystick.cli.options import JsonFlag, Style, StyleFlag
+from tallystick.cli.output import LIBRARIES, finish, guarded
+
+if TYPE_CHECKING:
+    from tallystick.report.result import Result
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -40,6 +42,8 @@ app.add_typer(bench.app, name="bench")
 
 def _version(asked: bool) -> None:
     if asked:
+        from tallystick import __version__
+
         sys.stdout.write(f"tallystick {__version__}\n")
         raise typer.Exit
 
@@ -62,25 +66,30 @@ def demo(
     ] = False,
     clients: Annotated[int, typer.Option(help="Label holders, 3 to 12, with --private-auc.")] = 3,
     epsilon: Annotated[float, typer.Option(help="Label-DP epsilon, with --private-auc.")] = 1.0,
-    progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
+    progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
     """Two processes that share no files align, train and evaluate on real flights over mutual TLS."""
 
     def work() -> None:
         if private_auc:
+            from tallystick.demo.private_auc import run_private_auc
+
             shared = run_private_auc(folder, clients=clients, epsilon=epsilon)
             finish(shared, as_json=as_json, show=lambda console: _show_private_auc(console, shared))
             return
+        from tallystick.cli.watch import demo_watcher
+        from tallystick.demo.flights import run_demo
+
         watcher = demo_watcher(progress)
         with watcher:
             result, found = run_demo(folder, on_event=watcher.on_event, alignment=alignment)
         finish(found, as_json=as_json, show=lambda console: _show_demo(console, result, found))
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=(*LIBRARIES, f"tallystick.demo.{'private_auc' if private_auc else 'flights'}"))
 
 
-def _show_demo(console: Console, result: Result, found: dict[str, Any]) -> None:
+def _show_demo(console: Console, result: "Result", found: dict[str, Any]) -> None:
     jobs.show_headline(console, result)
     console.print(f"report: {found['report']}", markup=False)
 

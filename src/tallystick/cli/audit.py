@@ -1,29 +1,20 @@
 """audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.audit.columns import Rehearsal
-from tallystick.audit.recorded import audit_recorded
-from tallystick.audit.trials import Interrupted, parse_sweep, try_contract
-from tallystick.cli.output import JsonFlag, finish, guarded
-from tallystick.cli.watch import Style, watcher_of
-from tallystick.config.contract import load_contract
-from tallystick.config.party import check_party, load_party
-from tallystick.data.table import read_party_table
+from tallystick.cli.options import JsonFlag, Style, StyleFlag
+from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
-from tallystick.job.folder import new_folder
-from tallystick.job.phases import Watcher
-from tallystick.report.charts import strongest
-from tallystick.report.page import render
-from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
-from tallystick.report.words import by_strength, leak_headline
-from tallystick.storage import write_bytes
+
+if TYPE_CHECKING:
+    from tallystick.job.phases import Watcher
+    from tallystick.report.result import Estimate, Leak, Result
 
 
 def audit(
@@ -43,7 +34,7 @@ def audit(
         float | None, typer.Option(help="Begin no second seed after that; 30 if left out (with a contract).")
     ] = None,
     hints: Annotated[int, typer.Option(help="Labels that few-label attacks are told (with a run folder).", min=2)] = 40,
-    progress: Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")] = Style.auto,
+    progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
     """Find out what leaks: of a run that recorded its view, or of a contract, on your own data, before it is run.
@@ -52,6 +43,10 @@ def audit(
     """
 
     def work() -> None:
+        from tallystick.audit.trials import Interrupted
+        from tallystick.cli.watch import watcher_of
+        from tallystick.config.party import load_party
+
         if not target.exists():
             raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
         if target.is_dir():
@@ -59,7 +54,7 @@ def audit(
             wrong |= {"--seeds": seeds, "--rows": rows, "--minutes": minutes}
             if given := [name for name, value in wrong.items() if value]:
                 raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
-            _recorded(target, hints, progress, as_json=as_json)
+            _recorded(target, hints, watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
@@ -83,11 +78,15 @@ def audit(
                 raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
             _keep(result, runs, as_json=as_json)
 
-    guarded(work, as_json=as_json, interrupted="interrupted; nothing was written")
+    loads = (*LIBRARIES, "tallystick.audit.trials", "tallystick.audit.recorded")
+    guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
-def _recorded(folder: Path, hints: int, progress: Style, *, as_json: bool) -> None:
-    found = audit_recorded(folder, watcher=watcher_of(progress), hints=hints)
+def _recorded(folder: Path, hints: int, watcher: "Watcher", *, as_json: bool) -> None:
+    from tallystick.audit.recorded import audit_recorded
+    from tallystick.cli.leakage import leakage_values, show_leakage
+
+    found = audit_recorded(folder, watcher=watcher, hints=hints)
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None, **leakage_values(found)}
 
@@ -109,9 +108,15 @@ def _rehearse(
     seeds: int | None,
     rows: int | None,
     minutes: float | None,
-    watcher: Watcher,
-) -> Result:
+    watcher: "Watcher",
+) -> "Result":
     """Try a contract on the label party's own data; None is the default of an option."""
+    from tallystick.audit.columns import Rehearsal
+    from tallystick.audit.trials import parse_sweep, try_contract
+    from tallystick.config.contract import load_contract
+    from tallystick.config.party import check_party, load_party
+    from tallystick.data.table import read_party_table
+
     if split is not None and share is not None:
         raise ConfigError("--split, --share: give one of the two")
     columns = None if split is None else [name.strip() for name in split.split(",") if name.strip()]
@@ -137,8 +142,12 @@ def _rehearse(
     )
 
 
-def _keep(result: Result, runs: Path, *, as_json: bool) -> Path:
+def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
     """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
+    from tallystick.job.folder import new_folder
+    from tallystick.report.page import render
+    from tallystick.storage import write_bytes
+
     folder = new_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit")
     write_bytes(folder / "result.json", result.to_json().encode())
     report = render(result, folder / "report.html")
@@ -154,38 +163,9 @@ def _keep(result: Result, runs: Path, *, as_json: bool) -> Path:
     return report
 
 
-def leakage_values(found: Audit) -> dict[str, Any]:
-    """An audit as plain values for JSON, its attacks in the order in which they ran."""
-    attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
-    return {"headline": leak_headline(found), "summary": found.summary, "defense": found.defense, "attacks": attacks}
+def _show_trials(console: Console, result: "Result", report: Path) -> None:
+    from tallystick.report.charts import strongest
 
-
-def show_leakage(console: Console, found: Audit) -> None:
-    """Whether labels leak, and a line per attack, the strongest first."""
-    for line in leak_headline(found):
-        console.print(line, markup=False, style="bold")
-    console.print(found.summary, markup=False)
-    console.print(f"defence: {found.defense}", markup=False)
-    table = Table(box=None)
-    for name in ("attack, and in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
-        table.add_column(name)
-    for attack in by_strength(found.attacks):
-        table.add_row(*_cells(attack))
-    console.print(table)
-
-
-def _cells(attack: Attack) -> tuple[str, ...]:
-    within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
-    name = f"{attack.name} (upper bound)" if attack.upper_bound else attack.name
-    figures = (attack.folded_auc, attack.folded_chance, attack.tpr_at_fpr_001)
-    return f"{name}\n{escape(attack.view)}", _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.3f}"
-
-
-def _show_trials(console: Console, result: Result, report: Path) -> None:
     sweep = result.sections.sweep
     assert sweep is not None
     console.print(sweep.summary, markup=False)
@@ -208,9 +188,9 @@ def _show_trials(console: Console, result: Result, report: Path) -> None:
     console.print(f"report: {report}", markup=False)
 
 
-def _leak(leak: Leak | None) -> str:
+def _leak(leak: "Leak | None") -> str:
     return "" if leak is None else f"{_within(leak.auc)}\n{leak.attack}"
 
 
-def _within(value: Estimate) -> str:
+def _within(value: "Estimate") -> str:
     return f"{value.mean:.3f} ({value.low:.3f}\N{EN DASH}{value.high:.3f})"

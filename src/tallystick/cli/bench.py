@@ -2,35 +2,25 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.benchmark.dpauc import page as dpauc_page
-from tallystick.benchmark.dpauc import tables as dpauc_benchmark
-from tallystick.benchmark.faults import campaign as faults_benchmark
-from tallystick.benchmark.faults import page as faults_page
-from tallystick.benchmark.fedads import defenses as fedads_benchmark
-from tallystick.benchmark.fedads import page as fedads_page
-from tallystick.benchmark.florist import page as florist_page
-from tallystick.benchmark.florist import sweep as florist_benchmark
-from tallystick.benchmark.florist.runs import Setting, Side
-from tallystick.benchmark.label_leakage import page as leakage_page
-from tallystick.benchmark.label_leakage import sweep as leakage_benchmark
-from tallystick.benchmark.shared import command, make_folder, write_folder
-from tallystick.benchmark.speed import alignment as alignment_benchmark
-from tallystick.benchmark.speed import defenses as defenses_benchmark
-from tallystick.benchmark.speed import lossless as lossless_benchmark
-from tallystick.benchmark.speed import training as training_benchmark
-from tallystick.cli.output import JsonFlag, finish, guarded
-from tallystick.cli.watch import Style, watcher_of
+from tallystick.cli.options import JsonFlag, Style
+from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.report.bench import Benchmark, Cell, cell, within
+
+if TYPE_CHECKING:
+    from tallystick.benchmark.florist.runs import Side
+    from tallystick.job.phases import Watcher
+    from tallystick.report.bench import Benchmark, Cell
 
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
+
+_LOADS = (*LIBRARIES, "tallystick.benchmark.shared", "tallystick.cli.watch")
 
 app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, losslessness, and the papers' tables.")
 
@@ -44,14 +34,16 @@ def training(
     """Steps per second over mutual TLS beside the same model in one process."""
 
     def work() -> None:
-        names = list(training_benchmark.SCENARIOS) if scenario == "all" else [scenario]
+        from tallystick.benchmark.speed import training as benchmark
+
+        names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
         found: dict[str, Any] = {}
         for name in names:
-            measured = training_benchmark.run(scenario=name, turns=turns)
+            measured = benchmark.run(scenario=name, turns=turns)
             found |= measured if name == names[0] else {name: measured}
         finish(found, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -60,7 +52,13 @@ def lossless(
     as_json: JsonFlag = False,
 ) -> None:
     """The largest difference of any weight between two processes and one, after 200 steps."""
-    guarded(lambda: finish(lossless_benchmark.run(seed=seed), as_json=as_json), as_json=as_json)
+
+    def work() -> None:
+        from tallystick.benchmark.speed import lossless as benchmark
+
+        finish(benchmark.run(seed=seed), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -71,7 +69,13 @@ def alignment(
     as_json: JsonFlag = False,
 ) -> None:
     """Seconds, scalar multiplications and efficiency of a private alignment."""
-    guarded(lambda: finish(alignment_benchmark.run(rows=rows, protocol=protocol, turns=turns), as_json=as_json), as_json=as_json)
+
+    def work() -> None:
+        from tallystick.benchmark.speed import alignment as benchmark
+
+        finish(benchmark.run(rows=rows, protocol=protocol, turns=turns), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -82,7 +86,13 @@ def defenses(
     as_json: JsonFlag = False,
 ) -> None:
     """Milliseconds per batch of every defence beside the training step, and distance correlation against its definition."""
-    guarded(lambda: finish(defenses_benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json), as_json=as_json)
+
+    def work() -> None:
+        from tallystick.benchmark.speed import defenses as benchmark
+
+        finish(benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -96,11 +106,15 @@ def dpauc(
     """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
 
     def work() -> None:
-        _prepare(out)
-        found = dpauc_benchmark.run(data, repeats=repeats, seed=seed, progress=watcher_of(Style.auto).progress)
-        finish_bench(found, dpauc_page.page_of(found, command=command()), out=out, as_json=as_json)
+        from tallystick.benchmark.dpauc import tables as benchmark
+        from tallystick.benchmark.dpauc.page import page_of
+        from tallystick.benchmark.shared import command
 
-    guarded(work, as_json=as_json)
+        _prepare(out)
+        found = benchmark.run(data, repeats=repeats, seed=seed, progress=_watcher().progress)
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command("private-coverage")
@@ -110,7 +124,13 @@ def private_coverage(
     as_json: JsonFlag = False,
 ) -> None:
     """How often the exact AUC lies in a private AUC's 95 % interval."""
-    guarded(lambda: finish(dpauc_benchmark.coverage(runs=runs, epsilon=epsilon), as_json=as_json), as_json=as_json)
+
+    def work() -> None:
+        from tallystick.benchmark.dpauc import tables as benchmark
+
+        finish(benchmark.coverage(runs=runs, epsilon=epsilon), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -133,22 +153,27 @@ def florist(
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
 
     def work() -> None:
+        from tallystick.benchmark.florist import sweep as benchmark
+        from tallystick.benchmark.florist.page import page_of
+        from tallystick.benchmark.florist.runs import Setting
+        from tallystick.benchmark.shared import command
+
         folder = _prepare(out, resume=resume)
-        found = florist_benchmark.run(
+        found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
-            ratios=_numbers(ratios) or florist_benchmark.RATIOS,
+            ratios=_numbers(ratios) or benchmark.RATIOS,
             sides=[_side(name) for name in sides.split(",")],
             strategies=strategies.split(",") if strategies else None,
             setting=Setting(epochs=epochs),
             limit=limit,
             log=folder and folder / "runs.jsonl",
             resume=resume,
-            progress=watcher_of(Style.auto).progress,
+            progress=_watcher().progress,
         )
-        finish_bench(found, florist_page.page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command("label-leakage")
@@ -172,8 +197,12 @@ def label_leakage(
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
 
     def work() -> None:
+        from tallystick.benchmark.label_leakage import sweep as benchmark
+        from tallystick.benchmark.label_leakage.page import page_of
+        from tallystick.benchmark.shared import command
+
         folder = _prepare(out, resume=resume)
-        found = leakage_benchmark.run(
+        found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
             only=[part for part in only.split(",") if part],
@@ -183,11 +212,11 @@ def label_leakage(
             limit=limit,
             log=folder and folder / "runs.jsonl",
             resume=resume,
-            progress=watcher_of(Style.auto).progress,
+            progress=_watcher().progress,
         )
-        finish_bench(found, leakage_page.page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -204,18 +233,22 @@ def fedads(
     """FedAds' Table 4: what DP, Marvell and MixPro do to a label inference attack, beside the paper's numbers."""
 
     def work() -> None:
+        from tallystick.benchmark.fedads import defenses as benchmark
+        from tallystick.benchmark.fedads.page import page_of
+        from tallystick.benchmark.shared import command
+
         _prepare(out)
-        found = fedads_benchmark.run(
+        found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
             epochs=epochs,
             swapped=swapped,
             limit=limit,
-            progress=watcher_of(Style.auto).progress,
+            progress=_watcher().progress,
         )
-        finish_bench(found | {"number": table}, fedads_page.page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found | {"number": table}, page_of(found, command=command()), out=out, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 @app.command()
@@ -234,8 +267,12 @@ def faults(
     """Mutated messages, damaged files, random kills and network faults: exit code 3 if any was not withstood or refused."""
 
     def work() -> None:
+        from tallystick.benchmark.faults import campaign as benchmark
+        from tallystick.benchmark.faults.page import page_of
+        from tallystick.benchmark.shared import command
+
         folder = _prepare(out, resume=resume)
-        found = faults_benchmark.run(
+        found = benchmark.run(
             campaign=campaign,
             count=count,
             seed=seed,
@@ -243,13 +280,13 @@ def faults(
             case=case,
             log=folder and folder / "runs.jsonl",
             resume=resume,
-            progress=watcher_of(Style.auto).progress,
+            progress=_watcher().progress,
         )
-        finish_bench(found, faults_page.page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
         if found["failed"]:
             raise TallystickError(f"{found['failed']} cases failed; the report of --out names each kind and how to see it again")
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=_LOADS)
 
 
 def _numbers(text: str) -> tuple[float, ...]:
@@ -259,11 +296,18 @@ def _numbers(text: str) -> tuple[float, ...]:
         raise ConfigError(f"--ratios {text}: must be numbers with commas between, such as 0.25,0.5") from None
 
 
-def _side(name: str) -> Side:
-    for side in ("labels", "features", "both"):
+def _side(name: str) -> "Side":
+    sides: tuple[Side, ...] = ("labels", "features", "both")
+    for side in sides:
         if name == side:
             return side
     raise ConfigError(f"--sides {name}: must be labels, features or both")
+
+
+def _watcher() -> "Watcher":
+    from tallystick.cli.watch import watcher_of
+
+    return watcher_of(Style.auto)
 
 
 # --- what a benchmark with a page leaves
@@ -273,16 +317,20 @@ def _prepare(out: Path | None, *, resume: bool = False) -> Path | None:
     """Make the folder before the measurement, so that one that cannot be made costs no time."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
+    from tallystick.benchmark.shared import make_folder
+
     return None if out is None else make_folder(out)
 
 
-def finish_bench(found: dict[str, Any], page: Benchmark, *, out: Path | None, as_json: bool) -> None:
+def finish_bench(found: dict[str, Any], page: "Benchmark", *, out: Path | None, as_json: bool) -> None:
     """Print what a benchmark found, as JSON or as its page's tables, and write both files if a folder is given."""
+    from tallystick.benchmark.shared import write_folder
+
     paths = write_folder(out, found, page) if out is not None else {}
     finish({**found, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))
 
 
-def _show(console: Console, page: Benchmark, paths: dict[str, str]) -> None:
+def _show(console: Console, page: "Benchmark", paths: dict[str, str]) -> None:
     console.print(page.title, style="bold", markup=False)
     for table in page.tables:
         console.print()
@@ -307,6 +355,8 @@ def _rich(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     return shown
 
 
-def _text(value: Cell) -> str:
+def _text(value: "Cell") -> str:
+    from tallystick.report.bench import cell, within
+
     reach = within(value)
     return f"{cell(value)}\n({reach})" if reach else cell(value)

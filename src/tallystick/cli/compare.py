@@ -1,16 +1,18 @@
 """compare: results of several runs side by side."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.cli.output import JsonFlag, finish, guarded
-from tallystick.report.compare import Row, SideBySide, read_run, render_comparison, side_by_side, text
-from tallystick.report.formats import interval
+from tallystick.cli.options import JsonFlag
+from tallystick.cli.output import finish, guarded
+
+if TYPE_CHECKING:
+    from tallystick.report.compare import Row, SideBySide
 
 
 def compare(
@@ -21,6 +23,8 @@ def compare(
     """Put the results of several runs side by side, with what differs in their contracts."""
 
     def work() -> None:
+        from tallystick.report.compare import read_run, render_comparison, side_by_side
+
         found = side_by_side(_names(runs), [read_run(path) for path in runs])
         if html is not None:
             render_comparison(found, html)
@@ -30,7 +34,7 @@ def compare(
             show=lambda console: _show(console, found, html),
         )
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=("numpy", "tallystick.report.compare"))
 
 
 def _names(runs: list[Path]) -> list[str]:
@@ -39,7 +43,7 @@ def _names(runs: list[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in runs]
 
 
-def _show(console: Console, found: SideBySide, html: Path | None) -> None:
+def _show(console: Console, found: "SideBySide", html: Path | None) -> None:
     for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
         if rows:
             console.print(_table(title, found.runs, rows))
@@ -49,7 +53,10 @@ def _show(console: Console, found: SideBySide, html: Path | None) -> None:
         console.print(f"page: {html}", markup=False)
 
 
-def _table(title: str, runs: list[str], rows: list[Row]) -> Table:
+def _table(title: str, runs: list[str], rows: "list[Row]") -> Table:
+    from tallystick.report.compare import text
+    from tallystick.report.formats import interval
+
     table = Table(title=title, title_justify="left")
     table.add_column("", overflow="fold")
     for run in runs:

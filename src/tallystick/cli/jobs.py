@@ -2,27 +2,20 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from tallystick.cli.audit import leakage_values, show_leakage
-from tallystick.cli.output import JsonFlag, finish, guarded
-from tallystick.cli.watch import Style, watcher_of
-from tallystick.config.contract import load_contract
-from tallystick.config.party import load_party
-from tallystick.job.folder import RunFolder
-from tallystick.job.job import ALL_PHASES
-from tallystick.job.predict import predict as predict_job
-from tallystick.job.process import run_process
-from tallystick.report.result import Result
-from tallystick.report.words import promise
+from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, StyleFlag
+from tallystick.cli.output import LIBRARIES, finish, guarded
 
-ContractPath = Annotated[Path, typer.Argument(help="The contract that both sides hold.")]
-PartyPath = Annotated[Path, typer.Option("--party", help="This party's private file.")]
+if TYPE_CHECKING:
+    from tallystick.job.folder import RunFolder
+    from tallystick.report.result import Result
+
+LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")
 INTERRUPTED = "interrupted; the peers that had joined were told"
-StyleFlag = Annotated[Style, typer.Option("--progress", help="How progress is shown on standard error.")]
 
 
 def run(
@@ -64,10 +57,15 @@ def predict(
     """Score new ids with both sides online, in batches, with the saved model and encoders."""
 
     def work() -> None:
+        from tallystick.cli.watch import watcher_of
+        from tallystick.config.contract import load_contract
+        from tallystick.config.party import load_party
+        from tallystick.job.predict import predict as predict_job
+
         found = predict_job(load_contract(contract), load_party(party), table=table, output=output, watcher=watcher_of(progress))
         finish(found, as_json=as_json)
 
-    guarded(work, as_json=as_json, interrupted=INTERRUPTED)
+    guarded(work, as_json=as_json, loads=LOADS, interrupted=INTERRUPTED)
 
 
 def _run(
@@ -78,9 +76,16 @@ def _run(
     as_json: bool,
     *,
     resume: bool = False,
-    phases: tuple[str, ...] = ALL_PHASES,
+    phases: tuple[str, ...] | None = None,
 ) -> None:
     def work() -> None:
+        from tallystick.cli.watch import watcher_of
+        from tallystick.config.contract import load_contract
+        from tallystick.config.party import load_party
+        from tallystick.job.folder import RunFolder
+        from tallystick.job.job import ALL_PHASES
+        from tallystick.job.process import run_process
+
         agreed, own = load_contract(contract), load_party(party)
         again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
         result = run_process(
@@ -89,7 +94,7 @@ def _run(
             watcher=watcher_of(progress),
             command=command,
             resume=resume,
-            phases=phases,
+            phases=ALL_PHASES if phases is None else phases,
             how_to_resume=f"{again}{' --resume' if command == 'run' else ''}, and the same on the other side",
         )
         folder = RunFolder.latest(own.runs, agreed)
@@ -99,11 +104,13 @@ def _run(
             show=lambda console: _show(console, result, folder),
         )
 
-    guarded(work, as_json=as_json, interrupted=INTERRUPTED)
+    guarded(work, as_json=as_json, loads=LOADS, interrupted=INTERRUPTED)
 
 
-def headline(result: Result) -> dict[str, object]:
+def headline(result: "Result") -> dict[str, object]:
     """The numbers that a program wants first; the whole result is in result.json."""
+    from tallystick.cli.leakage import leakage_values
+
     evaluation = result.evaluation
     found: dict[str, object] = {
         "run_id": result.run_id,
@@ -128,7 +135,10 @@ def headline(result: Result) -> dict[str, object]:
     return found
 
 
-def _show(console: Console, result: Result, folder: RunFolder) -> None:
+def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
+    from tallystick.cli.leakage import show_leakage
+    from tallystick.report.words import promise
+
     for phase in result.phases:
         console.print(f"  {phase.name:<12} {phase.seconds:8.1f} s   {(phase.bytes_sent + phase.bytes_received) / 1e6:9.1f} MB")
     show_headline(console, result)
@@ -139,7 +149,7 @@ def _show(console: Console, result: Result, folder: RunFolder) -> None:
     console.print(f"report: {folder.report}")
 
 
-def show_headline(console: Console, result: Result) -> None:
+def show_headline(console: Console, result: "Result") -> None:
     """What joining brought, in one line per metric."""
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:

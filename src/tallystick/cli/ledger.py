@@ -8,10 +8,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.cli.output import JsonFlag, finish, guarded
-from tallystick.config.party import load_party
-from tallystick.job.release import create_ledger, known_ledger
-from tallystick.report.ledger import amount, at_delta, render_ledger
+from tallystick.cli.options import JsonFlag
+from tallystick.cli.output import finish, guarded
 
 NARROWEST, WIDEST = 8, 40  # of a bar
 
@@ -28,6 +26,10 @@ def ledger(
     """Show what left this party without a guarantee, every private release, what these add up to, and what the cap leaves."""
 
     def work() -> None:
+        from tallystick.config.party import load_party
+        from tallystick.job.release import create_ledger, known_ledger
+        from tallystick.report.ledger import render_ledger
+
         own = load_party(party)
         path = own.privacy.ledger
         if create:
@@ -41,10 +43,12 @@ def ledger(
             found["page"] = str(render_ledger(found, html))
         finish(found, as_json=as_json, show=lambda console: _show(console, found, path))
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=("tallystick.job.release", "tallystick.report.ledger"))
 
 
 def _show(console: Console, found: dict[str, Any], path: Path) -> None:
+    from tallystick.report.ledger import amount, at_delta
+
     if found["not_private"]:
         console.print("Not private, and in no sum:")
         for entry in found["not_private"]:

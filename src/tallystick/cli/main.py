@@ -1,26 +1,20 @@
-"""The command line's entry: it answers to signals while the commands load, and ends as soon as it has nothing more to say."""
+"""The command line's entry: it answers to signals while modules load, and ends as soon as it has nothing more to say."""
 
 import gc
-import importlib
 import sys
 
-from tallystick.cli.signals import EXIT_INTERRUPTED, ignore_signals, interruptible, signals_noted
-
-# One after the other, so that a signal need not wait for all of them.
-_LOADED_FIRST = ("numpy", "torch", "polars", "pyarrow", "tallystick.cli.app")
+from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, ignore_signals, interruptible, signals_noted
 
 
 def main() -> None:
     """Run the command line."""
     try:
-        for module in _LOADED_FIRST:
-            with signals_noted():
-                importlib.import_module(module)
-        app = importlib.import_module("tallystick.cli.app").app
+        with signals_noted():
+            from tallystick.cli.app import app
         interruptible()
         app()
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted before anything began\n")
+        sys.stderr.write(f"{NOTHING_BEGUN}\n")
         sys.exit(EXIT_INTERRUPTED)
     finally:
         ignore_signals()

@@ -2,20 +2,20 @@
 
 import json
 import sys
-from collections.abc import Callable
-from typing import Annotated, Any, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 import typer
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from tallystick.cli.signals import EXIT_INTERRUPTED, interruptible
+from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, interruptible, load
 from tallystick.errors import ConfigError, DataError, TallystickError
 
-JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON object as the last line of standard output.")]
-
 EXIT_USAGE, EXIT_FAILED = 2, 3
+LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
+"""What takes long to load; a command that needs them has them loaded first."""
 
 
 def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
@@ -33,20 +33,29 @@ def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], No
     console.print(table)
 
 
-def guarded(work: Callable[[], None], *, as_json: bool, interrupted: str = "interrupted") -> None:
+def guarded(work: Callable[[], None], *, as_json: bool, loads: Sequence[str] = (), interrupted: str = "interrupted") -> None:
     """Run a command's work; an error that we know becomes a line and an exit code: 2 for input, 3 for what failed.
 
     An interrupt is 130 and the line ``interrupted``: what is true of the command then. Work that knows better raises
     KeyboardInterrupt with a line of its own.
+
+    Args:
+        work: what the command does. It imports what it needs when it runs, so that no command waits for another's modules.
+        as_json: whether an error is printed as JSON too.
+        loads: modules to import before the work, where a signal could tear their import.
+        interrupted: the line after an interrupt.
     """
-    interruptible()
+    line = NOTHING_BEGUN
     try:
+        load(loads)
+        interruptible()
+        line = interrupted
         work()
     except TallystickError as error:
         code = EXIT_USAGE if isinstance(error, ConfigError | DataError) else EXIT_FAILED
         _fail(error, code, as_json=as_json)
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{str(stop) or interrupted}\n")
+        sys.stderr.write(f"{str(stop) or line}\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 

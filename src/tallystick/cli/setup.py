@@ -10,15 +10,9 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.check import check_party_file
-from tallystick.cli.output import EXIT_USAGE, JsonFlag, finish, guarded
-from tallystick.config.contract import Role
-from tallystick.config.party import load_party
-from tallystick.config.reading import PARTY_NAME, shown
-from tallystick.config.templates import Kind, template
+from tallystick.cli.options import JsonFlag
+from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
-from tallystick.job.release import create_ledger
-from tallystick.network.certificates import write_test_certificates
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for minimum and maximum too
@@ -32,6 +26,9 @@ def init(
     """Write a commented party file and contract to start from."""
 
     def work() -> None:
+        from tallystick.config.reading import Role
+        from tallystick.config.templates import Kind, template
+
         known: tuple[Role, ...] = get_args(Role)
         if (chosen := next((name for name in known if name == role), None)) is None:
             raise ConfigError(f"--role {role}: must be {', '.join(known[:-1])} or {known[-1]}")
@@ -47,11 +44,15 @@ def init(
             written["ledger"] = str(_create_ledger(folder / "party.yaml"))
         finish(written, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    ledger = ("tallystick.job.release",) if role == "label" else ()
+    guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger))
 
 
 def _create_ledger(path: Path) -> Path:
     """Make the ledger that a fresh party file names, and write its identity there."""
+    from tallystick.config.party import load_party
+    from tallystick.job.release import create_ledger
+
     made = create_ledger(load_party(path))
     text = path.read_text()
     assert text.count("identity: null") == 1
@@ -68,6 +69,9 @@ def cert(
     """Make a test CA and a certificate per party. For production, let your own CA issue them (docs/network.md)."""
 
     def work() -> None:
+        from tallystick.config.reading import PARTY_NAME, shown
+        from tallystick.network.certificates import write_test_certificates
+
         for name in parties:
             if not PARTY_NAME.fullmatch(name):
                 raise ConfigError(
@@ -80,7 +84,7 @@ def cert(
         files = ["ca.pem", *(f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
         finish({"files": [str(folder / name) for name in files], "days": days}, as_json=as_json)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=("tallystick.network.certificates",))
 
 
 def check(
@@ -91,6 +95,8 @@ def check(
     """Validate config, table, keys, certificates and the way to the peer; profile the table. Sends no data."""
 
     def work() -> None:
+        from tallystick.check import check_party_file
+
         found = check_party_file(party, contract)
         finish(found, as_json=as_json, show=lambda console: _show(console, found))
         if found["problems"]:
@@ -98,7 +104,7 @@ def check(
                 sys.stderr.write(f"error: {len(found['problems'])} problem(s): {'; '.join(found['problems'])}\n")
             raise typer.Exit(EXIT_USAGE)
 
-    guarded(work, as_json=as_json)
+    guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.check"))
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:

@@ -1,12 +1,14 @@
 """What SIGINT and SIGTERM do to a command: the same, at any moment, with one line and one exit code."""
 
+import importlib
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
+NOTHING_BEGUN = "interrupted before anything began"
 _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
 
 
@@ -34,6 +36,13 @@ def signals_noted() -> Iterator[None]:
         interruptible()
     if came:
         raise KeyboardInterrupt
+
+
+def load(modules: Sequence[str]) -> None:
+    """Import modules one after the other, so that a signal need not wait for all of them."""
+    for module in modules:
+        with signals_noted():
+            importlib.import_module(module)
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:

@@ -3,24 +3,14 @@
 import json
 import sys
 import time
-from enum import StrEnum
 from typing import Any
 
 from rich.console import Console
 from rich.progress import TaskID
 
+from tallystick.cli.options import Style
 from tallystick.job.phases import Silent, Watcher
 from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
-
-
-class Style(StrEnum):
-    """How progress is shown."""
-
-    auto = "auto"
-    bar = "bar"
-    plain = "plain"
-    json = "json"
-    none = "none"
 
 
 def watcher_of(style: Style) -> Watcher:

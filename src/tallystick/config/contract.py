@@ -4,15 +4,14 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BeforeValidator, Field, model_validator
 
 from tallystick.config.defense import DefenseEntry, defense_problems
-from tallystick.config.reading import Count, Model, Name, Problems, Share, Text, read_yaml, shown, validate
+from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, read_yaml, shown, validate
 from tallystick.defenses.chain import Defenses, chain
 
-Role = Literal["label", "feature", "helper"]
 Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
 
 ROLE_ALIASES: dict[str, Role] = {
@@ -97,6 +96,10 @@ class Alignment(Model):
         le=1,
         description="least share of the label party's ids that all parties have; with fewer the run ends before training",
     )
+
+
+LINKAGES: tuple[str, ...] = get_args(Alignment.model_fields["method"].annotation)
+"""The ways of linking rows, by the contract's ``alignment.method``."""
 
 
 class Union(Model):

@@ -3,11 +3,10 @@
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
-from tallystick.config.contract import Contract
 from tallystick.config.reading import (
     Count,
     Model,
@@ -22,6 +21,9 @@ from tallystick.config.reading import (
     validate,
 )
 from tallystick.errors import ConfigError
+
+if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
+    from tallystick.config.contract import Contract
 
 TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
@@ -261,7 +263,7 @@ def parse_party(data: Mapping[str, Any], *, folder: Path, source: str = "party f
     return validate(PartyFile, data, source=source, context={"folder": folder})
 
 
-def check_party(contract: Contract, party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
+def check_party(contract: "Contract", party: PartyFile, *, network: bool = True, source: str = "party file") -> None:
     """Check that a party file fits the contract; raises ConfigError with one line per problem.
 
     ``network`` is False where all parties run in one process: then certificates and addresses are not needed.
@@ -277,13 +279,13 @@ def check_party(contract: Contract, party: PartyFile, *, network: bool = True, s
         raise ConfigError("\n".join(f"{source}: {problem}" for problem in problems))
 
 
-def dialled(contract: Contract, name: str) -> tuple[str, ...]:
+def dialled(contract: "Contract", name: str) -> tuple[str, ...]:
     """Name the peers that a party dials: feature parties dial the label party, and both dial the helper."""
     label, helper = (contract.label_party,), (contract.helper,) if contract.helper else ()
     return {"feature": label + helper, "label": helper, "helper": ()}[contract.role_of(name)]
 
 
-def _table_problems(contract: Contract, party: PartyFile) -> list[str]:
+def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     role = contract.role_of(party.party)
     if role == "helper":
         given = [use for use in ("table", "keys", "label", "weight", "time") if getattr(party, use)]
@@ -322,7 +324,7 @@ def _table_problems(contract: Contract, party: PartyFile) -> list[str]:
     return problems
 
 
-def _network_problems(contract: Contract, party: PartyFile) -> list[str]:
+def _network_problems(contract: "Contract", party: PartyFile) -> list[str]:
     role = contract.role_of(party.party)
     problems = []
     if party.tls is None:

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -16,6 +16,7 @@ from tallystick.errors import ConfigError
 SHOWN_CHARACTERS = 60
 MAX_FILE_BYTES = 1 << 20
 
+Role = Literal["label", "feature", "helper"]
 PARTY_NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
 Name = Annotated[str, Field(pattern=PARTY_NAME.pattern)]
 Text = Annotated[str, Field(min_length=1)]

@@ -20,8 +20,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
+from tallystick.network.link import LinkBroken
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
-from tallystick.network.session import LinkBroken
 
 ALPN = "tallystick/1"
 """What both sides agree on in the TLS handshake; neither talks to who offers something else."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from tallystick.errors import ConfigError, PeerError, PeerLost, printable
 from tallystick.network.certificates import Identity
+from tallystick.network.link import Link, LinkBroken
 from tallystick.network.loop import Loop
 from tallystick.network.proxy import Proxy, ProxyRefused
 from tallystick.network.session import (
@@ -19,8 +20,6 @@ from tallystick.network.session import (
     REFUSAL,
     Hello,
     Limits,
-    Link,
-    LinkBroken,
     Refusal,
     Session,
     first_frame,

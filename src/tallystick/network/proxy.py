@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tallystick.errors import ConfigError
-from tallystick.network.session import LinkBroken
+from tallystick.network.link import LinkBroken
 
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"

@@ -20,12 +20,13 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from struct import Struct
-from typing import Annotated, Literal, Protocol, TypeVar
+from typing import Annotated, Literal, TypeVar
 
 import msgspec
 
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, ProtocolError
 from tallystick.network.channel import Traffic, open_payload
+from tallystick.network.link import FrameTooLarge, Link, LinkBroken
 from tallystick.network.loop import Loop
 from tallystick.network.messages import ALIGNMENT, MEBIBYTE, WIRE_VERSION, Buffer, Message, Stopped, encode_parts, is_a
 
@@ -67,40 +68,6 @@ class Refusal(Message, frozen=True):
 
     matter: Literal["identity", "protocol", "restarted", "early"]
     reason: str
-
-
-class LinkBroken(Exception):
-    """A link ended or failed; its text says why."""
-
-
-class FrameTooLarge(LinkBroken):
-    """The peer announced a frame over the limit, which was not read."""
-
-
-class Link(Protocol):
-    """What carries frames at the moment; read and write raise LinkBroken."""
-
-    @property
-    def progress(self) -> float:
-        """When bytes last arrived, by the monotonic clock, as far as that is known: of a large frame on a slow line, say."""
-        ...
-
-    @property
-    def stalled(self) -> bool:
-        """Whether what is being written waits for the peer, or goes on without this thread."""
-        ...
-
-    async def read(self) -> Buffer:
-        """Wait for the next frame; raises FrameTooLarge before it takes in one over the limit."""
-        ...
-
-    async def write(self, parts: tuple[Buffer, ...]) -> None:
-        """Send a frame that consists of these parts; one at a time."""
-        ...
-
-    def close(self) -> None:
-        """Hang up."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,10 +18,11 @@ import torch
 
 from tallystick.errors import IdentityError
 from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, tls_context
+from tallystick.network.link import FrameTooLarge, Link, LinkBroken
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
-from tallystick.network.session import FrameTooLarge, Limits, Link, LinkBroken
+from tallystick.network.session import Limits
 
 LENGTH = Struct("<I")
 # A frame up to a TLS record's size is sent in one.

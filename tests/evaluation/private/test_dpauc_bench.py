@@ -11,7 +11,7 @@ from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Bins, Population
 from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.release import release
-from tallystick.simulate import simulate
+from tallystick.simulation import simulate
 
 
 @pytest.fixture

@@ -15,7 +15,16 @@ import sys
 import time
 from typing import Any
 
-PRELOADED = ("tallystick.cli.app", "tallystick.cli.main", "torch._dynamo", "tallystick.benchmark.faults.proxy")
+PRELOADED = (
+    "tallystick.cli.app",
+    "tallystick.cli.main",
+    "tallystick.job.process",
+    "tallystick.job.predict",
+    "tallystick.cli.watch",
+    "tallystick.cli.leakage",
+    "torch._dynamo",
+    "tallystick.benchmark.faults.proxy",
+)
 POLL_S = 0.02
 
 

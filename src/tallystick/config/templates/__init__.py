@@ -3,7 +3,7 @@
 from importlib.resources import files
 from typing import Literal
 
-from tallystick.config.contract import Role
+from tallystick.config.reading import Role
 
 Kind = Literal["contract", "party"]
 

@@ -1,0 +1,163 @@
+"""Write docs/reference.md from the docstrings of the public names: ``make reference``."""
+
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import tallystick
+
+PAGE = Path(__file__).with_name("reference.md")
+HEAD = """# Reference
+
+What `import tallystick` offers, loaded when it is first used; `make reference` makes this page from the docstrings. Examples are
+in [python-api.md](python-api.md), the keys of a contract and a party file in [config.md](config.md).
+"""
+CHAPTERS = {
+    "Running": ("simulate", "run", "predict"),
+    "Contracts and party files": ("Contract", "load_contract", "parse_contract", "PartyFile", "load_party"),
+    "Results": ("Result", "read_result", "render"),
+}
+
+
+def reference() -> str:
+    """Give the page."""
+    parts = [HEAD]
+    for title, names in CHAPTERS.items():
+        parts += [f"## {title}", *(_entry(name, getattr(tallystick, name)) for name in names)]
+    parts += [
+        "## Errors",
+        _table(("error", "is a", "when"), (_error_row(error) for error in _errors())),
+        "## Ways of linking rows",
+        "`LINKAGES`, for the contract's `alignment.method`: " + ", ".join(f"`{name}`" for name in tallystick.LINKAGES) + ".",
+        "## Defences",
+        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. Formulas and costs: [defenses.md](defenses.md).",
+    ]
+    for name, defense in tallystick.DEFENSES.items():
+        parts += [f"### `{name}`", _markdown(inspect.getdoc(defense) or "")]
+    parts += [
+        "## Label inference attacks",
+        "`LABEL_INFERENCE_ATTACKS`, by the names in reports. An upper bound is told labels that no attacker has.",
+        _table(
+            ("attack", "reads", "what it does"),
+            (
+                (f"`{name}`" + (", upper bound" if row.upper_bound else ""), _words(row.reads), row.description)
+                for name, row in tallystick.LABEL_INFERENCE_ATTACKS.items()
+            ),
+        ),
+        "## Membership attacks",
+        "`MEMBERSHIP_ATTACKS`, on a union, by what they read and the names in reports.",
+        _table(
+            ("attack", "reads", "what it does"),
+            (
+                (f"`{name}`", _words(reads), _first(type(attack)) + _settings(attack))
+                for reads, attacks in tallystick.MEMBERSHIP_ATTACKS.items()
+                for name, attack in attacks.items()
+            ),
+        ),
+        "## Metrics",
+        "`METRICS`, by the type of the target and the names in `result.evaluation`.",
+        _table(
+            ("metric", "target", "in words", "better is"),
+            (
+                (f"`{name}`", target, metric.title, "higher" if metric.higher_is_better else "lower")
+                for target, metrics in tallystick.METRICS.items()
+                for name, metric in metrics.items()
+            ),
+        ),
+    ]
+    return "\n\n".join(part.strip() for part in parts) + "\n"
+
+
+def _entry(name: str, what: Any) -> str:
+    parts = [f"### `{name}`"]
+    if inspect.isfunction(what):
+        parts.append(f"```python\n{name}{_signature(what)}\n```")
+    parts.append(_markdown(inspect.getdoc(what) or ""))
+    if inspect.isclass(what):
+        fields = getattr(what, "__struct_fields__", None) or getattr(what, "model_fields", ())
+        parts.append("Fields: " + ", ".join(f"`{field}`" for field in fields) + ".")
+        parts += [f"- `{member}`: {_first(found)}" for member, found in _members(what)]
+    return "\n\n".join(parts).replace("\n\n- ", "\n- ").replace(".\n- ", ".\n\n- ", 1)
+
+
+def _members(what: type) -> Iterable[tuple[str, Any]]:
+    """Methods and properties of the class itself that have a docstring, in the order of the source."""
+    for name, found in vars(what).items():
+        if not name.startswith("_") and (inspect.isfunction(found) or isinstance(found, property)) and inspect.getdoc(found):
+            yield (f"{name}()" if inspect.isfunction(found) else name), found
+
+
+def _signature(function: Any) -> str:
+    """The signature, a line per parameter where it is long; annotations without the modules they come from."""
+    found = inspect.signature(function)
+    named = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Z])")
+    text = named.sub("", str(found)).replace("'", '"')
+    if len(text) < 80:
+        return text
+    lines, keyword_only = [], False
+    for parameter in found.parameters.values():
+        if parameter.kind is parameter.KEYWORD_ONLY and not keyword_only:
+            lines.append("*")
+            keyword_only = True
+        lines.append(named.sub("", str(parameter)))
+    returned = named.sub("", inspect.formatannotation(found.return_annotation))
+    return "(\n" + "".join(f"    {line},\n" for line in lines) + f") -> {returned}"
+
+
+def _errors() -> list[type[Exception]]:
+    """Every public error, each after what it is a kind of."""
+    found = [value for name in tallystick.__all__ if isinstance(value := getattr(tallystick, name), type)]
+    errors = [value for value in found if issubclass(value, tallystick.TallystickError)]
+    return sorted(errors, key=lambda error: [base.__name__ for base in reversed(error.__mro__) if base in errors])
+
+
+def _error_row(error: type[Exception]) -> tuple[str, str, str]:
+    kinds = [base.__name__ for base in error.__bases__]
+    return f"`{error.__name__}`", ", ".join(f"`{kind}`" for kind in kinds), _first(error)
+
+
+def _first(what: Any) -> str:
+    """The first paragraph of the docstring."""
+    return _inline((inspect.getdoc(what) or "").split("\n\n")[0])
+
+
+def _settings(attack: Any) -> str:
+    """In what an attack differs from its class's defaults."""
+    found = {field.name: getattr(attack, field.name) for field in fields(attack) if getattr(attack, field.name) != field.default}
+    return "".join(f" `{name} = {value!r}`." for name, value in found.items())
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ") + "s"
+
+
+def _markdown(doc: str) -> str:
+    """A docstring as Markdown: paragraphs, lists, and a list of its arguments."""
+    parts = []
+    for paragraph in doc.split("\n\n"):
+        if paragraph.startswith("Args:\n"):
+            arguments = re.split(r"\n {4}(?=\S)", paragraph)[1:]
+            parts.append("\n".join(f"- `{name}`: {_inline(said)}" for name, _, said in (a.partition(": ") for a in arguments)))
+        elif paragraph.startswith("- "):
+            parts.append("\n".join(f"- {_inline(item)}" for item in re.split(r"(?:^|\n)- ", paragraph)[1:]))
+        else:
+            parts.append(_inline(paragraph))
+    return "\n\n".join(parts)
+
+
+def _inline(text: str) -> str:
+    """Text in one line, with code as Markdown has it and nothing else that Markdown would read."""
+    pieces = " ".join(text.split()).replace("``", "`").split("`")
+    return "`".join(piece if index % 2 else re.sub(r"([*<\[\]|])", r"\\\1", piece) for index, piece in enumerate(pieces))
+
+
+def _table(columns: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [columns, ("---",) * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(reference(), encoding="utf-8")

@@ -1,0 +1,41 @@
+"""An audit's findings, as a job and an audit of its own show them."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from tallystick.report.result import Attack, Audit
+from tallystick.report.words import by_strength, leak_headline
+
+
+def leakage_values(found: Audit) -> dict[str, Any]:
+    """An audit as plain values for JSON, its attacks in the order in which they ran."""
+    attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
+    return {"headline": leak_headline(found), "summary": found.summary, "defense": found.defense, "attacks": attacks}
+
+
+def show_leakage(console: Console, found: Audit) -> None:
+    """Whether labels leak, and a line per attack, the strongest first."""
+    for line in leak_headline(found):
+        console.print(line, markup=False, style="bold")
+    console.print(found.summary, markup=False)
+    console.print(f"defence: {found.defense}", markup=False)
+    table = Table(box=None)
+    for name in ("attack, and in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
+        table.add_column(name)
+    for attack in by_strength(found.attacks):
+        table.add_row(*_cells(attack))
+    console.print(table)
+
+
+def _cells(attack: Attack) -> tuple[str, ...]:
+    within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
+    name = f"{attack.name} (upper bound)" if attack.upper_bound else attack.name
+    figures = (attack.folded_auc, attack.folded_chance, attack.tpr_at_fpr_001)
+    return f"{name}\n{escape(attack.view)}", _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"

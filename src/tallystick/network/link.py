@@ -1,0 +1,40 @@
+"""Link: what carries a session's frames at the moment, and how it ends. tls.py makes them."""
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:  # messages bring PyTorch, which certificates do without
+    from tallystick.network.messages import Buffer
+
+
+class LinkBroken(Exception):
+    """A link ended or failed; its text says why."""
+
+
+class FrameTooLarge(LinkBroken):
+    """The peer announced a frame over the limit, which was not read."""
+
+
+class Link(Protocol):
+    """What carries frames at the moment; read and write raise LinkBroken."""
+
+    @property
+    def progress(self) -> float:
+        """When bytes last arrived, by the monotonic clock, as far as that is known: of a large frame on a slow line, say."""
+        ...
+
+    @property
+    def stalled(self) -> bool:
+        """Whether what is being written waits for the peer, or goes on without this thread."""
+        ...
+
+    async def read(self) -> "Buffer":
+        """Wait for the next frame; raises FrameTooLarge before it takes in one over the limit."""
+        ...
+
+    async def write(self, parts: "tuple[Buffer, ...]") -> None:
+        """Send a frame that consists of these parts; one at a time."""
+        ...
+
+    def close(self) -> None:
+        """Hang up."""
+        ...

@@ -1,0 +1,74 @@
+"""One party's side of a contract over the network, from Python: what `tallystick run` and `tallystick predict` do."""
+
+from pathlib import Path
+from typing import Any
+
+from tallystick.config.contract import Contract, load_contract
+from tallystick.config.party import PartyFile, load_party
+from tallystick.job.phases import Watcher
+from tallystick.job.predict import predict as predict_job
+from tallystick.job.process import run_process
+from tallystick.job.watchers import watcher_here
+from tallystick.report.result import Result
+
+
+def run(
+    contract: Contract | Path | str,
+    party: PartyFile | Path | str,
+    *,
+    resume: bool = False,
+    watcher: Watcher | None = None,
+) -> Result:
+    """Run this party's side of a contract over mutual TLS: align, train, audit, evaluate, report.
+
+    The other parties do the same at the same time. Model, encoders, result and report are left in a run folder under the party
+    file's ``runs``. What each side learns is in the result's ``learnt``; training has no formal guarantee unless a defence of the
+    contract gives one.
+
+    Args:
+        contract: the contract that all parties hold, or the path of its file.
+        party: this party's private file, or its path.
+        resume: go on with the latest run of this contract; all parties must.
+        watcher: shown progress; left out, a notebook and a terminal show it.
+
+    Raises ConfigError and DataError for unusable input, before anything is sent; JobFailed for whatever ends the job later.
+    """
+    return run_process(_contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume)
+
+
+def predict(
+    contract: Contract | Path | str,
+    party: PartyFile | Path | str,
+    *,
+    table: Path | str | None = None,
+    output: Path | str | None = None,
+    watcher: Watcher | None = None,
+) -> dict[str, Any]:
+    """Score new ids with the latest run's model, all parties online.
+
+    Gives how many own rows have a score, how many not, and why.
+
+    Args:
+        contract: the contract that the model was trained under, or the path of its file.
+        party: this party's private file, or its path.
+        table: the new rows; the party file's table if left out.
+        output: a .csv or .parquet file for the scores: the label party's, on a union both sides'.
+        watcher: shown progress; left out, a notebook and a terminal show it.
+
+    Raises ConfigError and DataError for unusable input, before anything is sent; PeerError for what a peer did, or failed to do.
+    """
+    return predict_job(
+        _contract(contract),
+        _party(party),
+        table=None if table is None else Path(table),
+        output=None if output is None else Path(output),
+        watcher=watcher or watcher_here(),
+    )
+
+
+def _contract(contract: Contract | Path | str) -> Contract:
+    return contract if isinstance(contract, Contract) else load_contract(contract)
+
+
+def _party(party: PartyFile | Path | str) -> PartyFile:
+    return party if isinstance(party, PartyFile) else load_party(party)

@@ -1,0 +1,158 @@
+"""The public names: loaded when used, and not before; a command loads what it needs; the reference is up to date."""
+
+import ast
+import importlib.util
+import json
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import polars as pl
+import pytest
+
+import tallystick
+
+DOCS = Path(__file__).parent.parent / "docs"
+HEAVY = {"torch", "scipy", "polars", "pyarrow", "numpy", "pandas", "sklearn", "duckdb", "opendp"}
+
+# --- what is loaded
+
+
+def loaded_after(script, folder):
+    """The heavy libraries that a fresh interpreter has loaded after a script."""
+    listed = f"\nimport json, sys\nprint(json.dumps(sorted({HEAVY!r} & set(sys.modules))))"
+    done = subprocess.run([sys.executable, "-c", script + listed], cwd=folder, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+COMMAND = """
+import sys
+from tallystick.cli.app import app
+for arguments in {calls}:
+    try:
+        app(arguments)
+    except SystemExit as end:
+        assert end.code in (None, {code}), (arguments, end.code)
+"""
+HELP = """
+from typer.main import get_command
+from typer.testing import CliRunner
+from tallystick.cli.app import app
+
+commands = {}
+for name, command in get_command(app).commands.items():
+    commands |= {(name,): command, **{(name, inner): each for inner, each in getattr(command, "commands", {}).items()}}
+assert len(commands) > 20
+for path, command in commands.items():
+    shown = CliRunner().invoke(app, [*path, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert command.help.split()[0] in shown.stdout
+"""
+
+
+@pytest.mark.parametrize(
+    "script",
+    [
+        pytest.param("import tallystick; dir(tallystick); tallystick.ConfigError", id="import tallystick"),
+        pytest.param(COMMAND.format(calls=[["--help"]], code=0), id="--help"),
+        pytest.param(COMMAND.format(calls=[["--version"]], code=0), id="--version"),
+        pytest.param(COMMAND.format(calls=[["brun"], ["run", "--prty", "x"]], code=2), id="misspelt"),
+        pytest.param(COMMAND.format(calls=[["cert", "certificates", "bank", "shop"]], code=0), id="cert"),
+        pytest.param(COMMAND.format(calls=[["init", "new", "--role", "feature"]], code=0), id="init"),
+        pytest.param(HELP, id="every command's --help"),
+    ],
+)
+def test_what_computes_nothing_loads_no_library_that_computes(tmp_path, script):
+    assert loaded_after(script, tmp_path) == []
+
+
+def test_the_lists_of_libraries_would_catch_one(tmp_path):
+    assert loaded_after("import tallystick; tallystick.DEFENSES", tmp_path) >= ["numpy", "scipy", "torch"]
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "tallystick", "predct"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 2
+    assert "predict" in done.stderr
+
+
+# --- the names
+
+
+def test_every_public_name_is_where_types_say_it_is():
+    (typed,) = (
+        node
+        for node in ast.parse(Path(tallystick.__file__).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    homes = {alias.name: imported.module for imported in typed.body for alias in imported.names}
+    assert homes == dict(tallystick._HOME)
+    errors = {name for name, value in vars(tallystick.errors).items() if isinstance(value, type) and issubclass(value, Exception)}
+    assert {*homes, *errors, "__version__"} == set(tallystick.__all__)
+    for name in tallystick.__all__:
+        assert getattr(tallystick, name) is not None
+        assert name in dir(tallystick)
+    for name in ("simulate", "run", "predict"):  # no module of the package takes a function's name
+        assert callable(getattr(tallystick, name))
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="has no attribute 'simulat'"):
+        tallystick.simulat  # noqa: B018
+
+
+def test_the_reference_is_what_the_docstrings_say():
+    spec = importlib.util.spec_from_file_location("make_reference", DOCS / "make_reference.py")
+    made = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(made)
+    page = made.reference()
+    assert made.PAGE.read_text(encoding="utf-8") == page, "run `make reference`"
+    for name in tallystick.__all__:
+        assert f"`{name}`" in page or name == "__version__"
+    assert not [line for line in page.splitlines() if line.endswith(": ") or "Create a function object" in line]
+
+
+# --- run and predict
+
+
+def both(job, work):
+    """Do a party's work for both at once, in threads of one process that meet over TLS; gives what each returned."""
+    found = {}
+
+    def one(party):
+        found[party] = work(party)
+
+    threads = [threading.Thread(target=one, args=(party,)) for party in job.parties]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    return found
+
+
+def test_run_and_predict_are_the_commands_in_python(lay_out_job):
+    job = lay_out_job(rows=200, training__epochs=1)
+    results = both(job, lambda party: tallystick.run(job.home(party) / "contract.yaml", str(job.home(party) / "party.yaml")))
+    assert isinstance(results["bank"], tallystick.Result)
+    assert results["bank"].evaluation["joint"]["auc"]["value"] > 0.5
+    assert results["shop"].evaluation is None
+    contract, scores = tallystick.load_contract(job.home("bank") / "contract.yaml"), job.root / "scores.csv"
+    told = both(
+        job,
+        lambda party: tallystick.predict(
+            contract,
+            tallystick.load_party(job.home(party) / "party.yaml"),
+            table=str(job.home(party) / "table.parquet"),
+            output=str(scores) if party == "bank" else None,
+        ),
+    )
+    assert pl.read_csv(scores).height == told["bank"]["rows"] > 100
+
+
+def test_run_says_what_is_wrong_with_a_file(tmp_path):
+    with pytest.raises(tallystick.ConfigError, match="cannot be read"):
+        tallystick.run(tmp_path / "contract.yaml", tmp_path / "party.yaml")
