@@ -94,7 +94,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ),
         (
             {"evaluation__importance": {"feature_columns": "both"}, "alignment__method": "union"},
-            "evaluation.importance.feature_columns = both: embeddings sent again would tell which rows of a union are stand-ins",
+            "evaluation.importance.feature_columns = both: embeddings sent again would tell which rows of a union are imputed",
         ),
         (
             {

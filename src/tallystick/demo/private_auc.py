@@ -16,12 +16,12 @@ import polars as pl
 from tallystick.data.flights import LABEL, late_flights
 from tallystick.demo.processes import Parties, Peers, Stage
 from tallystick.errors import ConfigError
-from tallystick.evaluation.metrics import auc
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, server
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_RATE
+from tallystick.metrics import auc
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.privacy.noise import SecureNoise

@@ -8,10 +8,8 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import ks_2samp
 from sklearn import metrics as oracle
 
-from tallystick.config.contract import METRIC_NAMES
 from tallystick.errors import DataError
-from tallystick.evaluation.metrics import (
-    METRICS,
+from tallystick.metrics import (
     UndefinedMetric,
     ace,
     auc,
@@ -169,10 +167,6 @@ def test_ranking_metrics_of_tied_and_weighted_rows_match_scikit_learn(case: tupl
     np.testing.assert_allclose(precision[::-1], theirs[0][:-1], atol=1e-12)  # theirs ends in a made-up point at recall 0
     np.testing.assert_allclose(recall[::-1], theirs[1][:-1], atol=1e-12)
     np.testing.assert_array_equal(thresholds[::-1], theirs[2])
-
-
-def test_the_contract_knows_the_names_of_all_metrics() -> None:
-    assert {target: tuple(table) for target, table in METRICS.items()} == METRIC_NAMES
 
 
 def test_constant_predictions_are_off_by_the_rate() -> None:
