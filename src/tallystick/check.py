@@ -1,75 +1,89 @@
 """Check a party's side before a job: config, table, keys, certificates, and the way to the peer."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from tallystick.config.contract import load_contract
-from tallystick.config.party import check_party, dialled, load_party
-from tallystick.data.groups import check_subgroups
+from tallystick.config.contract import Contract, load_contract
+from tallystick.config.party import PartyFile, dialled, load_party
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.errors import TallystickError
+from tallystick.job.alignment import deviation_of
 from tallystick.job.audit import defense_lines
-from tallystick.job.defense import budget_outlook, over_budget
+from tallystick.job.defense import budget_outlook
 from tallystick.job.disclosure import disclosure_lines
-from tallystick.job.process import identity_of, proxy_of
-from tallystick.network.certificates import probe
-
-T = TypeVar("T")
+from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
+from tallystick.network.certificates import Identity, probe
+from tallystick.network.proxy import Proxy
 
 
 def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:
     """Go through everything that can be checked alone and collect the problems; sends nothing but a TLS handshake.
 
-    Raises ConfigError only if the party file itself cannot be read: everything else is listed under ``problems``.
+    What is a problem here is what a job refuses before it discloses anything (job/preflight.py). Raises ConfigError only if the
+    party file itself cannot be read: everything else is listed under ``problems``.
     """
-    problems: list[str] = []
-
-    def tried(work: Callable[[], T]) -> T | None:
-        try:
-            return work()
-        except (ConfigError, DataError, StorageError) as error:
-            problems.extend(str(error).splitlines())  # config has a line for each
-            return None
-
-    party = load_party(party_path)
-    contract = tried(lambda: load_contract(contract_path)) if contract_path is not None else None
+    party, read = load_party(party_path), Preflight()
+    contract = read.tried(lambda: load_contract(contract_path)) if contract_path is not None else None
     if contract is not None:
-        tried(lambda: check_party(contract, party))
-    found: dict[str, Any] = {"party": party.party, "problems": problems, "warnings": [], "peers": []}
+        found = preflight(contract, party)
+    else:
+        found = read
+        found.frame = found.tried(lambda: read_party_table(party)) if party.table is not None else None
+        found.identity = found.tried(lambda: identity_of(party)) if party.tls is not None else None
+    shown: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(found.warnings), "peers": []}
     if contract is not None:
-        found["contract_hash"] = contract.hash
-        found["disclosures"] = disclosure_lines(contract)
-        found["defenses"] = tried(lambda: defense_lines(contract)) or []
-        budget = tried(lambda: budget_outlook(contract, party)) if party.party in contract.parties else None
-        if budget is not None:
-            found["budget"] = budget.describe()
-            if not budget.fits:
-                problems.append(over_budget(budget))
-    if party.table is not None:
-        frame = tried(lambda: read_party_table(party))
-        tried(lambda: check_subgroups(frame, party) if frame is not None else None)
-        shown = tried(lambda: profile(frame, party, contract)) if frame is not None else None
-        if shown is not None:
-            found["profile"] = shown.to_dict()
-            found["warnings"] += shown.warnings
-    identity = tried(lambda: identity_of(party)) if party.tls is not None else None
-    if identity is not None:
-        found["warnings"] += [identity.warning] if identity.warning is not None else []
-        found["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
-    proxy = tried(lambda: proxy_of(party))
-    if identity is not None and contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
-        for peer in dialled(contract, party.party):
-            if peer in party.peers:
-                trouble = probe(identity, peer, party.peers[peer].address, proxy=proxy)
-                if trouble is None:
-                    found["peers"].append(f"{peer} at {party.peers[peer].address} answers and its certificate is in order")
-                elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
-                    found["peers"].append(trouble)
-                    problems.append(trouble)
-                elif "handshake" in trouble:  # something else listens there
-                    found["peers"].append(trouble)
-                else:
-                    found["peers"].append(f"{trouble} (fine if {peer} is not up yet)")
-    return found
+        _add_contract(shown, found, contract, party)
+    if found.frame is not None:
+        frame = found.frame
+        # Keys that do not fit the contract are a problem already; the columns can be looked at all the same.
+        fitting = contract if found.keys is not None else None
+        look = Preflight()
+        shape = look.tried(lambda: profile(frame, party, fitting))
+        if shape is not None:
+            shown["profile"] = shape.to_dict()
+            shown["warnings"] += shape.warnings
+        if not found.problems:
+            found.problems += look.problems
+    if found.identity is not None:
+        shown["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
+        shown["warnings"] += [found.identity.warning] if found.identity.warning is not None else []
+        proxy = found.tried(lambda: proxy_of(party))
+        if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):
+            _add_peers(shown, contract, party, found.identity, proxy)
+    # Config has a line for each.
+    shown["problems"] = [line for error in found.problems for line in str(error).splitlines()] + shown["problems"]
+    return shown
+
+
+def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract, party: PartyFile) -> None:
+    shown["contract_hash"] = contract.hash
+    shown["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
+    shown["disclosures"] = disclosure_lines(contract)
+    try:
+        shown["defenses"] = defense_lines(contract)
+        budget = budget_outlook(contract, party) if party.party in contract.parties else None
+    except TallystickError as error:
+        shown.setdefault("defenses", [])
+        if str(error) not in map(str, found.problems):
+            shown["problems"].append(str(error))
+        return
+    if budget is not None:
+        shown["budget"] = budget.describe()
+
+
+def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, identity: Identity, proxy: Proxy | None) -> None:
+    for peer in dialled(contract, party.party):
+        if peer not in party.peers:
+            continue
+        address = party.peers[peer].address
+        trouble = probe(identity, peer, address, proxy=proxy)
+        if trouble is None:
+            shown["peers"].append(f"{peer} at {address} answers and its certificate is in order")
+        elif "certificate" in trouble or ("the proxy at" in trouble and "it did not reach the peer" not in trouble):
+            shown["peers"].append(trouble)
+            shown["problems"].append(trouble)
+        elif "handshake" in trouble:  # something else listens there
+            shown["peers"].append(trouble)
+        else:
+            shown["peers"].append(f"{trouble} (fine if {peer} is not up yet)")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from tallystick.alignment import exchange
 from tallystick.alignment.group import hash_to_group
-from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi import TagsDigest, intersect_feature_party, intersect_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
@@ -26,7 +26,9 @@ def intersect(label_ids, *feature_ids, **options):
     return in_threads(
         lambda: intersect_label_party(label_ids, [mine for mine, _ in pairs], rng=RNG, threads=1, **options),
         *(
-            lambda ids=ids, channel=theirs: intersect_feature_party(ids, channel, rng=RNG, threads=1, **options)
+            lambda ids=ids, channel=theirs: intersect_feature_party(
+                ids, channel, rng=RNG, threads=1, one_of_several=len(pairs) > 1, **options
+            )
             for ids, (_, theirs) in zip(feature_ids, pairs, strict=True)
         ),
     )
@@ -163,6 +165,8 @@ def test_places_that_are_none_are_refused(places):
         channel.receive(exchange.Size)
         exchange.receive_list(channel, "feature party's blinded ids", 2, shape=(32,))
         exchange.send_list(channel, "label party's blinded ids", hash_to_group([b"x", b"y"]))
+        channel.receive(TagsDigest)
+        exchange.send_list(channel, "feature party's tags", np.arange(32, dtype=np.uint8).reshape(2, 16))
         exchange.receive_list(channel, "label party's tags", 2, shape=(16,))
         exchange.send_size(channel, "places of the joint rows", 2)
         exchange.send_list(channel, "places of the joint rows", np.array(places, dtype=np.int64))
@@ -194,7 +198,7 @@ def test_one_feature_party_that_fails_ends_all_the_others():
 
     ours, good, _ = in_threads(
         lambda: intersect_label_party([b"a"], [mine for mine, _ in pairs], rng=RNG),
-        lambda: intersect_feature_party([b"a"], pairs[0][1], rng=RNG),
+        lambda: intersect_feature_party([b"a"], pairs[0][1], rng=RNG, one_of_several=True),
         lambda: bad(pairs[1][1]),
     )
     assert isinstance(ours, ProtocolError)

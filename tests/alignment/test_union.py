@@ -6,6 +6,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from tallystick.alignment import exchange
+from tallystick.alignment.matching import sorted_order
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import HelperOutcome, KeyShare, union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
@@ -172,8 +173,9 @@ SHORT_LISTS = [("label", "returned ids"), ("feature", "universal ids")]
 @pytest.mark.parametrize("element", [IDENTITY, NOT_CANONICAL])
 def test_invalid_elements_are_refused_at_every_step(liar, of, element):
     error = error_against(liar, of, with_row(1, element))
-    assert repr(of) in str(error)
-    assert "canonical" in str(error)
+    assert of in str(error)
+    # The merged union is shuffled: what was overwritten may be one of the honest side's own ids, which is missed first.
+    assert "canonical" in str(error) or (of == "merged union" and "left 1 of this side's ids out" in str(error))
 
 
 @pytest.mark.parametrize(("liar", "of"), LISTS + SHORT_LISTS)
@@ -185,12 +187,27 @@ def test_the_wrong_number_or_kind_of_elements_is_refused_at_every_step(liar, of,
 @pytest.mark.parametrize(("liar", "of"), SHORT_LISTS)
 def test_a_tag_that_belongs_to_nobody_is_refused(liar, of):
     # Of four universal ids the label party holds three, so only changing two of them is sure to hit one of its own.
-    error = error_against(liar, of, lambda rows: with_row(0, b"x" * 16)(with_row(1, b"y" * 16)(rows)))
+    def change(rows):
+        rows = with_row(0, b"x" * 16)(with_row(1, b"y" * 16)(rows))
+        return rows[sorted_order(rows)] if of == "universal ids" else rows
+
+    error = error_against(liar, of, change)
     assert "of this side's ids out of" in str(error)
     assert of in str(error)
 
 
-@pytest.mark.parametrize(("liar", "of"), [("label", "merged union"), ("feature", "blinded ids"), ("feature", "universal ids")])
+@pytest.mark.parametrize(
+    ("liar", "of"),
+    [
+        ("label", "blinded ids"),
+        ("label", "returned ids"),
+        ("label", "merged union"),
+        ("feature", "blinded ids"),
+        ("feature", "mixed ids"),
+        ("feature", "own ids under both keys"),
+        ("feature", "universal ids"),
+    ],
+)
 def test_repeated_elements_are_refused(liar, of):
     error = error_against(liar, of, twice_the_first)
     assert "duplicates" in str(error)

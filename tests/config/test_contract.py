@@ -160,7 +160,18 @@ def test_missing_key_says_what_it_is() -> None:
         ("name: a\nname: b\n", 'line 2: the key "name" is given twice'),
         ("name: [a\n", "line 2: expected ',' or ']'"),
         ("a: &x 1\nb: *x\n", "line 2: aliases (*name) are not read here"),
-        ("a: !!python/object/apply:os.system [ls]\n", "could not determine a constructor"),
+        (
+            "a: !!python/object/apply:os.system [ls]\n",
+            'line 1: the tag "tag:yaml.org,2002:python/object/apply:os.system" is not read',
+        ),
+        ('seed: !!int ""\n', 'line 1: the tag "tag:yaml.org,2002:int" is not read here'),
+        ("audit: !!bool x\n", 'line 1: the tag "tag:yaml.org,2002:bool" is not read here'),
+        ("name: !!timestamp x\n", 'line 1: the tag "tag:yaml.org,2002:timestamp" is not read here'),
+        ("parties: !!set {a, b}\n", 'line 1: the tag "tag:yaml.org,2002:set" is not read here'),
+        ("parties: !!omap [a]\n", 'line 1: the tag "tag:yaml.org,2002:omap" is not read here'),
+        ('? !!str name\n: "a"\n', 'line 1: the tag "tag:yaml.org,2002:str" is not read here'),
+        ('name: "a\\0b"\n', "line 1: the character U+0000 is not read here"),
+        ('name: "\\ud800"\n', "line 1: the character U+D800 is not read here"),
     ],
 )
 def test_unreadable_yaml(tmp_path: Path, text: str, message: str) -> None:

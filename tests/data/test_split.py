@@ -74,7 +74,7 @@ def test_rows_of_one_time_stay_together() -> None:
     ("times", "message"),
     [
         ([1, None, 3], r"missing in 1 \(row 1, counted"),
-        ([5, 5, 5, 5, 5, 5], "1 distinct times in 6 rows: none are left for training and validation"),
+        ([5, 5, 5, 5, 5, 5], "1 distinct times in 6 rows: none are left for one of training, validation"),
     ],
 )
 def test_unusable_times(times: list[int | None], message: str) -> None:

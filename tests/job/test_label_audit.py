@@ -108,7 +108,9 @@ def test_only_the_label_party_has_the_findings(undefended):
     result, folder = undefended
     shop = read_result((run_folder(folder, "shop") / "result.json").read_bytes())
     assert shop.sections.leakage is None
-    assert shop.sections.notes == ["bank recorded the cut, attacked it for labels as shop could, and kept the findings."]
+    alignment, audited = shop.sections.notes
+    assert alignment.startswith("Alignment by intersection: a peer that does not follow the protocol may ask for ids")
+    assert audited == "bank recorded the cut, attacked it for labels as shop could, and kept the findings."
     assert not (run_folder(folder, "shop") / "view").exists()
     bank = read_result((run_folder(folder) / "result.json").read_bytes())
     assert bank.sections.leakage == result.sections.leakage

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tallystick.alignment.group import InvalidElement
-from tallystick.alignment.matching import DuplicateTags
+from tallystick.alignment.matching import DuplicateTags, Tags, repeated
 from tallystick.errors import DataError, PeerError, ProtocolError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped
@@ -19,6 +19,8 @@ CHUNK_ROWS = 2048
 """Rows of a message: 64 KiB of group elements, a tenth of a second of one core's work."""
 MAX_ROWS = 50_000_000
 """Most ids that a list may have unless the caller says otherwise; some 150 bytes of memory each."""
+USUAL_RATIO, USUAL_ROWS = 10, 100_000
+"""Where a contract does not say: how many times a party's own ids a peer may bring, and how many it may bring anyway."""
 RESERVED = b"\x00tallystick/"
 """No id may begin with this: dummy ids do."""
 
@@ -38,6 +40,12 @@ class Chunk(Message, frozen=True):
     limit: ClassVar[int] = 1 << 20
     of: str
     rows: Array
+
+
+REMEDY = (
+    "; if it may bring so many, agree on it: set alignment.max_rows in the contract, on every side alike (null accepts "
+    f"{USUAL_RATIO} times a party's own ids, and at least {USUAL_ROWS:,})"
+)
 
 
 def spans(count: int) -> Iterator[slice]:
@@ -67,6 +75,15 @@ def receive_size(channel: Channel, of: str, *, at_most: int, remedy: str = "") -
     return size.rows
 
 
+def usual_max_rows(own: int) -> int:
+    """Most ids to accept from a peer where the contract sets no ``alignment.max_rows``.
+
+    Whoever brings every telephone number there is learns which of them the other side has. So a list that is out of all
+    proportion to one's own is accepted only where the contract, which both sides read, says that it may come.
+    """
+    return max(USUAL_RATIO * own, USUAL_ROWS)
+
+
 def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> list[int]:
     """Tell every peer how many ids this side has and learn how many each of them has.
 
@@ -74,8 +91,7 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
     """
     for channel in channels:
         send_size(channel, "ids", ids)
-    remedy = "; raise alignment.max_rows in the contract, or send fewer"
-    sizes = [receive_size(channel, "ids", at_most=max_rows, remedy=remedy) for channel in channels]
+    sizes = [receive_size(channel, "ids", at_most=max_rows, remedy=REMEDY) for channel in channels]
     if ids == 0:
         raise DataError("alignment needs ids on every side: this side has 0; check the table and its key column")
     for channel, size in zip(channels, sizes, strict=True):
@@ -163,6 +179,12 @@ def _receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...
     if rows_B.dtype != dtype:
         raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} as {rows_B.dtype}, expected {np.dtype(dtype)}")
     return rows_B
+
+
+def require_distinct(channel: Channel, of: str, tags_N16: Tags) -> None:
+    """Raise ProtocolError if the peer's list holds an element twice."""
+    if count := repeated(tags_N16):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent, among {of!r}, {count} duplicates; its ids must be unique")
 
 
 @contextmanager

@@ -36,6 +36,13 @@ def sorted_order(tags_N16: Tags) -> Index:
     return np.lexsort((words_N2[:, 1], words_N2[:, 0])).astype(np.int64, copy=False)
 
 
+def repeated(tags_N16: Tags) -> int:
+    """Count the tags that stand in a list before already."""
+    words_N2 = np.ascontiguousarray(tags_N16).view("<u8")
+    ordered_N2 = words_N2[sorted_order(tags_N16)]
+    return int((ordered_N2[1:] == ordered_N2[:-1]).all(axis=1).sum())
+
+
 def match(first_N16: Tags, second_M16: Tags) -> tuple[Index, Index]:
     """Give the indices of equal tags, first_K into the first list and second_K into the second, ordered by tag.
 

@@ -6,6 +6,8 @@ The label party runs one exchange with each feature party; a row takes part when
     H(x)^a of its ids          ->          H(y)^b of its ids, in random order
                                <-
     (H(y)^b)^a, cut to tags                (H(x)^a)^b, cut to tags
+                               <-          a digest of its tags                         } with one feature party only:
+    its tags, in the order of the y  ->    where they equal own ones: the common ids    } neither can make up a match
                                <-          the tags, in the order of the x
     equal tags: same id; rows that all have
     where these stand among the y  ->      own rows, in the common order
@@ -28,6 +30,7 @@ from tallystick.alignment.exchange import (
     exchange_sizes,
     receive_list,
     receive_size,
+    require_distinct,
     send_list,
     send_size,
     spans,
@@ -35,18 +38,26 @@ from tallystick.alignment.exchange import (
     trade,
 )
 from tallystick.alignment.group import ELEMENT_BYTES, Elements
-from tallystick.alignment.matching import TAG_BYTES, Index, are_distinct_indices, match, sorted_order, tags_of
+from tallystick.alignment.matching import TAG_BYTES, Index, Tags, are_distinct_indices, match, sorted_order, tags_of
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.workers import Workers, gathered, results
 from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel, Progress, no_progress
+from tallystick.network.messages import Message
 
 _LABEL_IDS = "label party's blinded ids"
 _FEATURE_IDS = "feature party's blinded ids"
 _TAGS = "label party's tags"
+_RETURNED = "feature party's tags"
 _PLACES = "places of the joint rows"
 _WHAT = "private set intersection"
+
+
+class TagsDigest(Message, frozen=True):
+    """The only feature party to the label party: a digest of the tags that it is going to send, before it sees the other's."""
+
+    digest: bytes
 
 
 def intersect_label_party(
@@ -65,7 +76,8 @@ def intersect_label_party(
     Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
     Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, nothing is learnt
     beyond ``learnt``. Not protected: with several feature parties this side learns its intersection with each of
-    them, not only the joint one; any side may lie about its ids, and so ask whether the others have them.
+    them, not only the joint one; any side may lie about its ids, and so ask whether the others have them. With one feature
+    party neither side can make up a match; with several, docs/alignment.md says what remains.
 
     Args:
         ids: this party's ids, unique.
@@ -96,7 +108,8 @@ def intersect_label_party(
             )
             for index, elements_B32 in arriving:
                 theirs[index].append(workers.multiply(elements_B32, key, keep=tags_of))
-            pairs = [_match_with(*exchange) for exchange in zip(channels, theirs, sizes, repeat(len(ids)))]
+            one = len(channels) == 1
+            pairs = [_match_with(*exchange, proves=one) for exchange in zip(channels, theirs, sizes, repeat(len(ids)))]
         rows_K = _in_common_order(ids, functools.reduce(np.intersect1d, (own_K for own_K, _ in pairs)))
         for channel, (own_K, place_K) in zip(channels, pairs, strict=True):
             place_of_row_N = np.full(len(ids), -1, dtype=np.int64)
@@ -113,6 +126,7 @@ def intersect_feature_party(
     channel: Channel,
     *,
     rng: SecureRandom,
+    one_of_several: bool = False,
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
     progress: Progress = no_progress,
@@ -120,7 +134,8 @@ def intersect_feature_party(
     """Align with the label party on the ids that all parties have: a feature party's side.
 
     Threat model, guarantee, arguments and errors as for intersect_label_party. This side learns which of its rows
-    all parties have; with other feature parties about it does not learn its intersection with the label party alone.
+    all parties have; as ``one_of_several`` feature parties it does not learn its intersection with the label party alone,
+    and cannot tell a made-up match where only few are claimed.
     """
     with telling([channel]):
         check_ids(ids, max_rows=max_rows)
@@ -141,15 +156,25 @@ def intersect_feature_party(
             with blaming(channel, _LABEL_IDS):
                 tags = [workers.multiply(elements_B32, key, keep=tags_of) for _, elements_B32 in arriving]
                 tags_16 = gathered(tags, size, width=TAG_BYTES)
+            require_distinct(channel, _LABEL_IDS, tags_16)
+            common_K = None if one_of_several else _own_common(channel, tags_16, len(ids))
             send_list(channel, _TAGS, tags_16)
         count = receive_size(channel, _PLACES, at_most=min(len(ids), size))
         place_K = receive_list(channel, _PLACES, count, dtype=np.int64)
         if not are_distinct_indices(place_K, len(ids)):
             raise ProtocolError(channel.peer, f"{channel.peer} sent {_PLACES!r} that repeat or lie outside 0 to {len(ids) - 1}")
+        rows_K = order_N[place_K]
+        if common_K is not None and not np.array_equal(np.sort(place_K), np.sort(common_K)):
+            wrong = "that are not those whose tags match" if count == len(common_K) else f"for the {len(common_K)} that match"
+            raise ProtocolError(channel.peer, f"{channel.peer} sent {count} {_PLACES!r} {wrong}")
+        if not np.array_equal(rows_K, _in_common_order(ids, rows_K)):
+            raise ProtocolError(
+                channel.peer, f"{channel.peer} sent {_PLACES!r} in an order that nobody who has these ids would choose"
+            )
         _require_some(count, len(ids), [f"{channel.peer} {size}"])
     return Alignment(
         method="intersection",
-        rows_N=order_N[place_K],
+        rows_N=rows_K,
         sizes={"own": len(ids), channel.peer: size, "intersection": count},
         learnt=[
             f"{channel.peer} has {size} ids.",
@@ -159,13 +184,37 @@ def intersect_feature_party(
     )
 
 
-def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int) -> tuple[Index, Index]:
-    """Give the own rows that a feature party has too, and their places in its list."""
+def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int, *, proves: bool) -> tuple[Index, Index]:
+    """Give the own rows that a feature party has too, and their places in its list; ``proves``: show it how one knows."""
     with blaming(channel, _FEATURE_IDS):
         their_tags_N16 = gathered(theirs, size, width=TAG_BYTES)
+    require_distinct(channel, _FEATURE_IDS, their_tags_N16)
+    promised = None
+    if proves:
+        promised = channel.receive(TagsDigest).digest
+        send_list(channel, _RETURNED, their_tags_N16)
     own_tags_N16 = receive_list(channel, _TAGS, own, shape=(TAG_BYTES,))
+    if promised is not None and _digest(own_tags_N16) != promised:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's")
     with blaming(channel, f"{_FEATURE_IDS} and {_TAGS}"):
         return match(own_tags_N16, their_tags_N16)
+
+
+def _own_common(channel: Channel, tags_M16: Tags, own: int) -> Index:
+    """Give the places of this feature party's ids that the label party has too.
+
+    Each side's tags of the other's ids prove that it knows its key: a tag that matches cannot be made up before one has seen
+    it. So this side settles on its tags by their digest, sees the label party's, and only then shows its own.
+    """
+    channel.send(TagsDigest(digest=_digest(tags_M16)))
+    returned_N16 = receive_list(channel, _RETURNED, own, shape=(TAG_BYTES,))
+    with blaming(channel, f"{_RETURNED} and {_LABEL_IDS}"):
+        common_K, _ = match(returned_N16, tags_M16)
+    return common_K
+
+
+def _digest(tags_N16: Tags) -> bytes:
+    return blake2b(np.ascontiguousarray(tags_N16).tobytes(), digest_size=32, person=b"tallystick tags").digest()
 
 
 def _in_common_order(ids: Sequence[bytes], rows_K: Index) -> Index:

@@ -9,7 +9,7 @@ with fewer ids takes the part of A (the label party if both have as many). docs/
     R = Y^(aa'), in the order of Y      ->         B's own ids as they will look in M
                                         <-         X^b, shuffled anew: A cannot tell which is which
     M = R and X^(ba'), each once,                  U = M^b', sorted: the universal ids;
-        shuffled                        ->         own ids are found in M through R
+        shuffled                        ->         own ids are found in M through R, all of them, each once
                                         <-         X^(bb'), in the order of X
     X^(bb'a') = own universal ids       <-         U
 
@@ -29,6 +29,7 @@ from tallystick.alignment.exchange import (
     chunks,
     exchange_sizes,
     receive_list,
+    require_distinct,
     send_list,
     send_size,
     spans,
@@ -170,13 +171,15 @@ def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: 
     merged_N32 = merged_N32[rng.permutation(len(merged_N32))]
     send_size(channel, _MERGED, len(merged_N32))
     union.check_union(len(merged_N32), len(members), others, channel.peer)
-    arriving = trade(
-        [channel], sends=_MERGED, outgoing=chunks(merged_N32), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,)
-    )
+    send_list(channel, _MERGED, merged_N32)
+    arriving = trade([channel], sends="", outgoing=(), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,))
     with blaming(channel, _OWN):
         own = [workers.multiply(rows_B32, second, keep=tags_of) for _, rows_B32 in arriving]
         own_uids_M16 = gathered(own, len(members), width=TAG_BYTES)
+    require_distinct(channel, _OWN, own_uids_M16)
     uids_N16 = receive_list(channel, _UIDS, len(merged_N32), shape=(TAG_BYTES,))
+    if not np.array_equal(sorted_order(uids_N16), np.arange(len(uids_N16))):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {_UIDS!r} that are not sorted")
     position_M = np.empty(len(members), dtype=np.int64)
     position_M[order_M] = _places(own_uids_M16, uids_N16, channel, _UIDS)
     return _Union(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
@@ -191,6 +194,7 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
     with blaming(channel, _BLINDED):
         theirs_32 = gathered([workers.multiply(rows_B32, first) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
+    require_distinct(channel, _BLINDED, tags_of(theirs_32))
 
     under_both = results([workers.multiply(rows_B32, second) for rows_B32 in chunks(theirs_32)])  # while the peer merges
     mixed_32 = theirs_32[rng.permutation(others)]
@@ -205,18 +209,24 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     size = union.receive_union(channel, _MERGED, len(members), others)
     union.check_union(size, len(members), others, channel.peer)
     merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
-    arriving = trade([channel], sends=_OWN, outgoing=under_both, receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
+    arriving = trade([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
     named = []
     for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
         merged_N16[span] = rows_B32[:, :TAG_BYTES]
         named.append(workers.multiply(rows_B32, second, keep=tags_of))
+    # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
+    place_M = _places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
+    for _ in trade([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
+        raise AssertionError("nothing is due")
     with blaming(channel, _MERGED):
         uids_N16 = gathered(named, size, width=TAG_BYTES)
     by_uid_N = sorted_order(uids_N16)
     uids_N16 = uids_N16[by_uid_N]
     send_list(channel, _UIDS, uids_N16)
+    rank_N = np.empty(size, dtype=np.int64)
+    rank_N[by_uid_N] = np.arange(size)
     position_M = np.empty(len(members), dtype=np.int64)
-    position_M[order_M] = _places(returned_M16, merged_N16[by_uid_N], channel, f"{_RETURNED} and {_MERGED}")
+    position_M[order_M] = rank_N[place_M]
     return _Union(uids_N16=uids_N16, position_M=position_M, multiplications=workers.multiplications)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from tallystick.alignment import union
 from tallystick.alignment.exchange import (
     MAX_ROWS,
+    REMEDY,
     blaming,
     check_ids,
     exchange_sizes,
@@ -121,7 +122,7 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
     """
     parties = [first, second]
     with telling(parties):
-        sizes = [receive_size(party, _HASHES, at_most=max_rows) for party in parties]
+        sizes = [receive_size(party, _HASHES, at_most=max_rows, remedy=REMEDY) for party in parties]
         hashes = [receive_list(party, _HASHES, size, shape=(TAG_BYTES,)) for party, size in zip(parties, sizes, strict=True)]
         size, positions = _positions(hashes[0], hashes[1], parties, rng)
         for party in parties:

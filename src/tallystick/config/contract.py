@@ -17,7 +17,7 @@ from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
 )
-from tallystick.config.reading import Count, Model, Name, NonNegative, Positive, Problems, Share, Text, read_yaml, shown, validate
+from tallystick.config.reading import Count, Model, Name, Problems, Share, Text, read_yaml, shown, validate
 from tallystick.defenses.chain import Defenses, chain
 from tallystick.metrics import METRICS
 
@@ -30,6 +30,12 @@ ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
 }
 MAX_DIFFERENCES = 50
+MAX_IDS = 1_000_000_000
+
+Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
+Rate = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
+Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
@@ -68,8 +74,20 @@ class Alignment(Model):
     duplicates: Literal["first", "drop", "error"] = Field(
         default="first", description="rows with the same key: keep the first, leave all of them out, or stop"
     )
-    max_rows: int = Field(
-        default=50_000_000, strict=True, ge=1, le=1_000_000_000, description="most rows that any party may bring to the alignment"
+    max_rows: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=MAX_IDS,
+        description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
+        "at least 100,000",
+    )
+    min_match_rate: float = Field(
+        default=0.0,
+        strict=True,
+        ge=0,
+        le=1,
+        description="least share of the label party's ids that all parties have; with fewer the run ends before training",
     )
 
 
@@ -78,10 +96,8 @@ class Union(Model):
 
     labels: LabelStrategy = Field(default="random-pred", description=LABELS)
     features: FeatureStrategy = Field(default="sampling", description=FEATURES)
-    label_dummies: int = Field(default=0, strict=True, ge=0, description="made-up ids that the label party adds to blur its size")
-    feature_dummies: int = Field(
-        default=0, strict=True, ge=0, description="made-up ids that the feature party adds to blur its size"
-    )
+    label_dummies: Dummies = Field(default=0, description="most made-up ids that the label party adds to blur its size")
+    feature_dummies: Dummies = Field(default=0, description="most made-up ids that the feature party adds to blur its size")
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
 
 
@@ -105,8 +121,10 @@ class Split(Model):
 class NetworkModel(Model):
     """The split network."""
 
-    embedding_width: Count = Field(default=4, description="width of each categorical's embedding")
-    hidden: tuple[Count, ...] = Field(default=(128, 128, 128, 128), min_length=1, description="widths of the hidden layers")
+    embedding_width: int = Field(default=4, strict=True, ge=1, le=4096, description="width of each categorical's embedding")
+    hidden: tuple[Width, ...] = Field(
+        default=(128, 128, 128, 128), min_length=1, max_length=100, description="widths of the hidden layers"
+    )
     cut_after: Count = Field(default=2, description="hidden layers below the cut, 1 to the number of hidden layers")
     wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
     bottoms: dict[Name, ModulePath] = Field(
@@ -118,15 +136,15 @@ class NetworkModel(Model):
 class Training(Model):
     """How the network is trained."""
 
-    epochs: Count = Field(default=5, description="most passes over the training rows")
+    epochs: int = Field(default=5, strict=True, ge=1, le=65_535, description="most passes over the training rows")
     batch_size: Count = Field(default=512, description="rows per step")
     optimizer: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of every party")
-    learning_rate: Positive = Field(default=0.001, description="learning rate of every party")
-    weight_decay: NonNegative = Field(default=0.0, description="weight decay of every party")
+    learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
+    weight_decay: float = Field(default=0.0, strict=True, ge=0, le=100, description="weight decay of every party")
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
     )
-    staleness: Count = Field(default=2, description="batches in flight (pipelined only)")
+    staleness: int = Field(default=2, strict=True, ge=1, le=1024, description="batches in flight (pipelined only)")
     patience: Count | None = Field(
         default=2, description="epochs without a better validation loss before stopping; null is never"
     )
@@ -136,7 +154,7 @@ class Training(Model):
 class PrivateRelease(Model):
     """A number that the label party may show the others: released under differential privacy, on the record of its ledger."""
 
-    epsilon: Positive = Field(description="what the released AUC may cost the labels of the test rows")
+    epsilon: Epsilon = Field(description="what the released AUC may cost the labels of the test rows")
     unit: Literal["label", "record"] = Field(default="label", description="what is protected: labels, or whole records")
 
 
@@ -158,8 +176,10 @@ class Importance(Model):
 class Evaluation(Model):
     """What is measured on the test rows."""
 
-    calibration_bins: Count = Field(default=20, description="equal-mass bins of the adaptive calibration error")
-    bootstrap: int = Field(default=200, strict=True, ge=0, description="resamples for the intervals; 0 is none")
+    calibration_bins: int = Field(
+        default=20, strict=True, ge=1, le=10_000, description="equal-mass bins of the adaptive calibration error"
+    )
+    bootstrap: int = Field(default=200, strict=True, ge=0, le=100_000, description="resamples for the intervals; 0 is none")
     own_columns_baseline: bool = Field(default=True, strict=True, description="also train on the label party's columns alone")
     privacy: PrivateRelease | None = Field(
         default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"
@@ -175,9 +195,13 @@ class Evaluation(Model):
 class Network(Model):
     """How peers talk, and when one counts as lost."""
 
-    heartbeat_s: Positive = Field(default=2.0, description="seconds between signs of life")
-    deadline_s: Positive = Field(default=10.0, description="seconds of silence after which a peer is lost")
-    wait_s: NonNegative = Field(default=60.0, description="seconds to wait for a peer that is not up yet")
+    heartbeat_s: float = Field(default=2.0, strict=True, ge=0.01, le=3600, description="seconds between signs of life")
+    deadline_s: float = Field(
+        default=10.0, strict=True, ge=0.1, le=86_400, description="seconds of silence after which a peer is lost"
+    )
+    wait_s: float = Field(
+        default=60.0, strict=True, ge=0, le=604_800, description="seconds to wait for a peer that is not up yet"
+    )
     max_message_mib: int = Field(default=64, strict=True, ge=1, le=256, description="largest message that is accepted, in MiB")
 
 
@@ -203,7 +227,9 @@ class Contract(Model):
     )
     evaluation: Evaluation = Field(default_factory=Evaluation, description="what is measured")
     network: Network = Field(default_factory=Network, description="when a peer counts as lost")
-    seed: int = Field(default=1, strict=True, ge=0, lt=1 << 63, description="seed of everything random that the parties share")
+    seed: int = Field(
+        default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
+    )
 
     @model_validator(mode="after")
     def _cross_checks(self) -> "Contract":

@@ -12,7 +12,6 @@ from tallystick.config.reading import (
     Count,
     Model,
     Name,
-    NonNegative,
     Positive,
     Problems,
     Share,
@@ -29,7 +28,12 @@ TABLE_SUFFIXES = (".csv", ".csv.gz", ".tsv", ".tsv.gz", ".parquet")
 
 def _resolved(path: Path, info: ValidationInfo) -> Path:
     folder = Path((info.context or {}).get("folder", "."))
-    return folder / path.expanduser()
+    if "\0" in str(path):
+        raise ValueError("must be a path; it holds a null character")
+    try:
+        return folder / path.expanduser()
+    except RuntimeError:  # ~nobody/...
+        raise ValueError("must be a path whose ~ is the home folder of a user of this machine") from None
 
 
 def _address(text: str) -> str:
@@ -61,6 +65,9 @@ def _auto_is_none(value: Any) -> Any:
 
 FilePath = Annotated[Path, AfterValidator(_resolved)]
 Address = Annotated[str, AfterValidator(_address)]
+
+
+Cost = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
 
 class Table(Model):
@@ -179,8 +186,8 @@ class ReportOptions(Model):
     smallest_group: int = Field(
         default=100, strict=True, ge=20, le=1_000_000_000, description="rows that a group needs; a smaller one is not shown"
     )
-    cost_false_positive: NonNegative = Field(default=1.0, description="cost of flagging a negative (binary targets)")
-    cost_false_negative: NonNegative = Field(default=1.0, description="cost of missing a positive, in the same unit")
+    cost_false_positive: Cost = Field(default=1.0, description="cost of flagging a negative (binary targets)")
+    cost_false_negative: Cost = Field(default=1.0, description="cost of missing a positive, in the same unit")
 
     @model_validator(mode="after")
     def _some_cost(self) -> "ReportOptions":
@@ -217,7 +224,9 @@ class PartyFile(Model):
     )
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
-    threads: Count | None = Field(default=None, description="threads for training and alignment; null is all cores")
+    threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
+        default=None, description="threads for training and alignment; null is all cores"
+    )
 
     @model_validator(mode="after")
     def _columns_have_one_use(self) -> "PartyFile":

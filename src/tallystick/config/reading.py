@@ -18,10 +18,9 @@ MAX_FILE_BYTES = 1 << 20
 
 Name = Annotated[str, Field(pattern=r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")]
 Text = Annotated[str, Field(min_length=1)]
-Count = Annotated[int, Field(strict=True, ge=1)]
+Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
-Positive = Annotated[float, Field(strict=True, gt=0)]
-NonNegative = Annotated[float, Field(strict=True, ge=0)]
+Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 
 
 class Model(BaseModel):
@@ -50,7 +49,8 @@ M = TypeVar("M", bound=Model)
 def read_yaml(path: Path) -> Any:
     """Read one YAML document of plain values (null, true/false, numbers, text, lists, mappings).
 
-    Raises ConfigError for a file that is absent, not UTF-8, larger than 1 MiB or not valid YAML, and for a key given twice.
+    Raises ConfigError for a file that is absent, not UTF-8, larger than 1 MiB or not valid YAML, and for a key given twice, an
+    alias, a tag, or a character that cannot be printed.
     """
     try:
         content = path.read_bytes()
@@ -107,8 +107,16 @@ def shown(value: Any) -> str:
     return ""
 
 
+def number(value: float) -> str:
+    """Write a limit: whole numbers in full, 1e-06 as it is."""
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f\ud800-\udfff]")
+
+
 class _Loader(yaml.SafeLoader):
-    """SafeLoader with YAML 1.2's scalars (1e-3 is a number; no, on, 12:30, 2024-01-01 are text), no aliases, no double keys."""
+    """SafeLoader with YAML 1.2's scalars (1e-3 is a number; no, on, 2024-01-01 are text), no aliases, tags or double keys."""
 
     yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - PyYAML's own attribute
 
@@ -116,6 +124,13 @@ class _Loader(yaml.SafeLoader):
         if self.check_event(yaml.AliasEvent):
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             raise yaml.constructor.ConstructorError(None, None, "aliases (*name) are not read here", mark)
+        event: Any = self.peek_event()  # type: ignore[no-untyped-call]
+        if getattr(event, "tag", None) is not None:  # !!int "" and the like fail in ways of their own
+            wrong = f"the tag {shown(event.tag)} is not read here; write the plain value, in quotes if it is text"
+            raise yaml.constructor.ConstructorError(None, None, wrong, event.start_mark)
+        if (odd := _UNPRINTABLE.search(getattr(event, "value", ""))) is not None:
+            wrong = f"the character U+{ord(odd[0]):04X} is not read here; leave it out"
+            raise yaml.constructor.ConstructorError(None, None, wrong, event.start_mark)
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: ARG002
@@ -209,7 +224,7 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
         return _TYPES[kind]
     if kind in _RANGES:
         word, limit = _RANGES[kind]
-        return f"must be {word} {context[limit]:g}"
+        return f"must be {word} {number(context[limit])}"
     if kind == "literal_error":
         return f"must be {context['expected'].replace(chr(39), '')}"
     if kind == "string_pattern_mismatch":

@@ -61,7 +61,7 @@ def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Ali
     Raises DataError for an absent column, and IdError for more rows than ``max_rows``, for keys that are all null, for duplicates
     that leave nothing, and for any null or duplicate where the rule is ``error``. Rows are named by number, never by content.
     """
-    if frame.height > alignment.max_rows:
+    if alignment.max_rows is not None and frame.height > alignment.max_rows:
         raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
     parts = [normalise(require_column(frame, columns[key.name], use="key"), key.normalise) for key in alignment.keys]
     key = join(parts)
@@ -95,6 +95,56 @@ def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Ali
     )
     ids: list[bytes] = kept.get_column("key").cast(pl.Binary).to_list()
     return Keys(ids=ids, rows_U=kept.get_column("row").cast(pl.Int64).to_numpy(), report=report)
+
+
+def spelling_hints(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Alignment) -> list[str]:
+    """Say what may keep a side's keys from matching those of another, which spells them in its own way.
+
+    One line for each key and each step that the contract does not take and that would change some of the values, and one for
+    zeros in front, which another side's table may have lost, or this one's. Shares only; no value is shown.
+    """
+    lines = []
+    for key in alignment.keys:
+        column = require_column(frame, columns[key.name], use="key")
+        text = normalise(column, key.normalise).drop_nulls()
+        if not len(text):
+            continue
+        named = f"key {key.name!r}"
+        for step in _likely(text):
+            changed = _share(normalise(text, [step]).fill_null("") != text)
+            if step not in key.normalise and changed:
+                lines.append(f"{named}: `{step}` would change {changed:.1%} of this side's values ({_SHAPES[step]})")
+        if column.dtype.is_numeric():
+            lines.append(f"{named}: it is a column of numbers here, so zeros in front that the other side may have are gone")
+        elif zeros := _share(text.str.contains(r"^0[0-9]")):
+            lines.append(f"{named}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
+    return lines
+
+
+_SHAPES: dict[Step, str] = {
+    "trim": "spaces at the ends",
+    "lower": "capital letters",
+    "nfkc": "letters that have several codes",
+    "email": "e-mail addresses with capitals or spaces",
+    "phone": "telephone numbers with spaces, signs or 00 in front",
+    "digits": "digits with spaces or signs between",
+}
+
+
+def _likely(text: pl.Series) -> list[Step]:
+    """Which steps fit what these values look like."""
+    if _share(text.str.contains(r"^[^@]+@[^@]+$")) > 0.5:
+        return ["email"]
+    digits = text.str.count_matches("[0-9]")
+    mostly_digits = (digits >= 6) & (digits * 2 > text.str.len_chars()) & ~text.str.contains(r"\p{L}")
+    if _share(mostly_digits) > 0.5:
+        international = _share(text.str.contains(r"^\s*(\+|00)|\(0\)")) > 0.05
+        return ["trim", "phone" if international else "digits"]
+    return ["trim", "lower", "nfkc"]
+
+
+def _share(mask: pl.Series) -> float:
+    return int(mask.sum()) / max(len(mask), 1)
 
 
 def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:

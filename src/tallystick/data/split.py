@@ -39,11 +39,7 @@ def split_by_time(times: pl.Series, split: Split) -> Parts:
     Rows of one time stay together, in the later part, so that shares are met only as far as times differ.
     Raises DataError for missing times, and if a part that should have rows gets none.
     """
-    missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)
-    if missing.any():
-        raise DataError(f"time column {times.name!r}: missing in {rows_listed(missing)} rows; leave these rows out of the table")
-    if times.dtype.is_nested() or times.dtype == pl.Binary:
-        raise DataError(f"time column {times.name!r} has type {times.dtype}; give dates, time stamps, numbers or ISO text")
+    check_times(times, split)
     rank_N = times.rank("dense").to_numpy().astype(np.int64)
     parts_N = np.full(len(times), TRAINING, dtype=np.uint8)
     for part, share in ((TEST, split.test), (VALIDATION, split.validation)):
@@ -51,11 +47,31 @@ def split_by_time(times: pl.Series, split: Split) -> Parts:
         wanted = min(round(share * len(times)), len(left))
         if wanted:
             parts_N[(parts_N == TRAINING) & (rank_N >= left[len(left) - wanted])] = part
-    wanted_parts = [("training", TRAINING, 1.0), ("validation", VALIDATION, split.validation), ("test", TEST, split.test)]
-    empty = [name for name, part, share in wanted_parts if share and not (parts_N == part).any()]
+    empty = [name for name, part in _wanted(split).items() if not (parts_N == part).any()]
     if empty:
-        raise DataError(
-            f"time column {times.name!r} has {int(rank_N.max())} distinct times in {len(times)} rows: none are left for "
-            f"{' and '.join(empty)}; use a finer time column or split.method = hash"
-        )
+        raise _too_few_times(times, " and ".join(empty))
     return parts_N
+
+
+def check_times(times: pl.Series, split: Split) -> None:
+    """Raise DataError for times by which no choice of these rows can be split: missing, without order, too few different ones."""
+    missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)
+    if missing.any():
+        raise DataError(f"time column {times.name!r}: missing in {rows_listed(missing)} rows; leave these rows out of the table")
+    if times.dtype.is_nested() or times.dtype == pl.Binary:
+        raise DataError(f"time column {times.name!r} has type {times.dtype}; give dates, time stamps, numbers or ISO text")
+    if times.n_unique() < len(_wanted(split)):
+        raise _too_few_times(times, "one of " + ", ".join(_wanted(split)))
+
+
+def _wanted(split: Split) -> dict[str, int]:
+    """The parts that should have rows."""
+    parts = (("training", TRAINING, 1.0), ("validation", VALIDATION, split.validation), ("test", TEST, split.test))
+    return {name: part for name, part, share in parts if share}
+
+
+def _too_few_times(times: pl.Series, parts: str) -> DataError:
+    return DataError(
+        f"time column {times.name!r} has {times.n_unique()} distinct times in {len(times)} rows: none are left for {parts}; "
+        "use a finer time column or split.method = hash"
+    )

@@ -39,7 +39,7 @@ Stage = Literal["labels", "penalties", "gradients"]
 BINARY, CLASSES, ANY = ("binary",), ("binary", "multiclass"), ("binary", "multiclass", "regression")
 Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
-Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e6)]
+Strength = Annotated[float, Field(strict=True, ge=1e-6, le=1e12)]
 
 
 class Defense(ABC):

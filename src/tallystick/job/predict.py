@@ -22,13 +22,13 @@ from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.table import read_table
 from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, DataError, ProtocolError, StorageError
-from tallystick.job.alignment import align
+from tallystick.job.alignment import align, helpers_max_rows
 from tallystick.job.folder import RunFolder
 from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.phases import Watcher
+from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
-from tallystick.job.rows import read_ids
 from tallystick.job.union import Imputation
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
@@ -69,6 +69,8 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         raise ConfigError(f"output = {output}: the scores of an intersection stay with {contract.label_party}; leave it out")
     if output is not None and output.exists():
         raise ConfigError(f"output = {output}: exists already; name another file or remove it")
+    if output is not None and not output.absolute().parent.is_dir():
+        raise ConfigError(f"output = {output}: there is no folder {output.absolute().parent}; make it first")
     if party.table is None:
         raise ConfigError("table: the party file names no table; add one")
     folder = RunFolder.latest(party.runs, contract)
@@ -82,7 +84,7 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
     standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
     encoder = Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
-    keys = read_ids(contract, party, frame)
+    keys = require_to_predict(contract, party, frame, encoder)
     scored = _Scored(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
     log = RunLog(watcher)
     log.keep_in(folder.path)
@@ -98,7 +100,9 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
             agreement = shake_hands(contract, standing, channels[contract.label_party])
         _same_run(agreement.align, folder)
         log.phase("alignment")
-        alignment = align(contract, party, keys.ids, channels, progress=log.progress)
+        # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
+        expected = 2 * max(kept[1].sizes.values())
+        alignment = align(contract, party, keys.ids, channels, progress=log.progress, expected=expected)
         log.phase("prediction")
         scores = (scored.label_party if is_label else scored.feature_party)(channels, alignment)
         if output is None:
@@ -127,7 +131,7 @@ def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, A
         watcher.phase("handshake")
         shake_hands(contract, Standing(command=COMMAND, resume=True), label, keeps=False)
         watcher.phase("alignment")
-        outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows)
+        outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=helpers_max_rows(contract))
         return {"rows": outcome.sizes["union"], "output": None, "learnt": outcome.learnt}
 
     return with_sessions(contract, party, work, watcher=watcher)

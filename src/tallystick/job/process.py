@@ -5,33 +5,30 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import TypeVar
 
-import polars as pl
-
 from tallystick import __version__
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, check_party, dialled
-from tallystick.data.table import read_party_table
+from tallystick.config.party import PartyFile, dialled
 from tallystick.errors import (
     ConfigError,
     ContractMismatch,
     DataError,
     PeerError,
+    PeerStopped,
     StorageError,
     TallystickError,
     category_of,
 )
-from tallystick.job.defense import check_budget
 from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import LOG, RunLog
 from tallystick.job.phases import Logbook, Watcher
+from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
-from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
-from tallystick.network.proxy import Proxy, load_proxy
 from tallystick.network.session import Limits
+from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
 
@@ -68,12 +65,10 @@ def run_process(
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
     """
-    check_party(contract, party)
+    folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
+    frame = require(contract, party, folder=folder)
     if "training" in phases:
         load_optimizers()
-    frame = read_party_table(party) if party.table is not None else pl.DataFrame()
-    folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
-    check_budget(contract, party, folder)
     log = RunLog(watcher)
     log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
     logbook = Logbook(party=party.party, watcher=log)
@@ -109,7 +104,7 @@ def run_process(
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
         resumable = folder is not None or logbook.phase not in ("start", "handshake")
-        raise _failure(error, logbook, how_to_resume if resumable else "run both sides again") from error
+        raise _failure(error, logbook, way_on(error, how_to_resume) if resumable else "run both sides again") from error
     finally:
         held.close()
 
@@ -175,19 +170,18 @@ class _Waiting:
         self._watcher.progress(f"{what} (s)", int(time.monotonic() - self._began), max(int(self._wait_s), 1))
 
 
-def identity_of(party: PartyFile) -> Identity:
-    """The party's certificates, checked."""
-    assert party.tls is not None
-    return load_identity(party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key)
-
-
-def proxy_of(party: PartyFile) -> Proxy | None:
-    """The proxy that the party's peers are dialled through, with what it wants to hear."""
-    return load_proxy(party.proxy.address, credentials=party.proxy.credentials) if party.proxy is not None else None
-
-
 def _talks(contract: Contract, one: str, other: str) -> bool:
     return other in dialled(contract, one) or one in dialled(contract, other)
+
+
+def way_on(error: TallystickError, how_to_resume: str) -> str:
+    """Say how to go on: a run can be resumed where its tables and its contract may stay as they were."""
+    anew = "start a new run on all sides, without --resume"
+    if isinstance(error, ConfigError | DataError) and not isinstance(error, BudgetExceeded):
+        return f"put right what this line names, then {anew}"
+    if isinstance(error, PeerStopped):
+        return f"{how_to_resume}; if a table or the contract has to change, {anew}"
+    return how_to_resume
 
 
 def _failure(error: TallystickError, logbook: Logbook, how_to_resume: str) -> JobFailed:

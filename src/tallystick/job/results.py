@@ -19,6 +19,7 @@ from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
+from tallystick.job.alignment import deviation_of
 from tallystick.job.audit import Audited, defense_lines
 from tallystick.job.disclosure import shared_with_feature_parties, shuffled_embeddings
 from tallystick.job.job import ALL_PHASES
@@ -41,6 +42,7 @@ class Findings:
 
     run_id: str = ""
     keys: KeyReport | None = None
+    match_notes: list[str] = field(default_factory=list)
     resumed_from: int = 0
     alignment: Alignment | None = None
     helper: HelperOutcome | None = None
@@ -69,7 +71,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         phases=logbook.phases,
         alignment=_alignment(party, found.alignment),
         learnt=_learnt(contract, party, found),
-        data=_data(party, found.rows, found.keys),
+        data=_data(party, found.rows, found.keys, found.match_notes),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.training),
         own_only_training=_training(contract, None, found, found.own_only),
@@ -104,9 +106,13 @@ def versions() -> dict[str, str]:
 
 
 def _notes(contract: Contract, party: PartyFile) -> list[str]:
+    notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
     if not contract.audit or contract.role_of(party.party) != "feature":
-        return []
-    return [f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."]
+        return notes
+    return [
+        *notes,
+        f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings.",
+    ]
 
 
 def contract_info(contract: Contract) -> shown.ContractInfo:
@@ -202,10 +208,10 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     ]
 
 
-def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None) -> shown.DataSummary | None:
+def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None, match_notes: list[str]) -> shown.DataSummary | None:
     if rows is None:
         return None
-    of_keys = [f"{party.party}: {note}" for note in (keys.notes() if keys is not None else [])]
+    of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
     shape = rows.encoder.feature_shape if rows.encoder is not None else None
     columns = shown.Columns(
         party=party.party,

@@ -145,9 +145,10 @@ def aligned_rows(
     label_coder, target_N, weight_N = None, None, None
     if is_label:
         assert party.label is not None
-        label = require_column(here, party.label, use="label")
-        label_coder = LabelCoder.fit(label, contract.target, where[TRAINING].numpy())
-        target_N = label_coder.encode(label).to(device)
+        # Fitted on all own rows: which classes there are does not hang on who else is in the alignment.
+        label = require_column(frame[keys.rows_U], party.label, use="label")
+        label_coder = LabelCoder.fit(label, contract.target, alignment.rows_N[where[TRAINING].numpy()])
+        target_N = label_coder.encode(label.gather(alignment.rows_N)).to(device)
         if party.weight is not None:
             weight_N = encode_weights(require_column(here, party.weight, use="weight")).to(device)
     return Aligned(

@@ -15,16 +15,17 @@ from tallystick.alignment.psu_helper import union_helper
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.cut.forward import send_embeddings
 from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys
+from tallystick.data.keys import Keys, spelling_hints
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.messages import Finished, receive_finished
-from tallystick.job.alignment import align
+from tallystick.job.alignment import align, helpers_max_rows, low_match, require_match_rate
 from tallystick.job.audit import audit_run, recorders
 from tallystick.job.defense import RunDefense
 from tallystick.job.evaluate import evaluate
 from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
 from tallystick.job.importance import receive_results, send_columns
 from tallystick.job.job import Job
+from tallystick.job.preflight import check_kept
 from tallystick.job.results import Findings, result_of
 from tallystick.job.rows import Aligned, aligned_rows, fingerprint, read_ids, united_rows
 from tallystick.models.build import build_bottom
@@ -67,6 +68,7 @@ def _run_label_party(job: Job, findings: Findings) -> None:
     if "alignment" in job.phases:
         with logbook.during("alignment", channels):
             findings.alignment = _align(job, keys, agreement)
+            findings.match_notes = _match_notes(job, findings.alignment)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = findings.alignment = findings.alignment or _kept_alignment(job)
@@ -102,6 +104,7 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
     if "alignment" in job.phases:
         with logbook.during("alignment", [channel]):
             findings.alignment = _align(job, keys, agreement)
+            findings.match_notes = _match_notes(job, findings.alignment)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = findings.alignment = findings.alignment or _kept_alignment(job)
@@ -141,7 +144,7 @@ def _run_helper(job: Job, findings: Findings) -> None:
     if not agreement.align:
         return
     with job.logbook.during("alignment", [label, feature]):
-        outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows)
+        outcome = union_helper(label, feature, rng=SecureRandom(), max_rows=helpers_max_rows(contract))
     findings.helper = outcome
     for sentence in outcome.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")
@@ -152,12 +155,8 @@ def _standing(job: Job, keys: Keys) -> Standing:
     kept = job.folder.load_alignment()
     if kept is None or not job.resume:
         return Standing(command=job.command, resume=job.resume)
+    check_kept(job.party, keys, job.folder)
     saved, _ = kept
-    if saved.table != fingerprint(keys):
-        raise DataError(
-            f"the table of {job.name} has other ids, or another order, than when {job.folder.path} was aligned; "
-            "put the old table back or start a new run without --resume"
-        )
     steps, damaged = job.folder.store().intact()
     of_model = job.folder.damage()
     for error in (*damaged, *of_model):
@@ -201,10 +200,22 @@ def _align(job: Job, keys: Keys, agreement: Agreement) -> Alignment:
         return kept[1]
     job.folder.forget_training()
     alignment = align(job.contract, job.party, keys.ids, job.channels, progress=watcher.progress)
+    require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=agreement.run_id, table=fingerprint(keys))
     for sentence in alignment.learnt:
         watcher.say(f"learnt: {sentence}")
     return alignment
+
+
+def _match_notes(job: Job, alignment: Alignment) -> list[str]:
+    """Warn of an alignment that found few common ids, with what may have kept others apart."""
+    if (low := low_match(alignment)) is None:
+        return []
+    hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
+    told = "; ".join(hints) or "this side's keys look uniform, so look at the other side's"
+    note = f"{low}; if more should be common, the sides may spell keys in different ways: {told}"
+    job.logbook.watcher.say(f"warning: {note}")
+    return [note]
 
 
 def _kept_alignment(job: Job) -> Alignment:

@@ -3,18 +3,21 @@
 import importlib
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from tallystick.config.contract import NetworkModel
-from tallystick.data.features import FeatureShape
+from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import ConfigError
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop, Wide
+
+T = TypeVar("T")
 
 
 def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: int) -> nn.Module:
@@ -27,7 +30,7 @@ def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: 
         if path is None:
             hidden = model.hidden[: model.cut_after]
             return TabularBottom(shape, embedding_width=model.embedding_width, hidden=hidden)
-        bottom = _user_module(path, f"model.bottoms.{party}")(shape)
+        bottom = _made(_user_module(path, f"model.bottoms.{party}"), f"model.bottoms.{party} = {path}", shape)
     if not isinstance(getattr(bottom, "width", None), int):
         raise ConfigError(f"model.bottoms.{party} = {path}: the module must state its output width as the attribute `width`")
     assert isinstance(bottom, nn.Module)
@@ -45,14 +48,40 @@ def build_label_model(
 ) -> LabelModel:
     """The label party's share of the network, for the cut widths that the feature parties announced."""
     bottom = build_bottom(model, party, own, seed=seed) if own is not None else None
-    width = sum(cut_widths) + (_width(bottom) if bottom is not None else 0)
+    width = sum(cut_widths) + (width_of(bottom) if bottom is not None else 0)
     with seeded(seed, f"{party}/top"):
         if model.top is None:
             top: nn.Module = TabularTop(width, hidden=model.hidden[model.cut_after :], outputs=outputs)
         else:
-            top = _user_module(model.top, "model.top")(width, outputs)
+            top = _made(_user_module(model.top, "model.top"), f"model.top = {model.top}", width, outputs)
         wide = Wide(own, outputs=outputs) if model.wide and own is not None else None
     return LabelModel(top, bottom=bottom, wide=wide)
+
+
+def check_modules(model: NetworkModel, party: str, *, top: bool) -> None:
+    """Raise ConfigError if a module that the contract names for this party (and, if asked, the top) cannot be imported."""
+    if party in model.bottoms:
+        _user_module(model.bottoms[party], f"model.bottoms.{party}")
+    if top and model.top is not None:
+        _user_module(model.top, "model.top")
+
+
+def try_bottom(bottom: nn.Module, features: Features, *, path: str, party: str) -> None:
+    """Raise ConfigError if a bottom of a user's own does not give (rows, width) floats for a few rows of this table."""
+    with seeded(0, party), torch.no_grad():
+        cut_BD = _made(bottom.eval(), f"model.bottoms.{party} = {path}", features)
+    expected = (len(features), width_of(bottom))
+    if not isinstance(cut_BD, torch.Tensor) or tuple(cut_BD.shape) != expected or cut_BD.dtype != torch.float32:
+        got = f"{cut_BD.dtype} of {tuple(cut_BD.shape)}" if isinstance(cut_BD, torch.Tensor) else type(cut_BD).__name__
+        raise ConfigError(f"model.bottoms.{party} = {path}: gives {got} for {len(features)} rows; expected float32 of {expected}")
+
+
+def _made(call: Callable[..., T], what: str, *arguments: Any) -> T:
+    """Call a user's own code; whatever it raises is a ConfigError that names it."""
+    try:
+        return call(*arguments)
+    except Exception as error:
+        raise ConfigError(f"{what}: failed with {type(error).__name__}: {str(error)[:300]}; mend the module") from error
 
 
 _one_at_a_time = threading.Lock()
@@ -69,7 +98,8 @@ def seeded(seed: int, name: str) -> Iterator[None]:
         yield
 
 
-def _width(bottom: nn.Module) -> int:
+def width_of(bottom: nn.Module) -> int:
+    """The cut width that a bottom states."""
     width = bottom.width
     assert isinstance(width, int)
     return width
@@ -81,8 +111,11 @@ def _user_module(path: str, key: str) -> type[nn.Module]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found = getattr(importlib.import_module(module_name), class_name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ConfigError(f"{key} = {path}: cannot be imported ({error}); write it as package.module:Class") from None
+    except Exception as error:  # it is the user's own code that runs
+        raise ConfigError(
+            f"{key} = {path}: cannot be imported ({type(error).__name__}: {error}); write it as package.module:Class, "
+            "and have the module on Python's path here"
+        ) from error
     if not (isinstance(found, type) and issubclass(found, nn.Module)):
         raise ConfigError(f"{key} = {path}: is not a subclass of torch.nn.Module")
     return found

@@ -1,0 +1,281 @@
+"""Before a job: all that this party can find out alone, so that nothing is disclosed to a peer in vain.
+
+`tallystick check` lists what preflight() finds; every job begins with require(), which raises it.
+"""
+
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import polars as pl
+import torch
+
+from tallystick.alignment.exchange import check_ids
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile, check_party
+from tallystick.config.reading import shown
+from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.features import FeatureShape
+from tallystick.data.groups import check_subgroups
+from tallystick.data.keys import Keys
+from tallystick.data.split import TEST, TRAINING, VALIDATION, check_times, split_by_hash
+from tallystick.data.table import read_party_table, require_column
+from tallystick.data.target import LabelCoder, encode_weights
+from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
+from tallystick.job.alignment import max_rows
+from tallystick.job.defense import check_budget
+from tallystick.job.folder import RunFolder
+from tallystick.job.rows import fingerprint, read_ids
+from tallystick.models.build import build_bottom, check_modules, try_bottom, width_of
+from tallystick.network.certificates import Identity, load_identity
+from tallystick.network.messages import MEBIBYTE
+from tallystick.network.proxy import Proxy, load_proxy
+from tallystick.training.plan import batches_per_message
+
+T = TypeVar("T")
+
+COPIES = 4  # of a weight in training: itself, its gradient, and the two moments of Adam
+
+
+@dataclass(kw_only=True)
+class Preflight:
+    """What was found: the problems in their order, and what could be read in spite of them."""
+
+    problems: list[TallystickError] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    frame: pl.DataFrame | None = None
+    keys: Keys | None = None
+    identity: Identity | None = None
+
+    def tried(self, work: Callable[[], T]) -> T | None:
+        """Do one check; what it finds is kept, and the other checks go on."""
+        try:
+            return work()
+        except (ConfigError, DataError, StorageError) as error:
+            self.problems.append(error)
+            return None
+
+
+def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> pl.DataFrame:
+    """Give this party's table, once all checks have passed.
+
+    Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
+    """
+    found = preflight(contract, party, folder=folder)
+    _raise(found)
+    return found.frame if found.frame is not None else pl.DataFrame()
+
+
+def require_to_predict(contract: Contract, party: PartyFile, frame: pl.DataFrame, encoder: Encoder | None) -> Keys:
+    """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does."""
+    found = Preflight()
+    _check_side(contract, party, found)
+    keys = found.tried(lambda: read_ids(contract, party, frame))
+    if keys is not None:
+        is_label = contract.role_of(party.party) == "label"
+        found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
+        if encoder is not None:
+            found.tried(lambda: encoder.encode(frame[keys.rows_U]))  # all columns, and nothing infinite in them
+    _raise(found)
+    assert keys is not None
+    return keys
+
+
+def _raise(found: Preflight) -> None:
+    if len(found.problems) == 1:
+        raise found.problems[0]
+    if found.problems:
+        kind = DataError if all(isinstance(error, DataError) for error in found.problems) else ConfigError
+        raise kind("\n".join(str(error) for error in found.problems))
+
+
+def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> Preflight:
+    """Go through party file, certificates, budget, table, labels, columns, split and modules; sends nothing.
+
+    Args:
+        contract: the contract.
+        party: this party's file.
+        folder: that of a run that is to go on.
+    """
+    found = Preflight()
+    fits = _check_side(contract, party, found)
+    if party.table is not None:
+        found.frame = found.tried(lambda: read_party_table(party))
+    if not fits:
+        return found
+    found.tried(lambda: check_budget(contract, party, folder))
+    if found.frame is not None:
+        _check_table(contract, party, found, found.frame, folder)
+    return found
+
+
+def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
+    """Check all but the table; tells whether the party file fits the contract."""
+    found.tried(lambda: check_party(contract, party))
+    fits = not found.problems
+    if party.tls is not None:
+        found.identity = found.tried(lambda: identity_of(party))
+    found.tried(lambda: proxy_of(party))
+    if party.listen is not None:
+        found.tried(lambda: _check_listen(party))
+    found.tried(lambda: _check_runs(party.runs))
+    found.tried(lambda: _check_device(party))
+    if fits:
+        found.tried(lambda: check_modules(contract.model, party.party, top=contract.role_of(party.party) == "label"))
+    return fits
+
+
+def identity_of(party: PartyFile) -> Identity:
+    """The party's certificates, checked."""
+    assert party.tls is not None
+    return load_identity(party.party, ca=party.tls.ca, certificate=party.tls.certificate, key=party.tls.key)
+
+
+def proxy_of(party: PartyFile) -> Proxy | None:
+    """The proxy that the party's peers are dialled through, with what it wants to hear."""
+    return load_proxy(party.proxy.address, credentials=party.proxy.credentials) if party.proxy is not None else None
+
+
+def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
+    """Refuse to go on with a run that aligned other ids; raises DataError."""
+    kept = folder.load_alignment()
+    if kept is not None and kept[0].table != fingerprint(keys):
+        raise DataError(
+            f"the table of {party.party} has other ids, or another order, than when {folder.path} was aligned; "
+            "put the old table back, or start a new run without --resume on all sides"
+        )
+
+
+def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: pl.DataFrame, folder: RunFolder | None) -> None:
+    keys = found.keys = found.tried(lambda: read_ids(contract, party, frame))
+    is_label = contract.role_of(party.party) == "label"
+    found.tried(lambda: check_subgroups(frame, party))
+    if keys is None:
+        return
+    found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
+    if folder is not None:
+        found.tried(lambda: check_kept(party, keys, folder))
+    here = frame[keys.rows_U]
+    training = np.arange(here.height)
+    if contract.alignment.method == "intersection" and contract.split.method == "hash":
+        parts = split_by_hash(keys.ids, contract.split, seed=contract.seed)
+        found.tried(lambda: _check_parts(contract, parts))
+        if contract.split.test and not (parts == TEST).any():
+            found.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
+    if is_label:
+        found.tried(lambda: check_label(contract, party, here, training))
+        if party.weight is not None:
+            found.tried(lambda: encode_weights(require_column(here, str(party.weight), use="weight")))
+        if party.time is not None and contract.split.method == "time":
+            found.tried(lambda: check_times(require_column(here, str(party.time), use="time"), contract.split))
+    found.tried(lambda: _check_features(contract, party, here, is_label=is_label))
+
+
+def check_label(contract: Contract, party: PartyFile, here: pl.DataFrame, training: Any) -> None:
+    """Refuse labels that cannot be learnt, whichever of these rows will be common; raises DataError."""
+    assert party.label is not None
+    label = require_column(here, party.label, use="label")
+    LabelCoder.fit(label, contract.target, training).encode(label)
+
+
+def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:
+    check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
+    limit = contract.alignment.max_rows
+    dummies = contract.union.label_dummies if is_label else contract.union.feature_dummies
+    if contract.alignment.method != "intersection" and limit is not None and len(keys.ids) + dummies > limit:
+        key = f"union.{'label' if is_label else 'feature'}_dummies = {dummies}"
+        raise DataError(
+            f"{key}: with these {len(keys.ids)} ids they may exceed alignment.max_rows = {limit}; raise it, or have fewer dummies"
+        )
+
+
+def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> None:
+    for part, name, share in ((TRAINING, "training", 1.0), (VALIDATION, "validation", contract.split.validation)):
+        if share and not (parts_N == part).any():
+            raise DataError(
+                f"split: none of this side's {len(parts_N)} ids fall into the {name} part; bring more rows or change split"
+            )
+
+
+def _check_features(contract: Contract, party: PartyFile, here: pl.DataFrame, *, is_label: bool) -> None:
+    columns = feature_columns(here, party)
+    if columns.numeric or columns.categorical:
+        encoder = Encoder.fit(here, columns, np.arange(here.height), encoding=party.encoding)
+        if encoder.numeric or encoder.categorical:
+            _check_model(contract, party, encoder, here)
+            return
+    if not is_label:
+        raise DataError(f"party {party.party} has no usable feature column; list some under features")
+
+
+def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: pl.DataFrame) -> None:
+    """Refuse a model that this machine cannot hold, and cut embeddings that no message can; then try the bottom on a few rows."""
+    shape, model = encoder.feature_shape, contract.model
+    if party.party not in model.bottoms:
+        _check_memory(contract, shape)
+        width = model.hidden[model.cut_after - 1]
+    else:
+        bottom = build_bottom(model, party.party, shape, seed=contract.seed)
+        try_bottom(bottom, encoder.encode(here.head(2)), path=model.bottoms[party.party], party=party.party)
+        width = width_of(bottom)
+    rows = min(batches_per_message(contract.training) * contract.training.batch_size, here.height)
+    if (size := 4 * rows * width) > contract.network.max_message_mib * MEBIBYTE - 4096:
+        raise ConfigError(
+            f"training.batch_size = {contract.training.batch_size}: the cut embeddings of {rows} rows and width {width} take "
+            f"{size / MEBIBYTE:.0f} MiB, over network.max_message_mib = {contract.network.max_message_mib}; "
+            "use smaller batches, a narrower cut or larger messages"
+        )
+
+
+def _check_memory(contract: Contract, shape: FeatureShape) -> None:
+    model = contract.model
+    first = shape.numeric + model.embedding_width * len(shape.cardinalities)
+    widths = [first, *model.hidden]
+    weights = sum(shape.cardinalities) * model.embedding_width + sum(a * b for a, b in pairwise(widths))
+    needed = 4 * COPIES * weights
+    if needed > (memory := _memory()):
+        raise ConfigError(
+            f"model.hidden = {shown(model.hidden) or len(model.hidden)}, model.embedding_width = {model.embedding_width}: "
+            f"{weights:,} weights take {needed / 2**30:.1f} GiB in training, and this machine has {memory / 2**30:.1f}; "
+            "use narrower layers"
+        )
+
+
+def _memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _check_listen(party: PartyFile) -> None:
+    assert party.listen is not None
+    host, _, port = party.listen.rpartition(":")
+    try:
+        family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(where)
+            listener.listen(1)
+    except OSError as error:
+        raise ConfigError(
+            f"listen = {party.listen}: cannot listen there ({error.strerror or error}); is the port taken, or is it not this "
+            "machine's address?"
+        ) from None
+
+
+def _check_runs(runs: Path) -> None:
+    there = next((path for path in (runs, *runs.parents) if path.exists()), runs)
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        raise ConfigError(f"runs = {runs}: no folder can be made there ({there} is not a folder that this user may write to)")
+
+
+def _check_device(party: PartyFile) -> None:
+    try:
+        torch.empty(1, device=party.device)
+    except (RuntimeError, AssertionError) as error:
+        first = (str(error).splitlines() or [""])[0]
+        raise ConfigError(f"device = {party.device}: PyTorch cannot use it ({first}); use cpu") from None

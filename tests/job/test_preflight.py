@@ -1,0 +1,392 @@
+"""What one side can find alone ends its command with 2 before a peer is called, and `check` lists the same."""
+
+import socket
+
+import numpy as np
+import polars as pl
+import pytest
+from tiny import columns, contract_values, error_of, tables
+
+from tallystick.check import check_party_file
+from tallystick.config.contract import load_contract, parse_contract
+from tallystick.config.party import load_party, parse_party
+from tallystick.errors import ConfigError, DataError, PeerLost, PeerStopped, ProtocolError
+from tallystick.job.alignment import low_match, max_rows, require_match_rate
+from tallystick.job.phases import Silent
+from tallystick.job.preflight import require
+from tallystick.job.process import run_process, way_on
+from tallystick.privacy.ledger import BudgetExceeded
+from tallystick.simulate import simulate
+
+PARTIES = ("bank", "shop")
+
+
+def both_say(job, party="bank"):
+    """What a run of this party raises before it calls anybody, which `check` must list too, word for word."""
+    home = job.home(party)
+    contract, own = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
+    error = error_of(lambda: run_process(contract, own, watcher=Silent()))
+    assert isinstance(error, ConfigError | DataError)
+    found = check_party_file(home / "party.yaml", home / "contract.yaml")
+    assert found["problems"] == str(error).splitlines()
+    return str(error)
+
+
+BAD_TABLES = {
+    "three values": (
+        {"y": pl.int_range(pl.len()) % 3},
+        "label column 'y' has 3 distinct values; target.type = binary needs exactly 2",
+    ),
+    "missing labels": (
+        {"y": pl.when(pl.int_range(pl.len()) == 7).then(None).otherwise(pl.col("y"))},
+        "label column 'y': missing (null or NaN) in 1 (row 7",
+    ),
+    "one label": ({"y": pl.lit(1)}, "label column 'y' has 1 distinct value;"),
+    "infinite feature": ({"x": pl.lit(float("inf"))}, "numeric column 'x' has 190 infinite numbers"),
+    "text as number": ({"x": pl.lit("ten")}, "column 'x': 190 of 190 cells are text that is no number"),
+    "no key": ({"id": pl.lit(None, dtype=pl.String)}, "key (id): all 190 rows are null or empty"),
+    "lists": ({"kind": pl.concat_list("x", "noise")}, "column 'kind' has type List(Float64)"),
+}
+
+
+@pytest.mark.parametrize(("change", "words"), BAD_TABLES.values(), ids=BAD_TABLES)
+def test_unusable_tables(lay_out_job, change, words):
+    frames = tables(PARTIES, rows=200)
+    frames["bank"] = frames["bank"].with_columns(**change)
+    assert words in both_say(lay_out_job(PARTIES, frames=frames))
+
+
+def test_a_text_label_for_regression(lay_out_job):
+    frames = tables(PARTIES, rows=200)
+    frames["bank"] = frames["bank"].with_columns(y=pl.lit("much"))
+    said = both_say(lay_out_job(PARTIES, frames=frames, target__type="regression"))
+    assert "column 'y': 190 of 190 cells are text that is no number" in said
+
+
+def test_weights_times_and_too_few_rows(lay_out_job):
+    frames = tables(PARTIES, rows=200)
+    frames["bank"] = frames["bank"].with_columns(weight=-1.0, day=pl.lit(3))
+    job = lay_out_job(PARTIES, frames=frames, split__method="time")
+    job.change("bank", weight="weight", time="day")
+    said = both_say(job)
+    assert "weight column 'weight': missing, negative or infinite in 190" in said
+    assert "time column 'day' has 1 distinct times in 190 rows: none are left for one of training, validation, test" in said
+    few = {name: frame.sort("id")[:2] for name, frame in tables(PARTIES, rows=200).items()}
+    assert "2 ids fall into the validation part" in both_say(lay_out_job(PARTIES, frames=few), "shop")
+
+
+def test_a_feature_party_without_a_usable_column(lay_out_job):
+    frames = tables(PARTIES, rows=200)
+    frames["shop"] = frames["shop"].with_columns(x=1.0, noise=2.0, kind=pl.lit("red"))
+    assert "party shop has no usable feature column" in both_say(lay_out_job(PARTIES, frames=frames), "shop")
+
+
+def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "own_modules.py").write_text(
+        "import torch\n"
+        "class Breaks(torch.nn.Module):\n"
+        "    def __init__(self, shape):\n"
+        "        raise TypeError('no such thing')\n"
+        "class Lies(torch.nn.Module):\n"
+        "    width = 5\n"
+        "    def __init__(self, shape):\n"
+        "        super().__init__()\n"
+        "    def forward(self, features):\n"
+        "        return features.numeric_NF\n"
+    )
+    (tmp_path / "unreadable.py").write_text("def (\n")
+    for path, words in (
+        ("nowhere.to:Be", "cannot be imported (ModuleNotFoundError"),
+        ("unreadable:Bottom", "cannot be imported (SyntaxError"),
+        ("own_modules:Absent", "cannot be imported (AttributeError"),
+        ("own_modules:Breaks", "failed with TypeError: no such thing"),
+        ("own_modules:Lies", "gives torch.float32 of (2, 2) for 2 rows; expected float32 of (2, 5)"),
+    ):
+        job = lay_out_job(PARTIES, rows=200, model__bottoms={"bank": path})
+        assert f"model.bottoms.bank = {path}: {words}" in both_say(job)
+    assert "model.top = nowhere.to:Be: cannot be imported" in both_say(lay_out_job(PARTIES, rows=200, model__top="nowhere.to:Be"))
+
+
+def test_what_the_machine_cannot_give(lay_out_job):
+    job = lay_out_job(PARTIES, rows=200)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        job.change("bank", listen=f"127.0.0.1:{taken.getsockname()[1]}", device="cuda:97")
+        said = both_say(job)
+    assert "cannot listen there (Address already in use)" in said
+    assert "device = cuda:97: PyTorch cannot use it" in said
+    (job.home("shop") / "file").write_text("")
+    job.change("shop", runs="file/runs")
+    assert "no folder can be made there" in both_say(job, "shop")
+    wide = lay_out_job(PARTIES, rows=200, model__hidden=[65_536] * 30, model__cut_after=1)
+    assert "weights take" in both_say(wide)
+    large = lay_out_job(
+        PARTIES, rows=200, model__hidden=[8192], model__cut_after=1, training__batch_size=10**9, network__max_message_mib=1
+    )
+    assert "the cut embeddings of 190 rows and width 8192 take 6 MiB, over network.max_message_mib = 1" in both_say(large)
+
+
+def test_check_lists_what_does_not_fit_instead_of_failing(lay_out_job):
+    job = lay_out_job(PARTIES, rows=200)
+    job.change("bank", keys={"other": "id"})
+    said = both_say(job)
+    assert "keys.id: is missing" in said
+    assert check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")["profile"]["rows"] == 190
+    path = job.home("bank") / "party.yaml"
+    path.write_text(path.read_text().replace("party: bank", "party: nobody"))
+    assert 'party = "nobody": is not in the contract' in both_say(job)
+
+
+def test_a_command_ends_with_2_before_it_waits_for_anybody(lay_out_job):
+    frames = tables(PARTIES, rows=200)
+    frames["bank"] = frames["bank"].with_columns(y=pl.int_range(pl.len()) % 3)
+    bank = lay_out_job(PARTIES, frames=frames).start("bank")
+    assert bank.end() == 2
+    assert "has 3 distinct values" in bank.error
+    assert not any("waiting" in str(event.get("say")) or "phase" in event for event in bank.events)
+
+
+def test_prediction_refuses_a_table_without_the_columns_before_it_calls_anybody(lay_out_job):
+    job = lay_out_job(PARTIES, rows=200)
+    job.run_all()
+    pl.read_parquet(job.home("shop") / "table.parquet").drop("x", "kind").write_parquet(job.home("shop") / "new.parquet")
+    shop = job.start("shop", "predict", "--table", "new.parquet")
+    assert shop.end() == 2
+    assert "feature column 'x' is not in the table" in shop.error
+    assert not any("waiting" in str(event.get("say")) or "phase" in event for event in shop.events)
+    bank = job.start("bank", "predict", "--output", "none/such.csv")
+    assert bank.end() == 2
+    assert "make it first" in bank.error
+
+
+def test_changed_ids_end_a_resumed_run_before_it_calls_anybody(lay_out_job):
+    job = lay_out_job(PARTIES, rows=200)
+    job.run_all()
+    path = job.home("bank") / "table.parquet"
+    pl.read_parquet(path)[1:].write_parquet(path)
+    bank = job.start("bank", "run", "--resume")
+    assert bank.end() == 2
+    assert "has other ids, or another order" in bank.error
+    assert "start a new run without --resume on all sides" in bank.error
+
+
+def test_resuming_is_suggested_only_where_it_can_help():
+    resume = "tallystick run c.yaml --party p.yaml --resume"
+    for error in (PeerLost("shop", "gone"), ProtocolError("shop", "nonsense"), BudgetExceeded("over")):
+        assert way_on(error, resume) == resume
+    for error in (DataError("labels"), ConfigError("cap")):
+        assert "start a new run on all sides, without --resume" in way_on(error, resume)
+        assert resume not in way_on(error, resume)
+    assert way_on(PeerStopped("shop", "its labels"), resume) == (
+        f"{resume}; if a table or the contract has to change, start a new run on all sides, without --resume"
+    )
+
+
+def test_few_common_ids_are_warned_about_with_the_likely_normalisation(tmp_path):
+    rows = 400
+    frames = tables(PARTIES, rows=rows)
+    odd = pl.when(pl.int_range(pl.len()) % 4 > 0)
+    frames["shop"] = frames["shop"].with_columns(id=odd.then(pl.col("id").str.to_uppercase()).otherwise(pl.col("id")))
+    said = []
+
+    class Hearing(Silent):
+        def say(self, text):
+            said.append(text)
+
+    values = columns(PARTIES)
+    result = simulate(contract_values(PARTIES), frames, values, folder=tmp_path, watcher=Hearing())
+    (warning,) = [text for text in said if text.startswith("warning: ")]
+    assert "ids are common, " in warning
+    notes = result.data.notes
+    assert any(
+        "shop: only" in note and "`lower` would change 75.0% of this side's values (capital letters)" in note for note in notes
+    )
+    mended = contract_values(PARTIES, alignment__keys=[{"name": "id", "normalise": ["lower"]}])
+    assert not any("are common" in note for note in simulate(mended, frames, values).data.notes)
+    least = contract_values(PARTIES, alignment__min_match_rate=0.5)
+    error = error_of(lambda: simulate(least, frames, values, folder=tmp_path / "least"))
+    assert isinstance(error, DataError)
+    assert "alignment.min_match_rate = 0.5: only" in str(error)
+    assert not list((tmp_path / "least").rglob("alignment.safetensors")), "and nothing is kept of it"
+
+
+def test_both_sides_end_alike_below_the_least_match_rate(lay_out_job):
+    frames = tables(PARTIES, rows=200)
+    frames["shop"] = frames["shop"].sort("id")[:60]
+    job = lay_out_job(PARTIES, frames=frames, alignment__min_match_rate=0.9)
+    running = job.start_all()
+    for party in running.values():
+        assert party.end() == 3
+        assert "alignment.min_match_rate = 0.9: only" in party.error
+        assert "phase: alignment" in party.error
+        assert "--resume" in party.error
+        assert "start a new run on all sides, without --resume" in party.error
+
+
+def test_the_rate_is_of_the_label_partys_ids_and_the_warning_of_the_smaller_side():
+    from tallystick.alignment.outcome import Alignment
+
+    contract = parse_contract(contract_values(PARTIES, alignment__min_match_rate=0.2))
+    sizes = {"bank": {"own": 100, "shop": 20, "intersection": 19}, "shop": {"own": 20, "bank": 100, "intersection": 19}}
+    for party, known in sizes.items():
+        found = Alignment(method="intersection", rows_N=np.arange(19), sizes=known, learnt=[])
+        assert low_match(found) is None
+        assert "0.2: only 19 of the 100 ids of bank (19.0%)" in str(error_of(require_match_rate, contract, party, found))
+    assert max_rows(contract, 50_000) == 500_000
+    assert max_rows(contract, 5, expected=2_000_000) == 2_000_000
+    assert max_rows(parse_contract(contract_values(PARTIES, alignment__max_rows=7)), 5, expected=90) == 7
+
+
+def mutants(text, rng):
+    """Break a config file in ways that a person or a disk might: values, keys, tags, lines and bytes."""
+    values = [
+        "",
+        "[]",
+        "{}",
+        "~",
+        "-1",
+        "0",
+        "1e400",
+        "9" * 19,
+        "-.inf",
+        ".nan",
+        "true",
+        "[[1]]",
+        "{a: {b: c}}",
+        "!!int ''",
+        "!x y",
+    ]
+    values += [
+        "&a b",
+        "*a",
+        '"\\0"',
+        "'",
+        "~nobody/x",
+        "1e18",
+        "65537",
+        "bank",
+        "[bank, {}]",
+        "label-dp",
+        "- {method: [1]}",
+        "\t",
+    ]
+    values += ["2024-01-01", "[]: 1", "{method: marvell}", "{method: {a: 1}, power: 2}"]
+    while True:
+        lines = text.splitlines()
+        for _ in range(rng.integers(1, 4)):
+            at = int(rng.integers(len(lines)))
+            match int(rng.integers(6)):
+                case 0:
+                    key, colon, _ = lines[at].partition(":")
+                    lines[at] = f"{key}{colon} {values[rng.integers(len(values))]}"
+                case 1:
+                    lines[at] = lines[at][: rng.integers(len(lines[at]) + 1)]
+                case 2:
+                    del lines[at]
+                    lines = lines or [""]
+                case 3:
+                    lines.insert(at, lines[int(rng.integers(len(lines)))])
+                case 4:
+                    lines[at] = "  " * int(rng.integers(3)) + lines[at].strip()
+                case _:
+                    place = int(rng.integers(len(lines[at]) + 1))
+                    lines[at] = lines[at][:place] + chr(int(rng.integers(0, 0x3000))) + lines[at][place:]
+        yield "\n".join(lines)
+
+
+@pytest.mark.parametrize("file", ["contract.yaml", "party.yaml"])
+def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_out_job, file):
+    defense = [{"method": "marvell", "power": 4}, {"method": "label-dp", "epsilon": 2.0}]
+    job = lay_out_job(PARTIES, rows=40, defense=defense, evaluation__privacy={"epsilon": 1.0}, union={"labels": "majority"})
+    home = job.home("bank")
+    changing = mutants((home / file).read_text(), np.random.default_rng(5))
+    read = 0
+    for _ in range(600):
+        (home / file).write_text(next(changing), encoding="utf-8", errors="replace")
+        try:
+            contract, party = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
+        except ConfigError:
+            continue
+        read += 1
+        if read % 10 == 0:  # reading the table and the certificates takes longer
+            found = check_party_file(home / "party.yaml", home / "contract.yaml")
+            if not found["problems"]:
+                assert require(contract, party).height == 38
+    assert read > 20, "some are still valid"
+
+
+def numbers_of(model, prefix=""):
+    """Every number of a config model: its path and the limits that its type states."""
+    from tallystick.config.reading import Model
+
+    for name, field in model.model_fields.items():
+        stack, notes = [field.annotation], list(field.metadata)
+        while stack:
+            part = stack.pop()
+            if isinstance(part, type) and issubclass(part, Model):
+                yield from numbers_of(part, f"{prefix}{name}.")
+            elif part in (int, float):
+                yield f"{prefix}{name}", notes
+            else:
+                notes += list(getattr(part, "__metadata__", ()))
+                stack += [argument for argument in getattr(part, "__args__", ()) if argument is not Ellipsis]
+                stack += [part.__origin__] if hasattr(part, "__metadata__") else []
+
+
+def test_every_number_of_both_files_has_a_least_and_a_most():
+    from tallystick.config.contract import Contract
+    from tallystick.config.party import PartyFile
+
+    found = [*numbers_of(Contract), *numbers_of(PartyFile)]
+    assert len(found) > 35
+    for path, notes in found:
+        text = repr(notes)
+        assert "ge=" in text or "Ge(" in text or "gt=" in text or "Gt(" in text, path
+        assert "le=" in text or "Le(" in text or "lt=" in text or "Lt(" in text, path
+
+
+EXTREMES = [
+    {"seed": 10**14, "training__patience": 10**9, "training__checkpoint_every": 10**9, "evaluation__calibration_bins": 10_000},
+    {"training__batch_size": 10**9, "training__weight_decay": 100, "training__learning_rate": 1e-9, "evaluation__bootstrap": 0},
+    {"training__mode": "pipelined", "training__staleness": 1024, "training__batch_size": 1, "training__epochs": 1},
+    {"model__embedding_width": 4096, "model__hidden": [1] * 100, "model__cut_after": 99, "alignment__max_rows": 10**9},
+    {"defense": [{"method": "marvell", "power": 1e12}, {"method": "isotropic", "power": 1e12}]},
+    {"defense": [{"method": "mixpro", "alpha": 1e3}, {"method": "gaussian", "epsilon": 100.0, "delta": 0.99, "clip": 1e12}]},
+    {"defense": [{"method": "mixpro", "alpha": 1e-3}, {"method": "gaussian", "epsilon": 1e-6, "delta": 1e-9, "clip": 1e-6}]},
+    {
+        "defense": [
+            {"method": "distance-correlation", "weight": 1e12, "warm_up": 65_535.0},
+            {"method": "label-dp", "epsilon": 1e-6},
+        ]
+    },
+    {"defense": [{"method": "distance-correlation", "weight": 1e-6}, {"method": "label-dp", "epsilon": 100.0}]},
+    {"evaluation__privacy": {"epsilon": 1e-6}},
+    {"evaluation__privacy": {"epsilon": 100.0}},
+]
+
+
+@pytest.mark.parametrize("extremes", EXTREMES, ids=range(len(EXTREMES)))
+def test_a_contract_at_its_limits_runs(extremes):
+    contract = contract_values(PARTIES, **{"training__epochs": 1, "evaluation__bootstrap": 2, **extremes})
+    assert simulate(contract, tables(PARTIES, rows=120), columns(PARTIES)).training.steps > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"seed": 10**18}, "seed = 1000000000000000000: must be at most 100,000,000,000,000"),
+        ({"model__hidden": [10**9]}, "model.hidden.0 = 1000000000: must be at most 65,536"),
+        ({"model__embedding_width": 10**9}, "model.embedding_width = 1000000000: must be at most 4,096"),
+        ({"evaluation__bootstrap": 10**9}, "evaluation.bootstrap = 1000000000: must be at most 100,000"),
+        ({"training__learning_rate": 1e300}, "training.learning_rate = 1e+300: must be at most 100"),
+        ({"network__heartbeat_s": 1e-12}, "network.heartbeat_s = 1e-12: must be at least 0.01"),
+    ],
+)
+def test_numbers_out_of_all_proportion_are_refused_with_the_range(changes, line):
+    assert line in str(error_of(parse_contract, contract_values(PARTIES, **changes)))
+
+
+def test_a_path_of_nobodys_home_is_an_error_of_the_file(tmp_path):
+    error = error_of(lambda: parse_party({"party": "bank", "runs": "~nobody-of-that-name/runs"}, folder=tmp_path))
+    assert "runs" in str(error)
+    assert "home folder" in str(error)
