@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from defense_rows import DEFENSE_ROWS
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.defenses.chain import NO_DEFENSE, chain
@@ -14,16 +15,7 @@ from tallystick.defenses.noise import NoiseStream
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError
 
-ENTRIES: dict[str, dict[str, Any]] = {
-    "marvell": {"power": 4},
-    "isotropic": {"power": 1.5},
-    "mixpro": {},
-    "gaussian": {"epsilon": 1, "delta": 1e-6, "clip": 1},
-    "label-dp": {"epsilon": 1},
-    "label-dp-prior": {"epsilon": 2},
-    "gaussian-labels": {"epsilon": 1, "delta": 1e-6},
-    "distance-correlation": {"weight": 1e-3, "warm_up": 2},
-}
+ENTRIES = {method: keys[0] for method, keys in DEFENSE_ROWS.items()}
 BINARY, MULTICLASS = {"type": "binary"}, {"type": "multiclass", "classes": 4}
 
 

@@ -1,16 +1,18 @@
 """Every row of every table has its entry in the docs."""
 
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
-from tallystick.config.contract import METRICS
+from tallystick.config.defense import DefenseEntry
 from tallystick.defenses.table import DEFENSES
 from tallystick.evaluation.private.table import MECHANISMS
 from tallystick.imputation.imputer import Imputer
 from tallystick.imputation.table import FEATURE_IMPUTERS, FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, SUFFIXES
+from tallystick.metrics import METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -33,6 +35,11 @@ def test_every_defence_has_its_row_and_its_section(method: str) -> None:
     assert targets == ("all" if len(defense.targets) == 3 else ", ".join(defense.targets))
     assert guarantee
     assert f"\n## {method}\n" in page("defenses.md")
+    rows = [line.split("|") for line in page("defenses.md").splitlines() if line.startswith("| `defense.")]
+    documented = {row[1].strip(" `") for row in rows if f"`{method}`" in row[2]}
+    entries = {get_args(each.model_fields["method"].annotation)[0]: each for each in get_args(get_args(DefenseEntry)[0])}
+    entry = entries[method]
+    assert documented >= {f"defense.{key}" for key in entry.model_fields if key != "method"}
 
 
 @pytest.mark.parametrize(

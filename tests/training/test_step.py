@@ -4,10 +4,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from defense_rows import DEFENSE_ROWS
 from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
 from test_defended import cut_defense, defenses
 
 from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.defenses.table import DEFENSES
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.majority_labels import MajorityLabels
 from tallystick.imputation.sampling_features import SamplingFeatures
@@ -17,14 +19,14 @@ from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.union import ImputingBottom, ImputingObjective, ImputingSource
 
-GRADIENT_DEFENSES = {
+CUT_DEFENSES = {
     "none": [],
-    "marvell": [{"method": "marvell", "power": 4.0}],
-    "marvell, dynamic": [{"method": "marvell", "max_sum_kl": 0.16}],
-    "isotropic": [{"method": "isotropic", "power": 4.0}],
-    "mixpro": [{"method": "mixpro"}],
-    "gaussian": [{"method": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}],
-    "distance-correlation": [{"method": "distance-correlation", "weight": 0.01, "warm_up": 1.0}],
+    **{
+        f"{method} {number}": [{"method": method, **keys}]
+        for method, rows in DEFENSE_ROWS.items()
+        for number, keys in enumerate(rows)
+        if DEFENSES[method].stage != "labels"  # which are applied before any step
+    },
     "two at once": [{"method": "distance-correlation", "weight": 0.01}, {"method": "marvell", "power": 4.0}],
 }
 
@@ -53,7 +55,7 @@ def test_one_process_takes_the_same_steps(setting, tmp_path):
     assert_same_bits(weights_of(networked), weights_of(in_process(setting, training())))
 
 
-@pytest.mark.parametrize("entries", GRADIENT_DEFENSES.values(), ids=GRADIENT_DEFENSES.keys())
+@pytest.mark.parametrize("entries", CUT_DEFENSES.values(), ids=CUT_DEFENSES.keys())
 def test_with_every_defence(entries, tmp_path):
     setting = Setting(parties=("club", "shop"))
     defense = cut_defense(defenses(*entries), setting) if entries else None

@@ -44,7 +44,7 @@ class GaussianGradients(Defense):
     stage: ClassVar[Stage] = "gradients"
     own_target_only: ClassVar[bool] = True
     strength: ClassVar[str] = "epsilon"
-    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"delta": 1e-6, "clip": 1.0})
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon": 1.0, "delta": 1e-6, "clip": 1.0})
 
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of one step's cut gradients, 1e-6 to 100")]
     delta: Annotated[Fraction, Field(description="chance that the budget does not hold; well below one over the number of rows")]
