@@ -55,7 +55,7 @@ def test_membership_takes_the_same_rows_for_every_strategy_and_the_stated_share(
     assert bool(labels.has_features_U.all())
     shared = int((both.has_labels_U & both.has_features_U).sum())
     assert shared == pytest.approx(490, abs=60)  # independent: 4 standard deviations
-    shift = both.shift(0.25, filled_rate=0.0)
+    shift = both.shift(0.25, imputed_rate=0.0)
     assert shift.shared == shared / 1000
     assert shift.positive == pytest.approx((700 - shared) / 1000 * 0.25)
 

@@ -94,7 +94,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ),
         (
             {"evaluation__importance": {"feature_columns": "both"}, "alignment__method": "union"},
-            "evaluation.importance.feature_columns = both: embeddings sent again would tell which rows of a union are stand-ins",
+            "evaluation.importance.feature_columns = both: embeddings sent again would tell which rows of a union are imputed",
         ),
         (
             {
@@ -265,6 +265,7 @@ def _models(annotation: Any) -> list[type[Model]]:
 def test_every_key_is_documented() -> None:
     from tallystick.config.party import PartyFile
 
-    text = (Path(__file__).parents[2] / "docs" / "config.md").read_text(encoding="utf-8")
+    docs = Path(__file__).parents[2] / "docs"
+    text = "".join((docs / page).read_text(encoding="utf-8") for page in ("config.md", "defenses.md"))
     missing = [key for model in (Contract, PartyFile) for key in keys_of(model) if f"`{key}`" not in text]
     assert missing == []

@@ -179,7 +179,7 @@ def test_misfits_are_named(base: dict[str, Any], changes: dict[str, Any], line: 
 @pytest.mark.parametrize(
     ("changes", "line"),
     [
-        ({"weight": "w"}, "weight: rows that stand in on a union have none; leave it out"),
+        ({"weight": "w"}, "weight: imputed rows of a union have none; leave it out"),
         ({"device": "cuda"}, 'device = "cuda": a union is trained on the CPU; leave it out'),
     ],
 )

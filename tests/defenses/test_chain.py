@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from defense_rows import DEFENSE_ROWS
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.defenses.chain import NO_DEFENSE, chain
@@ -14,16 +15,7 @@ from tallystick.defenses.noise import NoiseStream
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError
 
-ENTRIES: dict[str, dict[str, Any]] = {
-    "marvell": {"power": 4},
-    "isotropic": {"power": 1.5},
-    "mixpro": {},
-    "gaussian": {"epsilon": 1, "delta": 1e-6, "clip": 1},
-    "label-dp": {"epsilon": 1},
-    "label-dp-prior": {"epsilon": 2},
-    "gaussian-labels": {"epsilon": 1, "delta": 1e-6},
-    "distance-correlation": {"weight": 1e-3, "warm_up": 2},
-}
+ENTRIES = {method: keys[0] for method, keys in DEFENSE_ROWS.items()}
 BINARY, MULTICLASS = {"type": "binary"}, {"type": "multiclass", "classes": 4}
 
 
@@ -153,26 +145,29 @@ def test_what_does_not_go_together_is_refused() -> None:
     both = problem(entry("label-dp"), entry("isotropic"), entry("gaussian-labels"))
     assert "defense.0, defense.2: 2 entries replace the labels (label-dp, label-dp-prior, gaussian-labels); give one" in both
     soft = problem(entry("gaussian-labels"), entry("marvell"))
-    assert "defense.1.method = marvell: needs labels of two classes, but defense.0 makes them numbers between" in soft
+    assert (
+        "defense.1.method = marvell: needs a class per row, but defense.0.method = gaussian-labels makes labels numbers between"
+        in soft
+    )
     union = {"alignment": {"method": "union", "keys": [{"name": "id"}]}}
     assert "defense.0.method = label-dp: labels are replaced once, but a union" in problem(entry("label-dp"), **union)
     assert "use isotropic or label-dp" in problem(entry("marvell"), target=MULTICLASS)
 
 
 @pytest.mark.parametrize("method", ["union", "union-with-helper"])
-def test_gaussian_noise_is_refused_beside_a_fill_by_which_one_label_sets_many_targets(method: str) -> None:
+def test_gaussian_noise_is_refused_beside_imputation_by_which_one_label_sets_many_targets(method: str) -> None:
     parties = {"bank": {"role": "label"}, "shop": {"role": "feature"}}
     if method == "union-with-helper":
         parties["club"] = {"role": "helper"}
     union = {"alignment": {"method": method, "keys": [{"name": "id"}]}, "parties": parties}
     said = problem(entry("gaussian"), union={"labels": "neighbors"}, **union)
     assert (
-        "defense.0.method = gaussian, union.labels = neighbors: a label votes on the targets of other rows, so a step would tell "
-        "more of it than the noise covers; choose another fill, such as random-pred, or isotropic, which claims none"
+        "defense.0.method = gaussian, union.labels = neighbors: a label sets the targets of other rows, so a step would tell "
+        "more of it than the noise covers; choose one of majority, majority-tr, majority-te, majority-fit, minority, random-pos, "
     ) in said
     for labels in ("random-pred", "majority"):
         assert contract(entry("gaussian"), union={"labels": labels}, **union).defense
-    assert contract(entry("gaussian"), union={"labels": "neighbors"}).defense  # an intersection fills nothing
+    assert contract(entry("gaussian"), union={"labels": "neighbors"}).defense  # an intersection imputes nothing
     assert contract(entry("isotropic"), union={"labels": "neighbors"}, **union).defense
 
 

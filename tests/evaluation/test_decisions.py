@@ -13,7 +13,7 @@ from sklearn import metrics as oracle
 from tallystick.data.groups import MISSING, MOST_GROUPS, OTHERS, groups_of
 from tallystick.errors import DataError
 from tallystick.evaluation.decisions import by_group, decide
-from tallystick.evaluation.metrics import UndefinedMetric, auc, sigmoid
+from tallystick.metrics import UndefinedMetric, auc, sigmoid
 
 CLOSE = pytest.approx
 

@@ -23,7 +23,7 @@ from tallystick.evaluation.importance import (
     send_shuffled,
     shuffled,
 )
-from tallystick.evaluation.metrics import auc
+from tallystick.metrics import auc
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import JoinedModel
 from tallystick.network.channel import memory_channels

@@ -10,7 +10,7 @@ import pytest
 from tallystick.errors import DataError
 from tallystick.evaluation.intervals import bootstrap, percentile_interval
 from tallystick.evaluation.measure import CURVE_POINTS, compare, measure
-from tallystick.evaluation.metrics import auc, auc_statistic, mean_statistic, metric, sigmoid
+from tallystick.metrics import auc, auc_statistic, mean_statistic, metric, sigmoid
 
 
 def binormal(rng: np.random.Generator, rows: int, shift: float) -> tuple[np.ndarray, np.ndarray]:

@@ -281,11 +281,11 @@ def test_a_key_stream_repeats_for_its_use_alone():
         ({"defense": [MARVELL, MARVELL]}, "2 entries are marvell"),
         (
             {"defense": [{"method": "gaussian-labels", "epsilon": 1.0, "delta": 1e-5}, MARVELL]},
-            "defense.1.method = marvell: needs a class per row, but gaussian-labels makes labels numbers",
+            "defense.1.method = marvell: needs a class per row, but defense.0.method = gaussian-labels makes labels numbers",
         ),
         (
             {"alignment__method": "union", "union__labels": "neighbors", "defense": [MARVELL]},
-            "needs a class per row, but union.labels = neighbors fills one half",
+            "needs a class per row, but union.labels = neighbors gives targets between the classes",
         ),
         ({"alignment__method": "union", "defense": [LABEL_DP]}, "align by intersection"),
     ],

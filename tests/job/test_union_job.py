@@ -14,15 +14,16 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
+from tallystick.imputation.random_features import RandomFeatures
+from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.job.audit import MEMBERSHIP_EPOCHS
 from tallystick.job.folder import RunFolder
 from tallystick.job.rows import read_ids, united_rows
-from tallystick.job.union import Fills, audit_union
+from tallystick.job.union import Imputation, audit_union
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
-from tallystick.training.synthetic import RandomFeatures, SamplingFeatures
-from tallystick.training.union import FilledFeatures, FillingBottom, FillingObjective
+from tallystick.training.union import ImputedFeatures, ImputingBottom, ImputingObjective
 
 PARTIES = ("bank", "shop")
 
@@ -116,7 +117,7 @@ def test_a_fitted_calibration_is_kept_and_leaves_the_shift_out_where_the_label_p
     assert result.evaluation["joint"]["auc"]["value"] > 0.7
 
 
-def test_only_labels_of_training_rows_shape_fills_and_shifts(tmp_path):
+def test_only_labels_of_training_rows_shape_imputed_values_and_shifts(tmp_path):
     contract = parse_contract(union_contract(union__labels="majority-te"))
     frame = tables(PARTIES, rows=300)["bank"]
     tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
@@ -142,56 +143,56 @@ def test_only_labels_of_training_rows_shape_fills_and_shifts(tmp_path):
     assert torch.equal(rows.objective(contract)(logits, index_B)[1], flipped.objective(contract)(logits, index_B)[1])
 
 
-def test_fills_come_from_a_secret_seed_of_each_run(tmp_path):
+def test_imputation_comes_from_a_secret_seed_of_each_run(tmp_path):
     frames = tables(PARTIES, rows=300)
     seeds = set()
     for number in range(2):
         simulate(union_contract(union__audit=False), frames, columns(PARTIES), folder=tmp_path / str(number))
-        seeds |= {json.loads(path.read_text())["seed"] for path in (tmp_path / str(number)).glob("*/*/fills.json")}
+        seeds |= {json.loads(path.read_text())["seed"] for path in (tmp_path / str(number)).glob("*/*/imputation.json")}
     assert len(seeds) == 4
 
 
-def fills_of(method_values, own_U, folder_seed=5):
+def imputation_of(method_values, own_U, folder_seed=5):
     sizes = {"own": int((own_U >= 0).sum()), "shop": 30, "intersection": 20, "union": len(own_U)}
     alignment = Alignment(method="union", rows_N=own_U, sizes=sizes, learnt=[])
     contract = parse_contract(method_values)
-    return Fills(contract=contract, alignment=alignment, own_U=torch.from_numpy(own_U.copy()), seed=folder_seed)
+    return Imputation(contract=contract, alignment=alignment, own_U=torch.from_numpy(own_U.copy()), seed=folder_seed)
 
 
 def test_every_bit_of_the_secret_seed_counts():
     """A generator that keeps 32 bits of its seed could be found by trying them all against what was received."""
     own_U = np.array([0, *[-1] * 50], dtype=np.int64)
-    draws = [fills_of(union_contract(), own_U, seed)._draws(1, stream=1).fixed_UK for seed in (5, 5 + 2**32, 5 + 2**100, 5)]
+    draws = [imputation_of(union_contract(), own_U, seed)._draws(1, stream=1).fixed_UK for seed in (5, 5 + 2**32, 5 + 2**100, 5)]
     assert torch.equal(draws[0], draws[3])
     assert not torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
     # Streams of one seed differ too, and the numbers are spread as they should be (of 51, a mean outside .25 to .75 has a
     # chance below 1e-8; seeded).
-    assert not torch.equal(draws[0], fills_of(union_contract(), own_U)._draws(1, stream=3).fixed_UK)
+    assert not torch.equal(draws[0], imputation_of(union_contract(), own_U)._draws(1, stream=3).fixed_UK)
     assert 0.25 < draws[0].mean() < 0.75
 
 
 def test_present_rows_are_never_replaced():
     own_U = np.array([3, -1, 0, 2, -1, 1], dtype=np.int64)
-    fills = fills_of(union_contract(), own_U)
+    imputation = imputation_of(union_contract(), own_U)
     features = Features(numeric_NF=torch.arange(4.0)[:, None], categorical_NG=torch.empty(4, 0, dtype=torch.int64))
-    batch = fills.source(features, own_columns=False)(torch.arange(6))
+    batch = imputation.source(features, own_columns=False)(torch.arange(6))
     assert batch.present_B.tolist() == [True, False, True, True, False, True]
     assert batch.numeric_NF[[0, 2, 3, 5], 0].tolist() == [3.0, 0.0, 2.0, 1.0]
 
 
 def test_the_objective_uses_real_labels_where_there_are_some_and_validates_on_them_alone():
     own_U = torch.tensor([0, -1, 1, -1])
-    fills = fills_of(union_contract(union__labels="majority"), own_U.numpy())
+    imputation = imputation_of(union_contract(union__labels="majority"), own_U.numpy())
     labels_N = torch.tensor([1.0, 0.0])
-    objective = fills.objective(labels_N, NO_CALIBRATION, positive_rate=0.5)
+    objective = imputation.objective(labels_N, NO_CALIBRATION, positive_rate=0.5)
     logits = torch.tensor([0.3, -0.2, 0.1, 2.0])
     # majority of {1, 0} is 0: absent labels are 0
     expected = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.tensor([1.0, 0.0, 0.0, 0.0]))
     assert objective(logits, torch.arange(4))[0].item() == pytest.approx(expected.item())
     real = torch.nn.functional.binary_cross_entropy_with_logits(logits[[0, 2]], labels_N)
     assert objective.validation_loss(logits, torch.arange(4)).item() == pytest.approx(real.item())
-    assert isinstance(objective, FillingObjective)
+    assert isinstance(objective, ImputingObjective)
 
 
 class Doubling(torch.nn.Module):
@@ -201,19 +202,19 @@ class Doubling(torch.nn.Module):
         return 2 * features.numeric_NF
 
 
-def test_a_filling_bottom_resumes_with_the_same_noise():
+def test_an_imputing_bottom_resumes_with_the_same_noise():
     def batch():
-        return FilledFeatures(
+        return ImputedFeatures(
             numeric_NF=torch.arange(6.0)[:, None],
             categorical_NG=torch.empty(6, 0, dtype=torch.int64),
             present_B=torch.tensor([True, True, True, False, False, True]),
         )
 
-    first = FillingBottom(Doubling(), RandomFeatures(), generator=torch.Generator().manual_seed(1))
+    first = ImputingBottom(Doubling(), RandomFeatures(), generator=torch.Generator().manual_seed(1))
     first(batch())
     state = {name: value.clone() for name, value in first.state_dict().items()}
     expected = first(batch())
-    second = FillingBottom(Doubling(), RandomFeatures(), generator=torch.Generator().manual_seed(2))
+    second = ImputingBottom(Doubling(), RandomFeatures(), generator=torch.Generator().manual_seed(2))
     second.load_state_dict(state)
     assert torch.equal(second(batch()), expected)
     assert torch.equal(expected[[0, 1, 2, 5]], 2 * torch.tensor([[0.0], [1.0], [2.0], [5.0]]))
@@ -249,7 +250,7 @@ def test_predictions_on_a_union_reach_both_for_their_own_rows_only_and_are_calib
         assert set(scores[name]["id"]) == set(pl.read_parquet(job.home(name) / "table.parquet")["id"])
     both = scores["bank"].join(scores["shop"], on="id", suffix="_shop")
     assert both["score"].to_list() == pytest.approx(both["score_shop"].to_list(), abs=1e-6)
-    # A test row that the shop has, too, scores as it did in the run, and the shop lacks 15 rows: another's features stand in.
+    # A test row that the shop has, too, scores as it did in the run, and the shop lacks 15 rows: it is imputed.
     (run,) = job.runs("bank")
     line = json.loads((run / "training.json").read_text())["calibration"]["line"]
     assert abs(line["slope"] - 1) > 0.01
@@ -257,7 +258,7 @@ def test_predictions_on_a_union_reach_both_for_their_own_rows_only_and_are_calib
     assert (np.abs(tested[:, None] - again).min(axis=1) < 1e-6).sum() >= len(tested) - 15
 
 
-def test_sampling_is_the_fill_of_own_columns_whatever_the_contract_says():
-    fills = fills_of(union_contract(union__features="gaussian"), np.array([0, -1], dtype=np.int64))
+def test_own_columns_are_imputed_by_sampling_whatever_the_contract_says():
+    imputation = imputation_of(union_contract(union__features="gaussian"), np.array([0, -1], dtype=np.int64))
     features = Features(numeric_NF=torch.ones(1, 1), categorical_NG=torch.empty(1, 0, dtype=torch.int64))
-    assert isinstance(fills.source(features, own_columns=True).fill, SamplingFeatures)
+    assert isinstance(imputation.source(features, own_columns=True).imputer, SamplingFeatures)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tallystick.evaluation.measure import compare
-from tallystick.evaluation.metrics import TargetType
+from tallystick.metrics import TargetType
 from tallystick.report import result as r
 
 CONTRACT = """version: 1

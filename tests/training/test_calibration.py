@@ -12,7 +12,7 @@ from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
 from tallystick.errors import ConfigError, DataError
-from tallystick.evaluation.metrics import ace_statistic
+from tallystick.metrics import ace_statistic
 from tallystick.training.calibration import LOGIT_LIMIT, NO_CALIBRATION, Calibration, LogitLine, LogitShift, fit_line
 
 UNIONS = [
@@ -20,7 +20,7 @@ UNIONS = [
     LogitShift.of_union(shared=50, label_only=50, union=100, positive_rate=0.25),  # features only
     LogitShift.of_union(shared=25, label_only=30, union=100, positive_rate=0.17),  # both
     LogitShift.of_union(shared=1, label_only=10**6, union=3 * 10**6, positive_rate=0.001),  # hardly anything shared
-    LogitShift.of_union(shared=40, label_only=0, union=100, positive_rate=0.9, filled_rate=1.0),  # filled with ones
+    LogitShift.of_union(shared=40, label_only=0, union=100, positive_rate=0.9, imputed_rate=1.0),  # imputed as ones
     LogitShift(shared=1.0, positive=0.0, negative=0.0),
 ]
 
@@ -78,18 +78,18 @@ def test_training_gradient_is_finite_everywhere_and_right(shift: LogitShift, dty
     label_only=st.integers(0, 10**6),
     feature_only=st.integers(0, 10**6),
     positive_rate=st.floats(0, 1),
-    filled_rate=st.floats(0, 1),
+    imputed_rate=st.floats(0, 1),
     logit=st.floats(-10, 10),
 )
 def test_inverse_undoes_forward(
-    shared: int, label_only: int, feature_only: int, positive_rate: float, filled_rate: float, logit: float
+    shared: int, label_only: int, feature_only: int, positive_rate: float, imputed_rate: float, logit: float
 ) -> None:
     shift = LogitShift.of_union(
         shared=shared,
         label_only=label_only,
         union=shared + label_only + feature_only,
         positive_rate=positive_rate,
-        filled_rate=filled_rate,
+        imputed_rate=imputed_rate,
     )
     logits_B = torch.tensor([logit], dtype=torch.float64)
     # D' carries a factor P11: a share of 1e-6 at a logit of -10 leaves 5 digits of D in float64, hence the tolerance
@@ -109,7 +109,7 @@ def test_formula_gives_the_share_of_positives_of_a_simulated_union() -> None:
     for label_share, feature_share in [(0.5, 1.0), (1.0, 0.5), (0.6, 0.7)]:
         has_label = torch.rand(rows, generator=generator) < label_share
         has_feature = torch.rand(rows, generator=generator) < feature_share
-        label = (torch.rand(rows, generator=generator) < real) & has_label  # majority fill: 0
+        label = (torch.rand(rows, generator=generator) < real) & has_label  # majority: 0
         kept = has_label | has_feature
         shift = LogitShift.of_union(
             shared=int((has_label & has_feature).sum()),
@@ -186,7 +186,7 @@ def test_the_line_is_that_of_a_slow_reference(rows: int, real: float) -> None:
     assert expit(line.slope * logits + line.intercept).mean() == pytest.approx(0.29, abs=1e-3)
 
 
-def test_the_line_finds_what_a_model_overstates_though_most_own_rows_are_filled() -> None:
+def test_the_line_finds_what_a_model_overstates_though_most_own_rows_are_imputed() -> None:
     """40,000 rows of which half say something: the slope's standard error is below 4 %, the grid adds 6 %. Seeded."""
     true, labels, logits = overstated(40_000, real=0.5, seed=1)
     line, _ = fit_line(torch.from_numpy(logits), torch.from_numpy(labels), real=0.5, positive_rate=expit(true).mean())

@@ -1,27 +1,32 @@
-"""The steps of both roles: one process and two parties over channels take the same ones, with every defence and every filling."""
+"""The steps of both roles: one process and two parties over channels take the same ones, with every defence and every imputer."""
 
 from dataclasses import replace
 
 import pytest
 import torch
+from defense_rows import DEFENSE_ROWS
 from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
 from test_defended import cut_defense, defenses
 
 from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.defenses.table import DEFENSES
+from tallystick.imputation.draws import Draws
+from tallystick.imputation.majority_labels import MajorityLabels
+from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.table import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.models.build import build_bottom
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.in_process import SplitNetwork
-from tallystick.training.synthetic import FEATURE_FILLS, LABEL_FILLS, Draws, MajorityLabels, SamplingFeatures
-from tallystick.training.union import FillingBottom, FillingObjective, FillingSource
+from tallystick.training.union import ImputingBottom, ImputingObjective, ImputingSource
 
-GRADIENT_DEFENSES = {
+CUT_DEFENSES = {
     "none": [],
-    "marvell": [{"method": "marvell", "power": 4.0}],
-    "marvell, dynamic": [{"method": "marvell", "max_sum_kl": 0.16}],
-    "isotropic": [{"method": "isotropic", "power": 4.0}],
-    "mixpro": [{"method": "mixpro"}],
-    "gaussian": [{"method": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}],
-    "distance-correlation": [{"method": "distance-correlation", "weight": 0.01, "warm_up": 1.0}],
+    **{
+        f"{method} {number}": [{"method": method, **keys}]
+        for method, rows in DEFENSE_ROWS.items()
+        for number, keys in enumerate(rows)
+        if DEFENSES[method].stage != "labels"  # which are applied before any step
+    },
     "two at once": [{"method": "distance-correlation", "weight": 0.01}, {"method": "marvell", "power": 4.0}],
 }
 
@@ -50,7 +55,7 @@ def test_one_process_takes_the_same_steps(setting, tmp_path):
     assert_same_bits(weights_of(networked), weights_of(in_process(setting, training())))
 
 
-@pytest.mark.parametrize("entries", GRADIENT_DEFENSES.values(), ids=GRADIENT_DEFENSES.keys())
+@pytest.mark.parametrize("entries", CUT_DEFENSES.values(), ids=CUT_DEFENSES.keys())
 def test_with_every_defence(entries, tmp_path):
     setting = Setting(parties=("club", "shop"))
     defense = cut_defense(defenses(*entries), setting) if entries else None
@@ -63,23 +68,25 @@ def test_with_every_defence(entries, tmp_path):
 
 
 class United(Setting):
-    """A union of which each side lacks every third position, with fresh fills each time it is asked."""
+    """A union of which each side lacks every third position, with fresh imputation each time it is asked."""
 
-    def with_fills(self, label_fill, feature_fill, when, redraw):
+    def with_imputation(self, label_imputer, feature_imputer, when, redraw):
         generators = [torch.Generator().manual_seed(seed) for seed in (11, 12, 13)]
         position_U = torch.arange(ROWS)
         own, theirs = (torch.where(position_U % 3 != absent, position_U, -1) for absent in (0, 1))
         columns = features(SHAPES["shop"], torch.Generator().manual_seed(6))
         draws = Draws.of(rows=ROWS, k=1, redraw=redraw, generator=generators[0])
-        source = FillingSource(features=columns, own_U=theirs, fill=feature_fill, draws=draws)
+        source = ImputingSource(features=columns, own_U=theirs, imputer=feature_imputer, draws=draws)
         plain = build_bottom(self.model, "shop", SHAPES["shop"], seed=1)
-        bottom = FillingBottom(plain, feature_fill, generator=generators[1])
-        self.objective = FillingObjective(
-            (columns.numeric_NF.sum(dim=1) > 0).float(),
+        bottom = ImputingBottom(plain, feature_imputer, generator=generators[1])
+        labels_N = (columns.numeric_NF.sum(dim=1) > 0).float()
+        self.objective = ImputingObjective(
+            labels_N,
             own,
-            fill=label_fill,
-            draws=Draws.of(rows=ROWS, k=max(1, label_fill.draws), redraw=redraw, generator=generators[2]),
+            imputer=label_imputer,
+            draws=Draws.of(rows=ROWS, k=max(1, label_imputer.draws), redraw=redraw, generator=generators[2]),
             calibration=Calibration(shift=LogitShift(shared=0.6, positive=0.1, negative=0.3), when=when),
+            positive_rate=labels_N[own[own >= 0]].mean().item(),
         )
         return source, ({"shop": bottom}, self.modules()[1])
 
@@ -87,18 +94,18 @@ class United(Setting):
 @pytest.mark.parametrize("redraw", ["once", "step"])
 @pytest.mark.parametrize("when", ["never", "training"])
 @pytest.mark.parametrize(
-    ("label_fill", "feature_fill"),
-    [(made(), SamplingFeatures()) for made in LABEL_FILLS.values()]
-    + [(MajorityLabels(), made()) for made in FEATURE_FILLS.values()],
-    ids=[f"labels {name}" for name in LABEL_FILLS] + [f"features {name}" for name in FEATURE_FILLS],
+    ("label_imputer", "feature_imputer"),
+    [(made(), SamplingFeatures()) for made in LABEL_IMPUTERS.values()]
+    + [(MajorityLabels(), made()) for made in FEATURE_IMPUTERS.values()],
+    ids=[f"labels {name}" for name in LABEL_IMPUTERS] + [f"features {name}" for name in FEATURE_IMPUTERS],
 )
-def test_with_every_filling(label_fill, feature_fill, when, redraw, tmp_path):
+def test_with_every_imputer(label_imputer, feature_imputer, when, redraw, tmp_path):
     setting = United()
-    source, modules = setting.with_fills(label_fill, feature_fill, when, redraw)
+    source, modules = setting.with_imputation(label_imputer, feature_imputer, when, redraw)
     setting.columns = {"shop": replace_rows(setting.columns["shop"], source)}
     networked, _ = setting.train(training(epochs=2), tmp_path, modules=modules)
     again = United()
-    source, modules = again.with_fills(label_fill, feature_fill, when, redraw)
+    source, modules = again.with_imputation(label_imputer, feature_imputer, when, redraw)
     alone = in_process(again, training(epochs=2), modules=modules, sources=[source])
     one, other = weights_of(networked), weights_of(alone)
     for found in (one, other):
@@ -107,13 +114,13 @@ def test_with_every_filling(label_fill, feature_fill, when, redraw, tmp_path):
 
 
 def replace_rows(columns, source):
-    """Columns whose rows come from a filling source."""
+    """Columns whose rows come from an imputing source."""
 
-    class Filled(type(columns)):
+    class Imputed(type(columns)):
         def rows(self, index_B):
             return source(index_B)
 
-    return Filled(numeric_NF=columns.numeric_NF, categorical_NG=columns.categorical_NG)
+    return Imputed(numeric_NF=columns.numeric_NF, categorical_NG=columns.categorical_NG)
 
 
 class Wire:

@@ -18,9 +18,9 @@ from tallystick.config.reading import did_you_mean
 from tallystick.defenses.defense import Guarantee
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
-from tallystick.evaluation.metrics import METRICS
 from tallystick.job.phases import Watcher
 from tallystick.job.results import contract_info, versions
+from tallystick.metrics import METRICS
 from tallystick.report import result as shown
 from tallystick.simulation import simulate
 

@@ -19,7 +19,7 @@ from tallystick.config.contract import Training
 from tallystick.data.features import Features
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
-from tallystick.evaluation.metrics import auc_statistic
+from tallystick.metrics import auc_statistic
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.in_process import SplitNetwork

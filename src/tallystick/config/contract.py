@@ -9,8 +9,17 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BeforeValidator, Field, model_validator
 
 from tallystick.config.defense import DefenseEntry, defense_problems
+from tallystick.config.imputation import (
+    FEATURES,
+    LABELS,
+    FeatureStrategy,
+    LabelStrategy,
+    defended_imputation_problems,
+    imputation_problems,
+)
 from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, read_yaml, shown, validate
 from tallystick.defenses.chain import Defenses, chain
+from tallystick.metrics import METRICS
 
 Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
 
@@ -20,23 +29,6 @@ ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
 }
 MAX_DIFFERENCES = 50
-METRIC_NAMES: dict[str, tuple[str, ...]] = {  # those of evaluation.metrics, in its order
-    "binary": ("auc", "nll", "ace", "accuracy", "ap", "gini", "ks"),
-    "multiclass": ("accuracy", "auc", "nll", "ace"),
-    "regression": ("rmse", "mae", "r2"),
-}
-LABEL_STRATEGIES = (
-    "majority",
-    "majority-tr",
-    "majority-te",
-    "majority-fit",
-    "minority",
-    "random-pos",
-    "random-pred",
-    "neighbors",
-)
-FEATURE_STRATEGIES = ("gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit")
-
 MAX_IDS = 1_000_000_000
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
@@ -103,10 +95,10 @@ LINKAGES: tuple[str, ...] = get_args(Alignment.model_fields["method"].annotation
 
 
 class Union(Model):
-    """What stands in for rows that a side lacks, when the parties train on their union (FLORIST)."""
+    """What is imputed for rows that a side lacks, when the parties train on their union (FLORIST)."""
 
-    labels: str = Field(default="random-pred", description=f"label party's fill: {', '.join(LABEL_STRATEGIES)}")
-    features: str = Field(default="sampling", description=f"feature party's fill: {', '.join(FEATURE_STRATEGIES)}")
+    labels: LabelStrategy = Field(default="random-pred", description=LABELS)
+    features: FeatureStrategy = Field(default="sampling", description=FEATURES)
     label_dummies: Dummies = Field(default=0, description="most made-up ids that the label party adds to blur its size")
     feature_dummies: Dummies = Field(default=0, description="most made-up ids that the feature party adds to blur its size")
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
@@ -198,7 +190,7 @@ class Evaluation(Model):
     share_metrics: tuple[Text, ...] = Field(
         default=(),
         description="metrics of the joint model that the label party sends the feature parties, exact and not private: "
-        "auc, nll, ace, accuracy, ap, gini, ks; multiclass accuracy, auc, nll, ace; regression rmse, mae, r2",
+        + "; ".join(f"{target} {', '.join(metrics)}" for target, metrics in METRICS.items()),
     )
     importance: Importance = Field(default_factory=Importance, description="how much each column matters")
 
@@ -223,7 +215,7 @@ class Contract(Model):
     name: Name = Field(description="name of the job")
     parties: dict[Name, Party] = Field(description="party name to its role: one label party, one or more feature parties")
     alignment: Alignment = Field(description="how rows are matched")
-    union: Union = Field(default_factory=Union, description="how the union's absent rows are filled (union methods only)")
+    union: Union = Field(default_factory=Union, description="how the union's absent rows are imputed (union methods only)")
     target: Target = Field(default_factory=Target, description="what is predicted")
     split: Split = Field(default_factory=Split, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
@@ -365,24 +357,17 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(f"target.classes = {target.classes}: must be at least 3 for target.type = multiclass")
     if target.type != "multiclass" and target.classes != 2:
         problems.append(f"target.classes = {target.classes}: goes with target.type = multiclass only; leave it out")
-    for key, value, allowed in (
-        ("labels", contract.union.labels, LABEL_STRATEGIES),
-        ("features", contract.union.features, FEATURE_STRATEGIES),
-    ):
-        if value not in allowed:
-            problems.append(f"union.{key} = {shown(value)}: allowed: {', '.join(allowed)}")
-    problems += _calibration_problems(contract)
+    problems += imputation_problems(contract.union.labels, contract.union.features, validation=split.validation)
     if contract.alignment.method != "intersection":
         if target.type != "binary":
-            problems.append(f"target.type = {target.type}: labels can be filled for binary targets only; align by intersection")
+            problems.append(f"target.type = {target.type}: labels can be imputed for binary targets only; align by intersection")
         if split.method == "time":
             problems.append(
                 "split.method = time: times of absent rows are unknown on a union; use hash, or align by intersection"
             )
+        problems += defended_imputation_problems(contract.union.labels, [entry.defense for entry in contract.defense])
     if contract.audit and target.type == "regression":
         problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
-    problems += _soft_label_problems(contract)
-    problems += _voting_problems(contract)
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     problems += _disclosure_problems(contract)
@@ -396,7 +381,7 @@ def _value_problems(contract: Contract) -> list[str]:
 def _disclosure_problems(contract: Contract) -> list[str]:
     """What the label party sends besides gradients must exist, and must not undo what is promised elsewhere."""
     evaluation, target = contract.evaluation, contract.target.type
-    allowed, shared = METRIC_NAMES[target], evaluation.share_metrics
+    allowed, shared = METRICS[target], evaluation.share_metrics
     problems = [
         f"evaluation.share_metrics.{number} = {shown(name)}: is no metric of {target} targets; allowed: {', '.join(allowed)}"
         for number, name in enumerate(shared)
@@ -413,43 +398,12 @@ def _disclosure_problems(contract: Contract) -> list[str]:
         return problems
     where = f"evaluation.importance.feature_columns = {columns}"
     if contract.alignment.method != "intersection":
-        problems.append(f"{where}: embeddings sent again would tell which rows of a union are stand-ins; align by intersection")
+        problems.append(f"{where}: embeddings sent again would tell which rows of a union are imputed; align by intersection")
     if contract.split.validation == 0:
         problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")
     if columns == "both" and any(entry.defense.stage == "labels" for entry in contract.defense):
         problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
     return problems
-
-
-def _calibration_problems(contract: Contract) -> list[str]:
-    labels, features = contract.union.labels, contract.union.features
-    suffixes = {name.rpartition("-")[2] for name in (labels, features)} & {"tr", "te", "fit"}
-    problems = []
-    if len(suffixes) > 1:
-        problems.append(
-            f"union.labels = {labels}, union.features = {features}: they calibrate in different ways; "
-            "choose one of -tr (in training), -te (at prediction) and -fit (fitted on validation rows) for both"
-        )
-    if "fit" in suffixes and contract.split.validation == 0:
-        problems.append(
-            f"split.validation = 0: must be above 0 for union.labels = {labels}, union.features = {features}, which is fitted on "
-            "validation rows; or choose -tr"
-        )
-    return problems
-
-
-def _soft_label_problems(contract: Contract) -> list[str]:
-    """Some defences hide which class a row's target is of; then every target must be a class."""
-    soft = ""
-    if contract.alignment.method != "intersection" and contract.union.labels == "neighbors":
-        soft = "union.labels = neighbors fills one half where neighbours are tied; choose another fill, such as random-pred"
-    if any(entry.defense.soft_labels for entry in contract.defense):
-        soft = "gaussian-labels makes labels numbers between 0 and 1; replace them by label-dp, which keeps classes"
-    return [
-        f"defense.{number}.method = {entry.defense.method}: needs a class per row, but {soft}"
-        for number, entry in enumerate(contract.defense)
-        if soft and entry.defense.needs_classes
-    ]
 
 
 def _bounded(value: Any) -> Any:
@@ -463,19 +417,6 @@ def _bounded(value: Any) -> Any:
         children = item.values() if isinstance(item, dict) else item if isinstance(item, list) else ()
         waiting += [(child, depth + 1) for child in children]
     return value
-
-
-def _voting_problems(contract: Contract) -> list[str]:
-    """Noise that is sized for one row's gradient does not cover a label that sets other rows' targets too."""
-    if contract.alignment.method == "intersection" or contract.union.labels != "neighbors":
-        return []
-    return [
-        f"defense.{number}.method = {entry.defense.method}, union.labels = neighbors: a label votes on the targets of other "
-        "rows, so a step would tell more of it than the noise covers; choose another fill, such as random-pred, or isotropic, "
-        "which claims none"
-        for number, entry in enumerate(contract.defense)
-        if entry.defense.own_target_only
-    ]
 
 
 def _flat(value: Any, path: str = "") -> dict[str, Any]:

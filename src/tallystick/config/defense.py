@@ -66,7 +66,7 @@ def defense_problems(entries: Sequence[DefenseKeys], target_type: str, alignment
             instead = f"; {defense.instead[target_type]}" if target_type in defense.instead else ""
             problems.append(f"{where}: is for {' or '.join(defense.targets)} targets; target.type = {target_type}{instead}")
         if defense.stage == "labels" and alignment != "intersection":
-            problems.append(f"{where}: labels are replaced once, but a union fills absent ones anew; align by intersection")
+            problems.append(f"{where}: labels are replaced once, but a union imputes absent ones anew; align by intersection")
     return problems + _problems_together([defense for _, defense in named])
 
 
@@ -82,9 +82,10 @@ def _problems_together(defenses: Sequence[type[Defense]]) -> list[str]:
             what = f"replace the labels ({replacing})" if kind == "labels" else f"are {kind}"
             problems.append(f"{named}: {len(numbers)} entries {what}; give one")
     soft = next((number for number, defense in enumerate(defenses) if defense.soft_labels), None)
+    kept = ", ".join(name for name, each in DEFENSES.items() if each.stage == "labels" and not each.soft_labels)
     problems += [
-        f"defense.{number}.method = {defense.method}: needs labels of two classes, but defense.{soft} makes them numbers "
-        f"between; use label-dp instead of {defenses[soft].method}"
+        f"defense.{number}.method = {defense.method}: needs a class per row, but defense.{soft}.method = {defenses[soft].method} "
+        f"makes labels numbers between the classes; replace it by one that keeps classes: {kept}"
         for number, defense in enumerate(defenses)
         if soft is not None and defense.needs_classes
     ]

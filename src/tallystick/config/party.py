@@ -303,7 +303,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     ]
     if contract.alignment.method != "intersection":
         if party.weight is not None:
-            problems.append("weight: rows that stand in on a union have none; leave it out, or align by intersection")
+            problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
         if party.device != "cpu":
             problems.append(
                 f"device = {shown(party.device)}: a union is trained on the CPU; leave it out, or align by intersection"

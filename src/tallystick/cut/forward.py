@@ -11,7 +11,7 @@ from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 
 Source = Callable[[Tensor], Features]
-"""Gives a party's features for a batch of aligned positions; where rows may be absent, it is what fills them."""
+"""Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
 
 
 @torch.no_grad()

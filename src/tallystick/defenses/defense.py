@@ -65,7 +65,7 @@ class Defense(ABC):
     strength: ClassVar[str]
     """The key that a sweep varies."""
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({})
-    """What a sweep gives for the other keys that have no default."""
+    """Keys of a first try, those without a default: a sweep varies ``strength`` among them, a benchmark times them."""
 
     @abstractmethod
     def guarantee(self) -> Guarantee:

@@ -1,7 +1,9 @@
 """A loss on the distance correlation of cut embeddings and labels. Shapes: B batch, D cut width, K classes in the batch."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -48,6 +50,7 @@ class DistanceCorrelation(Defense):
     targets: ClassVar[tuple[str, ...]] = CLASSES
     needs_classes: ClassVar[bool] = True
     strength: ClassVar[str] = "weight"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"weight": 0.3})
 
     weight: Annotated[Strength, Field(description="weight of the penalty beside the mean loss")]
     form: Annotated[

@@ -25,10 +25,10 @@ class GaussianGradients(Defense):
     another label a clipped row lies anywhere in the same ball, so its sensitivity is 2 clip / B.
 
     Threat model: a feature party that follows the protocol, for one step. Guarantee: (epsilon, delta)-label-DP for each row
-    of one step's release *given the top model* (and, on a union, the rate of positives by which labels are filled and logits
+    of one step's release *given the top model* (and, on a union, the rate of positives by which labels are imputed and logits
     shifted), in floating-point arithmetic and where a label enters its own row's loss alone: no penalty that couples the rows
-    (such as the distance correlation), no fill by the vote of other rows (a contract refuses it). No formal guarantee for the
-    run: the top model learns from the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
+    (such as the distance correlation), no imputation by the vote of other rows (a contract refuses it). No formal guarantee for
+    the run: the top model learns from the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
 
     The labels are not read, so any target will do, and no batch is a special case: the noise does not depend on the data.
 
@@ -44,7 +44,7 @@ class GaussianGradients(Defense):
     stage: ClassVar[Stage] = "gradients"
     own_target_only: ClassVar[bool] = True
     strength: ClassVar[str] = "epsilon"
-    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"delta": 1e-6, "clip": 1.0})
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon": 1.0, "delta": 1e-6, "clip": 1.0})
 
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of one step's cut gradients, 1e-6 to 100")]
     delta: Annotated[Fraction, Field(description="chance that the budget does not hold; well below one over the number of rows")]

@@ -55,7 +55,7 @@ class GaussianLabels(Defense):
     targets: ClassVar[tuple[str, ...]] = BINARY
     soft_labels: ClassVar[bool] = True
     strength: ClassVar[str] = "epsilon"
-    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"delta": 1e-6})
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon": 1.0, "delta": 1e-6})
 
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
     delta: Annotated[Fraction, Field(description="chance that the budget does not hold; well below one over the number of rows")]

@@ -1,8 +1,10 @@
 """Isotropic Gaussian noise on cut gradients. Shapes: B batch, D cut width."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 from torch import Tensor
@@ -32,6 +34,7 @@ class Isotropic(Defense):
     method: ClassVar[str] = "isotropic"
     stage: ClassVar[Stage] = "gradients"
     strength: ClassVar[str] = "power"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"power": 4.0})
 
     power: Annotated[Strength, Field(description="noise power in units of the batch's largest squared gradient norm")]
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal, localcontext
 from types import MappingProxyType
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,6 +46,7 @@ class LabelDP(Defense):
     stage: ClassVar[Stage] = "labels"
     targets: ClassVar[tuple[str, ...]] = CLASSES
     strength: ClassVar[str] = "epsilon"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon": 1.0})
 
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
 
@@ -94,6 +95,7 @@ class LabelDPPrior(Defense):
     targets: ClassVar[tuple[str, ...]] = ("multiclass",)
     instead: ClassVar[Mapping[str, str]] = MappingProxyType({"binary": "use label-dp: for two classes a prior changes nothing"})
     strength: ClassVar[str] = "epsilon"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"epsilon": 2.0})
 
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
     prior: tuple[float, ...] | None = None

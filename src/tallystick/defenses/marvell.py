@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -100,6 +100,7 @@ class Marvell(Defense):
     instead: ClassVar[Mapping[str, str]] = MappingProxyType({"multiclass": "use isotropic or label-dp"})
     needs_classes: ClassVar[bool] = True
     strength: ClassVar[str] = "power"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"power": 4.0})
 
     power: Annotated[Strength | None, Field(description="noise power in units of the squared distance of the class means")] = None
     max_sum_kl: Annotated[

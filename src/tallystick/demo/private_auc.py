@@ -16,12 +16,12 @@ import polars as pl
 from tallystick.data.flights import LABEL, late_flights
 from tallystick.demo.processes import Parties, Peers, Stage
 from tallystick.errors import ConfigError
-from tallystick.evaluation.metrics import auc
-from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Population
+from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.evaluation.private.protocol import client, server
-from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_RATE
+from tallystick.evaluation.private.table import COUNTING, counting
+from tallystick.metrics import auc
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.privacy.noise import SecureNoise
@@ -133,10 +133,10 @@ def _scored(history: pl.DataFrame, test: pl.DataFrame) -> pl.DataFrame:
     return joined.with_columns(rate.alias("score"))
 
 
-def _mechanism(arguments: dict[str, Any]) -> SecureSum:
+def _mechanism(arguments: dict[str, Any]) -> CountingMechanism:
     """All parties derive the same mechanism from what is public."""
-    inner = TwoStatistics.tuned(arguments["epsilon"], _assumed(arguments))
-    return SecureSum(inner=inner, honest=max(2, arguments["clients"] - 1))
+    inner = COUNTING["two-statistics"].tuned(arguments["epsilon"], _assumed(arguments))
+    return counting("secure-sum", inner=inner, honest=max(2, arguments["clients"] - 1))
 
 
 def _assumed(arguments: dict[str, Any]) -> Population:

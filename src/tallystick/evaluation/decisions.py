@@ -10,11 +10,11 @@ from typing import Literal, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from tallystick import metrics
 from tallystick.errors import DataError
-from tallystick.evaluation import metrics
 from tallystick.evaluation.intervals import bootstrap
 from tallystick.evaluation.measure import MetricValue, valued, without_value
-from tallystick.evaluation.metrics import METRICS, Floats, Statistic, TargetType, UndefinedMetric
+from tallystick.metrics import METRICS, Floats, Statistic, TargetType, UndefinedMetric
 
 DECILES = 10
 HISTOGRAM_BINS = 20

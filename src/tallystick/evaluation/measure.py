@@ -10,8 +10,9 @@ from typing import Any, NotRequired, TypedDict
 import numpy as np
 from numpy.typing import ArrayLike
 
-from tallystick.evaluation import intervals, metrics
-from tallystick.evaluation.metrics import METRICS, Floats, Metric, Statistic, TargetType, UndefinedMetric
+from tallystick import metrics
+from tallystick.evaluation import intervals
+from tallystick.metrics import METRICS, Floats, Metric, Statistic, TargetType, UndefinedMetric
 
 LEVEL = 0.95
 CURVE_POINTS = 200

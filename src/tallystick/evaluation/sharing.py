@@ -13,7 +13,7 @@ import msgspec
 from tallystick.errors import ProtocolError
 from tallystick.evaluation.importance import Fall
 from tallystick.evaluation.measure import MetricValue, without_value
-from tallystick.evaluation.metrics import METRICS, TargetType
+from tallystick.metrics import METRICS, TargetType
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 

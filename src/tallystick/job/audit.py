@@ -59,7 +59,7 @@ def recorders(job: Job, rows: Aligned, widths: Sequence[int], *, run_id: str, re
 def _kept(job: Job, rows: Aligned) -> tuple[int, int]:
     """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
     labels = _audits_labels(job)
-    membership = rows.fills is not None and job.contract.union.audit
+    membership = rows.imputation is not None and job.contract.union.audit
     return (MEMBERSHIP_EPOCHS if membership else int(labels)), (LABEL_EPOCHS - 1 if labels else 0)
 
 
@@ -89,8 +89,8 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
         return Audited()
     membership = leakage = None
     with job.logbook.during("audit", ()):
-        if rows.fills is not None and contract.union.audit:
-            membership = _evaluate_membership(job, rows.fills.own_U, run_id=run_id)
+        if rows.imputation is not None and contract.union.audit:
+            membership = _evaluate_membership(job, rows.imputation.own_U, run_id=run_id)
         if _audits_labels(job):
             leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
     if leakage is None:

@@ -60,7 +60,7 @@ class RunDefense:
         if not self.defenses.labels:
             return rows
         assert rows.target_N is not None
-        assert rows.fills is None, "the contract refuses label defences on a union"
+        assert rows.imputation is None, "the contract refuses label defences on a union"
         target_N = rows.target_N.cpu()
         taught_N = self.defenses.defend_labels(target_N, self.classes, random_bytes=key_stream(self.secret, b"labels"))
         return replace(rows, taught_N=taught_N.to(rows.target_N.device))

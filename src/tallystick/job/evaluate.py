@@ -18,7 +18,6 @@ from tallystick.data.table import require_column
 from tallystick.evaluation.decisions import Decisions, Grouping, by_group, decide
 from tallystick.evaluation.measure import compare
 from tallystick.evaluation.messages import Finished
-from tallystick.evaluation.metrics import UndefinedMetric, sigmoid
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.importance import Measured, measure_columns
@@ -26,6 +25,7 @@ from tallystick.job.job import Job
 from tallystick.job.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.results import Findings
 from tallystick.job.rows import Aligned
+from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.models.split import LabelModel
 from tallystick.storage import write_bytes
 from tallystick.training.label_party import train_label_party

@@ -25,7 +25,7 @@ _RESUME = "`tallystick run` with --resume on all sides makes it again from the l
 _HELPS = {
     "alignment": "no step can be taken up without it: " + _ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
-    "fills": "the seed in it is lost, and other rows would stand in: " + _ANEW,
+    "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
     "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
     "audit": "remove it and resume to have the audit made again, or " + _ANEW,

@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from tallystick import metrics
 from tallystick.cut.forward import send_embeddings
 from tallystick.data.features import Features
-from tallystick.evaluation import metrics
 from tallystick.evaluation.importance import (
     Fall,
     Judge,

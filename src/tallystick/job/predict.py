@@ -30,7 +30,7 @@ from tallystick.job.phases import Watcher
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.randomness import SEED_BITS
-from tallystick.job.union import Fills
+from tallystick.job.union import Imputation
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
@@ -199,7 +199,7 @@ class _Scored:
         assert self.encoder is not None
         bottom = build_bottom(self.contract.model, self.party.party, self.encoder.feature_shape, seed=self.contract.seed)
         if alignment.method != "intersection":
-            bottom = self._fills(alignment).bottom(bottom)
+            bottom = self._imputation(alignment).bottom(bottom)
         load_weights(bottom, self.folder.model)
         predict_feature_party(bottom, self._source(alignment), self._batches(alignment), channel)
         if alignment.method == "intersection":
@@ -214,11 +214,11 @@ class _Scored:
         if alignment.method == "intersection":
             return self.encoder.encode(self.frame[self.keys.rows_U[alignment.rows_N]]).rows
         features = self.encoder.encode(self.frame[self.keys.rows_U])
-        return self._fills(alignment).source(features, own_columns=self.party.party == self.contract.label_party)
+        return self._imputation(alignment).source(features, own_columns=self.party.party == self.contract.label_party)
 
-    def _fills(self, alignment: Alignment) -> Fills:
+    def _imputation(self, alignment: Alignment) -> Imputation:
         own_U = torch.from_numpy(alignment.rows_N.copy())
-        return Fills(contract=self.contract, alignment=alignment, own_U=own_U, seed=secrets.randbits(SEED_BITS))
+        return Imputation(contract=self.contract, alignment=alignment, own_U=own_U, seed=secrets.randbits(SEED_BITS))
 
     def _batches(self, alignment: Alignment) -> tuple[Tensor, ...]:
         return torch.split(torch.arange(len(alignment)), self.contract.training.batch_size)

@@ -23,7 +23,7 @@ from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import DataError, FeatureError, ProtocolError
 from tallystick.job.folder import RunFolder
-from tallystick.job.union import Fills
+from tallystick.job.union import Imputation
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine
@@ -45,7 +45,7 @@ class Aligned:
 
     ``target_N`` and ``labels_R`` are the truth. ``taught_N`` are the labels that training and validation see instead, where a
     defence replaced them: they shape all that is sent, while test labels and the baseline, which stay here, are true.
-    On a union ``positive_rate`` is that of the own training rows: no other label shapes a fill or a shift.
+    On a union ``positive_rate`` is that of the own training rows: no other label shapes an imputed value or a shift.
     """
 
     source: Source | None
@@ -56,7 +56,7 @@ class Aligned:
     target_N: Tensor | None = None
     weight_N: Tensor | None = None
     label_coder: LabelCoder | None = None
-    fills: Fills | None = None
+    imputation: Imputation | None = None
     labels_R: Tensor | None = None
     positive_rate: float = math.nan
     taught_N: Tensor | None = None
@@ -73,37 +73,37 @@ class Aligned:
 
     def objective(self, contract: Contract) -> Objective:
         """The label party's loss."""
-        if self.fills is not None:
+        if self.imputation is not None:
             assert self.labels_R is not None
-            return self.fills.objective(self.labels_R, self._calibration, positive_rate=self.positive_rate)
+            return self.imputation.objective(self.labels_R, self._calibration, positive_rate=self.positive_rate)
         taught_N = self.target_N if self.taught_N is None else self.taught_N
         assert taught_N is not None
         return Supervised(contract.target.type, taught_N, self.weight_N)
 
     def is_own(self, index_B: Tensor) -> Tensor:
         """Which of these positions are rows of this party: all, unless aligned by union."""
-        if self.fills is None:
+        if self.imputation is None:
             return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
-        return self.fills.own_U[index_B] >= 0
+        return self.imputation.own_U[index_B] >= 0
 
     def own_part(self) -> "Aligned":
         """The same without the positions that this party lacks, and with the true labels: nothing of it leaves."""
-        if self.fills is None:
+        if self.imputation is None:
             return replace(self, taught_N=None)
         train_N, validation_N, test_N = (part_N[self.is_own(part_N)] for part_N in (self.train_N, self.validation_N, self.test_N))
-        return replace(self, fills=None, labels_R=None, train_N=train_N, validation_N=validation_N, test_N=test_N)
+        return replace(self, imputation=None, labels_R=None, train_N=train_N, validation_N=validation_N, test_N=test_N)
 
     def calibrated(self, state: TrainingState | None) -> Calibration:
         """What turns the trained model's logits into those of real rows: on a union there may be something to undo."""
-        if self.fills is None:
+        if self.imputation is None:
             return NO_CALIBRATION
         fitted = state.best_fitted if state is not None else {}
         return replace(self._calibration, line=LogitLine(**fitted)) if fitted else self._calibration
 
     @property
     def _calibration(self) -> Calibration:
-        assert self.fills is not None
-        return self.fills.calibration(positive_rate=self.positive_rate, own_columns=self.encoder is not None)
+        assert self.imputation is not None
+        return self.imputation.calibration(positive_rate=self.positive_rate, own_columns=self.encoder is not None)
 
 
 def fingerprint(keys: Keys) -> str:
@@ -166,14 +166,14 @@ def aligned_rows(
 def united_rows(
     contract: Contract, party: PartyFile, frame: pl.DataFrame, keys: Keys, alignment: Alignment, folder: RunFolder
 ) -> Aligned:
-    """Encode this party's rows for a union: all own rows once, and what stands in at the positions that it lacks.
+    """Encode this party's rows for a union: all own rows once, and what is imputed at the positions that it lacks.
 
     The split is by universal id, which both sides have for every position; the encoder is fitted on the own training rows.
     """
     here = frame[keys.rows_U]
-    fills = Fills.of(contract, alignment, folder)
-    own_U = fills.own_U
-    parts_U = split_by_hash(fills.uids(), contract.split, seed=contract.seed)
+    imputation = Imputation.of(contract, alignment, folder)
+    own_U = imputation.own_U
+    parts_U = split_by_hash(imputation.uids(), contract.split, seed=contract.seed)
     where = {part: torch.from_numpy(np.flatnonzero(parts_U == part)) for part in (TRAINING, VALIDATION, TEST)}
     own_training = own_U[where[TRAINING]]
     training_rows = own_training[own_training >= 0].numpy()
@@ -195,14 +195,14 @@ def united_rows(
         positive_rate = labels_R[training_rows].double().mean().item()
         target_N = labels_R[own_U.clamp(min=0)]
     return Aligned(
-        source=fills.source(encoder.encode(here), own_columns=is_label) if encoder is not None else None,
+        source=imputation.source(encoder.encode(here), own_columns=is_label) if encoder is not None else None,
         encoder=encoder,
         train_N=where[TRAINING],
         validation_N=where[VALIDATION],
         test_N=where[TEST],
         target_N=target_N,
         label_coder=label_coder,
-        fills=fills,
+        imputation=imputation,
         labels_R=labels_R,
         positive_rate=positive_rate,
     )

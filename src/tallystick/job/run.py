@@ -114,7 +114,7 @@ def _run_feature_party(job: Job, findings: Findings) -> None:
         assert rows.source is not None
         _save_coders(job, rows)
         bottom = job.bottom or build_bottom(contract.model, job.name, rows.encoder.feature_shape, seed=contract.seed)
-        bottom = (rows.fills.bottom(bottom) if rows.fills is not None else bottom).to(job.party.device)
+        bottom = (rows.imputation.bottom(bottom) if rows.imputation is not None else bottom).to(job.party.device)
         findings.modules = {"bottom model": bottom}
         channel.send(CutWidth(width=_width(bottom)))
         if "training" in job.phases and agreement.train:
@@ -272,7 +272,7 @@ def _training_run(job: Job, schedule: Schedule, agreement: Agreement) -> Trainin
 
 def _calibration_facts(rows: Aligned, state: TrainingState) -> dict[str, object] | None:
     """What prediction needs to know of the calibration; None where there is none to know."""
-    return asdict(rows.calibrated(state)) if rows.fills is not None else None
+    return asdict(rows.calibrated(state)) if rows.imputation is not None else None
 
 
 def _save_coders(job: Job, rows: Aligned) -> None:

@@ -1,4 +1,4 @@
-"""A job on a union: what stands in for the rows that this party lacks, and the audit of what that gave away.
+"""A job on a union: what is imputed for the rows that this party lacks, and the audit of what that gave away.
 
 Shapes: U positions of the union, N own rows.
 """
@@ -16,17 +16,19 @@ from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.view import Received, StepView
 from tallystick.config.contract import Contract, Union
 from tallystick.data.features import Features
+from tallystick.imputation.draws import Draws
+from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.table import feature_strategy, label_strategy
 from tallystick.job.folder import RunFolder
 from tallystick.job.randomness import SEED_BITS, secret_generator
 from tallystick.report import result as shown
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
-from tallystick.training.synthetic import Draws, SamplingFeatures, feature_strategy, label_strategy
-from tallystick.training.union import FillingBottom, FillingObjective, FillingSource
+from tallystick.training.union import ImputingBottom, ImputingObjective, ImputingSource
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fills:
-    """One party's fills for a run, from a seed that it keeps secret in its run folder."""
+class Imputation:
+    """What one party imputes in a run, from a seed that it keeps secret in its run folder."""
 
     contract: Contract
     alignment: Alignment
@@ -34,38 +36,38 @@ class Fills:
     seed: int
 
     @classmethod
-    def of(cls, contract: Contract, alignment: Alignment, folder: RunFolder) -> "Fills":
+    def of(cls, contract: Contract, alignment: Alignment, folder: RunFolder) -> "Imputation":
         """Draw the secret seed, or take the one of the run that goes on."""
-        kept = folder.noted("fills").get("seed")
+        kept = folder.noted("imputation").get("seed")
         seed = kept if isinstance(kept, int) else secrets.randbits(SEED_BITS)
-        folder.note("fills", {"seed": seed}, private=True)
+        folder.note("imputation", {"seed": seed}, private=True)
         return cls(contract=contract, alignment=alignment, own_U=torch.from_numpy(alignment.rows_N.copy()), seed=seed)
 
-    def source(self, features: Features, *, own_columns: bool) -> FillingSource:
+    def source(self, features: Features, *, own_columns: bool) -> ImputingSource:
         """Features at every position; the label party's own columns never leave, so plain sampling does for them."""
-        fill = SamplingFeatures() if own_columns else feature_strategy(self._union.features)[0]
-        return FillingSource(features=features, own_U=self.own_U, fill=fill, draws=self._draws(1, stream=1))
+        imputer = SamplingFeatures() if own_columns else feature_strategy(self._union.features)[0]
+        return ImputingSource(features=features, own_U=self.own_U, imputer=imputer, draws=self._draws(1, stream=1))
 
-    def bottom(self, bottom: nn.Module) -> FillingBottom:
-        """The bottom model with whatever the strategy does after it."""
-        fill, _ = feature_strategy(self._union.features)
-        return FillingBottom(bottom, fill, generator=secret_generator(self.seed, stream=2))
+    def bottom(self, bottom: nn.Module) -> ImputingBottom:
+        """The bottom model with whatever the imputer does after it."""
+        imputer, _ = feature_strategy(self._union.features)
+        return ImputingBottom(bottom, imputer, generator=secret_generator(self.seed, stream=2))
 
-    def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> FillingObjective:
+    def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> ImputingObjective:
         """The label party's loss."""
-        fill, _ = label_strategy(self._union.labels)
-        draws = self._draws(max(fill.draws, 1), stream=3)
-        return FillingObjective(
-            labels_N, self.own_U, fill=fill, draws=draws, calibration=calibration, positive_rate=positive_rate
+        imputer, _ = label_strategy(self._union.labels)
+        draws = self._draws(max(imputer.draws, 1), stream=3)
+        return ImputingObjective(
+            labels_N, self.own_U, imputer=imputer, draws=draws, calibration=calibration, positive_rate=positive_rate
         )
 
     def calibration(self, *, positive_rate: float, own_columns: bool) -> Calibration:
         """The calibration that the contract's strategies ask for, from the sizes that this party learnt.
 
         The shift holds where the label party has no columns of its own: with some, a row that only it has still tells of its
-        label. A fitted calibration then leaves the shift out and takes its own rows as they are, filled features and all.
+        label. A fitted calibration then leaves the shift out and takes its own rows as they are, imputed features and all.
         """
-        label_fill, label_when = label_strategy(self._union.labels)
+        label_imputer, label_when = label_strategy(self._union.labels)
         _, feature_when = feature_strategy(self._union.features)
         asked = {label_when, feature_when} - {"never"}
         if not asked:
@@ -75,11 +77,11 @@ class Fills:
             return Calibration(when=when)
         sizes = self.alignment.sizes
         shared, label_only = sizes["intersection"], sizes["union"] - sizes[self.contract.feature_parties[0]]
-        filled = label_fill.filled_rate(positive_rate)
-        # A fill that follows the model's own predictions teaches nothing: only the label party's rows count then.
-        union = sizes["union"] if filled is not None else shared + label_only
+        imputed = label_imputer.imputed_rate(positive_rate)
+        # Imputation that follows the model's own predictions teaches nothing: only the label party's rows count then.
+        union = sizes["union"] if imputed is not None else shared + label_only
         shift = LogitShift.of_union(
-            shared=shared, label_only=label_only, union=union, positive_rate=positive_rate, filled_rate=filled or 0.0
+            shared=shared, label_only=label_only, union=union, positive_rate=positive_rate, imputed_rate=imputed or 0.0
         )
         return Calibration(shift=shift, when=when, real=shared / (shared + label_only))
 

@@ -11,7 +11,7 @@ import yaml
 
 from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.measure import MetricValue
-from tallystick.evaluation.metrics import METRICS
+from tallystick.metrics import METRICS
 from tallystick.report import formats
 from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import Result, read_result

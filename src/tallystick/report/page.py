@@ -12,7 +12,7 @@ from typing import Any
 
 from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
-from tallystick.evaluation.metrics import METRICS
+from tallystick.metrics import METRICS
 from tallystick.report import charts, words
 from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import ColumnFall, Importance, Result, read_result

@@ -16,7 +16,7 @@ import numpy as np
 from tallystick.errors import DataError
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
-from tallystick.evaluation.metrics import TargetType
+from tallystick.metrics import TargetType
 from tallystick.storage import unsealed
 
 RESULT_VERSION = 1

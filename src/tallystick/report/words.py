@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
-from tallystick.evaluation.metrics import METRICS, Metric
+from tallystick.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
 from tallystick.report.result import Attack, Audit, Result
 

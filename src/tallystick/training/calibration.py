@@ -2,7 +2,7 @@
 
 Shapes: B rows of a batch, V the label party's own validation rows, G groups of them, S slopes tried.
 
-Filling absent labels and features changes the share of positives at a given x. On the union of both sides' rows
+Imputing absent labels and features changes the share of positives at a given x. On the union of both sides' rows
 this change is one affine map of probabilities (LogitShift), known from the sizes alone. It can be applied to the
 logits that the loss sees ("training", the paper's -tr) or undone at prediction ("prediction", -te). Either trusts the
 model to be right by fractions of a percent where few rows are shared; "fitted" (-fit, not in the paper) checks: it applies the
@@ -11,15 +11,13 @@ map in training and then fits a line through the logits (LogitLine) on validatio
 
 from dataclasses import dataclass, replace
 from math import inf, isclose, log, nan
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from tallystick.errors import ConfigError, DataError
-
-When = Literal["never", "training", "prediction", "fitted"]
+from tallystick.imputation.imputer import When
 
 LOGIT_LIMIT = 16.0  # an inverted probability outside [0, 1] is cut here: sigmoid(-16) is 1e-7, about float32's resolution at 1
 
@@ -35,7 +33,7 @@ class LogitShift:
     FLORIST, appendices E, F and G (equations 1-3), as one formula that is exact on a union: D' = shared·D + positive,
     with shared = P11 the share of rows that both sides have, positive = P10·π + (1 - P11 - P10)·q the share whose label
     is 1 whatever x is, and negative the rest. P10 is the share that only the label party has, π its rate of positives
-    and q the rate of positives among filled labels (0 for majority). It holds if absence is independent of x and y,
+    and q the rate of positives among imputed labels (0 for majority). It holds if absence is independent of x and y,
     absent features are drawn from their marginal (sampling) and the label party has no features of its own.
     A statistic about three sizes and one rate: it reveals no row, and protects none.
 
@@ -62,7 +60,7 @@ class LogitShift:
 
     @classmethod
     def of_union(
-        cls, *, shared: int, label_only: int, union: int, positive_rate: float, filled_rate: float = 0.0
+        cls, *, shared: int, label_only: int, union: int, positive_rate: float, imputed_rate: float = 0.0
     ) -> "LogitShift":
         """Take the shares from the sizes that the union protocol reveals.
 
@@ -71,20 +69,20 @@ class LogitShift:
             label_only: rows that only the label party has.
             union: rows of the union, dummies included.
             positive_rate: rate of positives on the label party's rows (π).
-            filled_rate: rate of positives among filled labels (q): 0 for majority when positives are rare.
+            imputed_rate: rate of positives among imputed labels (q): 0 for majority when positives are rare.
         """
         if not (shared > 0 and label_only >= 0 and shared + label_only <= union):
             raise ConfigError(
                 f"calibration: sizes shared={shared}, label_only={label_only}, union={union} do not fit; "
                 "expected shared > 0 and shared + label_only <= union"
             )
-        if not (0 <= positive_rate <= 1 and 0 <= filled_rate <= 1):
-            raise ConfigError(f"calibration: rates π={positive_rate}, q={filled_rate} must lie in [0, 1]")
+        if not (0 <= positive_rate <= 1 and 0 <= imputed_rate <= 1):
+            raise ConfigError(f"calibration: rates π={positive_rate}, q={imputed_rate} must lie in [0, 1]")
         feature_only = union - shared - label_only
         return cls(
             shared=shared / union,
-            positive=(label_only * positive_rate + feature_only * filled_rate) / union,
-            negative=(label_only * (1 - positive_rate) + feature_only * (1 - filled_rate)) / union,
+            positive=(label_only * positive_rate + feature_only * imputed_rate) / union,
+            negative=(label_only * (1 - positive_rate) + feature_only * (1 - imputed_rate)) / union,
         )
 
     def forward(self, logits_B: Tensor) -> Tensor:
@@ -198,7 +196,7 @@ class Calibration:
     scales the cut gradients, by a function of the logit only, so it neither adds to nor hides what they reveal.
 
     Args:
-        shift: what filling did to the probabilities.
+        shift: what imputation did to the probabilities.
         when: where it applies.
         real: share of the label party's rows whose features are all real, in (0, 1].
         line: what was fitted.
@@ -210,7 +208,7 @@ class Calibration:
     line: LogitLine = LogitLine()
 
     def training_logits(self, logits_B: Tensor) -> Tensor:
-        """Give the logits that the loss compares with the filled labels."""
+        """Give the logits that the loss compares with the imputed labels."""
         return self.shift.forward(logits_B) if self.when in ("training", "fitted") else logits_B
 
     def prediction_logits(self, logits_B: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
-"""Training on a union: rows that a party lacks are filled, and neither side can tell from its batches which those are.
+"""Training on a union: rows that a party lacks are imputed, and neither side can tell from its batches which those are.
 
 The loops of label_party.py and feature_party.py do not change: here are the source, the bottom and the objective that
-fill. Shapes: U positions of the union, N own rows, B batch, D cut width, K draws.
+impute. Shapes: U positions of the union, N own rows, B batch, D cut width, K draws.
 """
 
 from collections.abc import Sequence
@@ -12,64 +12,66 @@ from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.data.features import Features
+from tallystick.imputation.draws import Draws
+from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImputer
+from tallystick.imputation.moments import MovingMoments
 from tallystick.training.calibration import Calibration
-from tallystick.training.synthetic import Draws, FeatureFill, LabelBatch, LabelFill, MovingMoments
 
 
 @dataclass(frozen=True, kw_only=True)
-class FilledFeatures(Features):
-    """A batch in which absent rows have a stand-in; ``present_B`` is for this party's own bottom only and never sent."""
+class ImputedFeatures(Features):
+    """A batch in which absent rows are imputed; ``present_B`` is for this party's own bottom only and never sent."""
 
     present_B: Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class FillingSource:
-    """Gives a party's features at positions of the union: its own row, or the one that the fill stands in for it.
+class ImputingSource:
+    """Gives a party's features at positions of the union: its own row, or the one that is imputed.
 
     Args:
         features: the N own rows.
         own_U: own row at each position, -1 where absent.
-        fill: what stands in.
-        draws: numbers that choose stand-ins; they come from a secret seed, or the other side could repeat them.
+        imputer: gives what is absent.
+        draws: numbers that choose donors; they come from a secret seed, or the other side could repeat them.
     """
 
     features: Features
     own_U: Tensor
-    fill: FeatureFill
+    imputer: FeatureImputer
     draws: Draws
 
-    def __call__(self, index_B: Tensor) -> FilledFeatures:
+    def __call__(self, index_B: Tensor) -> ImputedFeatures:
         """The batch at these positions."""
         own_B = self.own_U[index_B]
-        inputs_B = self.fill.inputs(own_B, own_rows=len(self.features), uniform_B=self.draws.at(index_B)[:, 0])
+        inputs_B = self.imputer.inputs(own_B, own_rows=len(self.features), uniform_B=self.draws.at(index_B)[:, 0])
         rows = self.features.rows(inputs_B)
-        return FilledFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, present_B=own_B >= 0)
+        return ImputedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, present_B=own_B >= 0)
 
 
-class FillingBottom(nn.Module):
-    """A feature party's bottom model on a union: some strategies replace the cut embedding of an absent row.
+class ImputingBottom(nn.Module):
+    """A feature party's bottom model on a union: some imputers replace the cut embedding of an absent row.
 
     Its state holds what a resumed run needs besides the weights: the moving moments and the noise generator's state.
-    No formal guarantee: see the strategy's docstring for what gives absent rows away.
+    No formal guarantee: see the imputer's docstring for what gives absent rows away.
     """
 
-    def __init__(self, bottom: nn.Module, fill: FeatureFill, *, generator: torch.Generator) -> None:
+    def __init__(self, bottom: nn.Module, imputer: FeatureImputer, *, generator: torch.Generator) -> None:
         super().__init__()
         width = bottom.width
         assert isinstance(width, int)
         self.bottom = bottom
         self.width = width
         self.moments = MovingMoments(width)
-        self._fill = fill
+        self._imputer = imputer
         self._generator = generator
 
-    def forward(self, features: FilledFeatures) -> Tensor:
+    def forward(self, features: ImputedFeatures) -> Tensor:
         """The cut embeddings (B, D) that are sent."""
         cut_BD: Tensor = self.bottom(features)
         if self.training:
             self.moments.update(cut_BD.detach()[features.present_B])
-        return self._fill.cut(cut_BD, features.present_B, moments=self.moments, generator=self._generator)
+        return self._imputer.cut(cut_BD, features.present_B, moments=self.moments, generator=self._generator)
 
     def get_extra_state(self) -> Tensor:
         """The generator's state, for checkpoints."""
@@ -80,15 +82,15 @@ class FillingBottom(nn.Module):
         self._generator.set_state(state)
 
 
-class FillingObjective:
-    """The label party's loss on a union: real labels where it has them, the fill's elsewhere, calibrated if so agreed.
+class ImputingObjective:
+    """The label party's loss on a union: real labels where it has them, imputed ones elsewhere, calibrated if so agreed.
 
-    FLORIST, sections 2.4 and 3.1. No formal guarantee: see the strategy's docstring.
+    FLORIST, sections 2.4 and 3.1. No formal guarantee: see the imputer's docstring.
 
     Args:
         labels_N: the N own labels, 0 or 1.
         own_U: own row at each position, -1 where absent.
-        fill: what stands in for absent labels.
+        imputer: gives absent labels.
         draws: its numbers, from a secret seed.
         calibration: where the logit shift applies.
         positive_rate: π, the rate of positives on the own training rows: validation and test labels shape no gradient.
@@ -99,14 +101,14 @@ class FillingObjective:
         labels_N: Tensor,
         own_U: Tensor,
         *,
-        fill: LabelFill,
+        imputer: LabelImputer,
         draws: Draws,
         calibration: Calibration,
         positive_rate: float,
     ) -> None:
         self._labels_N = labels_N
         self._own_U = own_U
-        self._fill = fill
+        self._imputer = imputer
         self._draws = draws
         self._calibration = calibration
         self._positive_rate = positive_rate
@@ -121,7 +123,7 @@ class FillingObjective:
             cut_BD=cuts_BD[0].detach() if cuts_BD else logits.detach()[:, None],
             positive_rate=self._positive_rate,
         )
-        targets_B = self._fill(batch, uniform_BK=self._draws.at(index_B))
+        targets_B = self._imputer(batch, uniform_BK=self._draws.at(index_B))
         return binary_cross_entropy_with_logits(self._calibration.training_logits(logits), targets_B), targets_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:

@@ -16,8 +16,8 @@ from tallystick.evaluation.private.bins import Bins, Population, auc_of_counts, 
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import simulate
 from tallystick.evaluation.private.ranks import RANK_UNITS, RandomisedResponse, TwoStatistics, auc_of_rank_sum
-from tallystick.evaluation.private.release import MECHANISMS
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
+from tallystick.evaluation.private.table import COUNTING, MECHANISMS, counting
 from tallystick.evaluation.private.thresholds import ThresholdCounts
 from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsilon
 from tallystick.privacy.noise import WIDEST_SHARE, SecureNoise, SimulatedNoise
@@ -366,7 +366,11 @@ def test_events_say_what_is_spent():
 
 
 def test_every_mechanism_is_in_the_table_and_says_what_it_protects_and_reveals():
-    assert {cls.name for cls in MECHANISMS.values()} == set(MECHANISMS)
+    assert set(MECHANISMS) - set(AUDITS) == {"noisy-scores"}  # which has no counts, and is audited by itself
+    with pytest.raises(ConfigError, match=r"'histogram' is not known; expected one of two-statistics, label-histogram, "):
+        counting("histogram", epsilon=1.0)
+    picked = {name for name, cls in COUNTING.items() if cls.picked}
+    assert picked == {"two-statistics", "label-histogram", "record-histogram"}
     for cls in MECHANISMS.values():
         mechanism = SecureSum(inner=TwoStatistics(epsilon=1.0)) if cls is SecureSum else cls(epsilon=1.0)
         assert mechanism.protects

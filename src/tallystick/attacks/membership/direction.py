@@ -16,7 +16,7 @@ from tallystick.attacks.view import Scores, View
 
 @dataclass(frozen=True, kw_only=True)
 class GradientDirection:
-    """Direction of a row's cut gradient: a row whose gradient points the way of a label that is never filled in is real.
+    """Direction of a row's cut gradient: a row whose gradient points the way of a label that is never imputed is real.
 
     Not in the paper. Perfect for its share: under majority labels every positive-looking gradient belongs to a shared row
     (TPR = rate of positives at FPR 0), under minority every negative-looking one. For the feature party's view.

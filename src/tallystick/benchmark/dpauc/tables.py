@@ -35,7 +35,6 @@ from tallystick.benchmark.dpauc.paper import (
     Cells,
 )
 from tallystick.errors import DataError
-from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import (
     Bins,
     Floats,
@@ -46,12 +45,11 @@ from tallystick.evaluation.private.bins import (
     check_scores,
     score_grid,
 )
-from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
+from tallystick.evaluation.private.histogram import FINE_BINS
 from tallystick.evaluation.private.mechanism import CountingMechanism, simulate
-from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.release import FINE_BINS, release
+from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
-from tallystick.evaluation.private.thresholds import ThresholdCounts
+from tallystick.evaluation.private.table import COUNTING, counting
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise
@@ -252,9 +250,9 @@ def _cases(scenario: Scenario, epsilons: Sequence[float]) -> Iterator[Case]:
 
     epoch = -1 if scenario.epoch is None else scenario.epoch
     for epsilon in epsilons:
-        response = RandomisedResponse(epsilon=epsilon, thresholds=200)
+        response = counting("randomised-response", epsilon=epsilon, thresholds=200)
         yield Case(table="table_1", scenario=scenario, mechanism=response, clients=1, paper=paper(TABLE_1.get(epoch), epsilon))
-        published = ThresholdCounts(epsilon=epsilon, accounting="published")
+        published = counting("thresholds", epsilon=epsilon, accounting="published")
         for clients in (10, 1000):
             for partition in ("IID", "non-IID"):
                 yield Case(
@@ -269,7 +267,7 @@ def _cases(scenario: Scenario, epsilons: Sequence[float]) -> Iterator[Case]:
             yield Case(
                 table="table_5",
                 scenario=scenario,
-                mechanism=ThresholdCounts(epsilon=epsilon, thresholds=count, accounting="published"),
+                mechanism=counting("thresholds", epsilon=epsilon, thresholds=count, accounting="published"),
                 clients=10,
                 paper=paper(TABLE_5.get((epoch, count)), epsilon),
                 settings=(("thresholds", count),),
@@ -282,14 +280,14 @@ def _cases(scenario: Scenario, epsilons: Sequence[float]) -> Iterator[Case]:
 
 def _better(scenario: Scenario, epsilon: float) -> list[CountingMechanism]:
     """List what else the same epsilon buys."""
-    ranks = TwoStatistics.tuned(epsilon, scenario.population)
+    ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
     return [
-        ThresholdCounts(epsilon=epsilon),
-        RecordHistogram(epsilon=epsilon, edges=scenario.public_edges),
-        LabelHistogram(epsilon=epsilon),
+        counting("thresholds", epsilon=epsilon),
+        counting("record-histogram", epsilon=epsilon, edges=scenario.public_edges),
+        counting("label-histogram", epsilon=epsilon),
         ranks,
-        SecureSum(inner=LabelHistogram(epsilon=epsilon, count=FINE_BINS)),
-        SecureSum(inner=ranks),
+        counting("secure-sum", inner=counting("label-histogram", epsilon=epsilon, count=FINE_BINS)),
+        counting("secure-sum", inner=ranks),
     ]
 
 

@@ -20,9 +20,9 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import TallystickError
 from tallystick.evaluation.private.bins import Population
-from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
 from tallystick.evaluation.private.scores import NoisyScores
+from tallystick.evaluation.private.table import counting
 from tallystick.job.folder import RunFolder
 from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
@@ -159,7 +159,7 @@ def _small_scenes() -> list[Scene]:
     agreed = parse_contract(contract())
     labels_N = np.arange(200) % 3 == 0
     scores_N = np.linspace(0, 1, 200)
-    histogram, noisy = LabelHistogram(epsilon=2.0, count=10), NoisyScores(epsilon=2.0)
+    histogram, noisy = counting("label-histogram", epsilon=2.0, count=10), NoisyScores(epsilon=2.0)
     assumed = Population(rows=400, positive_rate=0.3)
     clients = ("north", "south")
     roles: dict[str, Mapping[str, Role]] = {

@@ -15,19 +15,21 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.attacks.view import StepView
 from tallystick.data.features import Features
+from tallystick.imputation.draws import Draws
+from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImputer
+from tallystick.imputation.moments import MovingMoments
 from tallystick.training.calibration import Calibration
-from tallystick.training.synthetic import Draws, FeatureFill, LabelBatch, LabelFill, MovingMoments
 
 
 @dataclass(kw_only=True)
 class FeatureSide:
-    """The feature party: own features, bottom model, and a fill for rows it lacks."""
+    """The feature party: own features, bottom model, and an imputer for rows it lacks."""
 
     own_U: Tensor  # int64: own row of each union row, -1 where absent
     features: Features
     bottom: nn.Module
     optimizer: torch.optim.Optimizer
-    fill: FeatureFill
+    imputer: FeatureImputer
     draws: Draws
     moments: MovingMoments
     generator: torch.Generator
@@ -37,10 +39,10 @@ class FeatureSide:
         """Give the batch's cut embeddings, to be sent."""
         own_B = self.own_U[rows_B]
         present_B = own_B >= 0
-        inputs_B = self.fill.inputs(own_B, own_rows=len(self.features), uniform_B=self.draws.at(rows_B)[:, 0])
+        inputs_B = self.imputer.inputs(own_B, own_rows=len(self.features), uniform_B=self.draws.at(rows_B)[:, 0])
         cut_BD = self.bottom(self.features.rows(inputs_B))
         self.moments.update(cut_BD.detach()[present_B])
-        self._sent_BD = self.fill.cut(cut_BD, present_B, moments=self.moments, generator=self.generator)
+        self._sent_BD = self.imputer.cut(cut_BD, present_B, moments=self.moments, generator=self.generator)
         return self._sent_BD.detach()
 
     def learn(self, grad_BD: Tensor) -> None:
@@ -54,13 +56,13 @@ class FeatureSide:
 
 @dataclass(kw_only=True)
 class LabelSide:
-    """The label party: own labels, top model, a fill for labels it lacks, and calibration."""
+    """The label party: own labels, top model, an imputer for labels it lacks, and calibration."""
 
     own_U: Tensor
     labels_N: Tensor
     top: nn.Module
     optimizer: torch.optim.Optimizer
-    fill: LabelFill
+    imputer: LabelImputer
     draws: Draws
     calibration: Calibration
 
@@ -76,7 +78,7 @@ class LabelSide:
             cut_BD=received_BD,
             positive_rate=float(self.labels_N.mean()),
         )
-        targets_B = self.fill(batch, uniform_BK=self.draws.at(rows_B))
+        targets_B = self.imputer(batch, uniform_BK=self.draws.at(rows_B))
         loss = binary_cross_entropy_with_logits(self.calibration.training_logits(logits_B), targets_B)
         self.optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""One training run of the FLORIST benchmark: who lacks what, which fills stand in, what it is worth and what leaks.
+"""One training run of the FLORIST benchmark: who lacks what, what is imputed, what it is worth and what leaks.
 
 Shapes: U rows of the union, N own rows of a side.
 """
@@ -16,19 +16,15 @@ from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.florist.loop import FeatureSide, LabelSide, predict, train
-from tallystick.evaluation.metrics import ace_statistic, auc_statistic, sigmoid
+from tallystick.imputation.draws import Draws, Redraw
+from tallystick.imputation.imputer import FeatureImputer, LabelImputer
+from tallystick.imputation.majority_labels import MajorityLabels
+from tallystick.imputation.moments import MovingMoments
+from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.metrics import ace_statistic, auc_statistic, sigmoid
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
-from tallystick.training.synthetic import (
-    Draws,
-    FeatureFill,
-    LabelFill,
-    MajorityLabels,
-    MovingMoments,
-    Redraw,
-    SamplingFeatures,
-)
 
 Side = Literal["labels", "features", "both"]
 
@@ -97,14 +93,14 @@ class Membership:
         """Share of the label party's rows whose features are real."""
         return int((self.has_labels_U & self.has_features_U).sum()) / int(self.has_labels_U.sum())
 
-    def shift(self, positive_rate: float, *, filled_rate: float) -> LogitShift:
+    def shift(self, positive_rate: float, *, imputed_rate: float) -> LogitShift:
         """Give the logit shift of this union; with ``has_features_U`` all true it is the one for labels only."""
         return LogitShift.of_union(
             shared=int((self.has_labels_U & self.has_features_U).sum()),
             label_only=int((self.has_labels_U & ~self.has_features_U).sum()),
             union=len(self.has_labels_U),
             positive_rate=positive_rate,
-            filled_rate=filled_rate,
+            imputed_rate=imputed_rate,
         )
 
 
@@ -114,8 +110,8 @@ class Job:
 
     membership: Membership
     rows: Tensor  # rows of the union that are trained on
-    labels: LabelFill = field(default_factory=MajorityLabels)
-    features: FeatureFill = field(default_factory=SamplingFeatures)
+    labels: LabelImputer = field(default_factory=MajorityLabels)
+    features: FeatureImputer = field(default_factory=SamplingFeatures)
     redraw: Redraw = "step"
     shift: LogitShift | None = None  # in training
     held_out: Tensor = field(default_factory=lambda: torch.arange(0))  # rows of the union on which calibration is fitted
@@ -159,7 +155,7 @@ class Trained:
             features=data.training.rows(torch.nonzero(own_features >= 0).squeeze(1)),
             bottom=self.bottom,
             optimizer=torch.optim.Adam(self.bottom.parameters(), lr=rate),
-            fill=job.features,
+            imputer=job.features,
             draws=Draws.of(rows=union, k=1, redraw=job.redraw, generator=generator),
             moments=MovingMoments(self.bottom.width),
             generator=generator,
@@ -169,7 +165,7 @@ class Trained:
             labels_N=data.training_labels_N[own_labels >= 0],
             top=self.top,
             optimizer=torch.optim.Adam(self.top.parameters(), lr=rate),
-            fill=job.labels,
+            imputer=job.labels,
             draws=Draws.of(rows=union, k=job.labels.draws, redraw=job.redraw, generator=generator),
             calibration=Calibration(shift=job.shift, when="training") if job.shift else NO_CALIBRATION,
         )
@@ -188,7 +184,7 @@ class Trained:
 
     @torch.no_grad()
     def _fitted(self, calibration: Calibration) -> Calibration:
-        """Fit on the label party's own rows among those held out, as it sees them: with a stand-in's features where they lack."""
+        """Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack."""
         has_labels_U, labels_N = self.job.membership.has_labels_U, self.data.training_labels_N
         own_V = has_labels_U[self.job.held_out]
         logits_V = self.top(self._embedded(self.job.held_out)).squeeze(1)[own_V]

@@ -1,4 +1,4 @@
-"""FLORIST's experiments: what filling absent labels and features costs, and what each filling leaks.
+"""FLORIST's experiments: what imputing absent labels and features costs, and what each strategy leaks.
 
 ``run`` trains every strategy at every ratio and seed and gives each run's figures, their summaries, the paper's tables 1, 2, 3,
 5, 6, 7, 8 and the curves of figures 2 and 3 beside the paper's numbers, and what is checked on them. Attacks run at the ratio
@@ -20,16 +20,12 @@ from tallystick.benchmark.florist import paper
 from tallystick.benchmark.florist.runs import Job, Membership, Setting, Side, Trained
 from tallystick.benchmark.shared import SweepLog, one_thread, spread
 from tallystick.errors import ConfigError
+from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.imputer import When
+from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.table import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.network.channel import Progress, no_progress
-from tallystick.training.calibration import Calibration, LogitShift, When
-from tallystick.training.synthetic import (
-    FEATURE_STRATEGIES,
-    LABEL_STRATEGIES,
-    GaussianFeatures,
-    RandomPredictedLabels,
-    feature_strategy,
-    label_strategy,
-)
+from tallystick.training.calibration import Calibration, LogitShift
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
 SEEDS = (1, 2, 3, 4, 5)
@@ -40,7 +36,7 @@ ONCE = ":once"  # drawn once per row instead of anew each step; not in the paper
 FIT = ":fit"  # plain training, calibration fitted; "-fit" has the shift in training
 BOTH: dict[
     str, tuple[str, str, When, bool]
-] = {  # label fill, feature fill, when to calibrate, for both sides' fills or labels only
+] = {  # label imputer, feature imputer, when to calibrate, for both sides or labels only
     "florist-vanilla": ("majority", "sampling", "prediction", False),
     "florist-tr": ("majority", "sampling", "training", True),
     "florist-te": ("majority", "sampling", "prediction", True),
@@ -236,8 +232,8 @@ def _job(name: str, side: Side, members: Membership, clicks: ClickData, *, seed:
         shuffled = torch.from_numpy(np.random.default_rng([seed, 2]).permutation(len(rows)))
         held_out, rows = torch.tensor_split(shuffled, [round(HELD_OUT * len(rows))])
     rate = float(clicks.training_labels_N[rows[members.has_labels_U[rows]]].mean())
-    filled = labels.filled_rate(rate) or 0.0 if side != "features" else 0.0
-    shift = members.shift(rate, filled_rate=filled) if exact else _labels_only(members, filled)
+    imputed = labels.imputed_rate(rate) or 0.0 if side != "features" else 0.0
+    shift = members.shift(rate, imputed_rate=imputed) if exact else _labels_only(members, imputed)
     job = Job(
         membership=members,
         rows=rows,
@@ -251,7 +247,7 @@ def _job(name: str, side: Side, members: Membership, clicks: ClickData, *, seed:
 
 
 def _strategy(base: str, side: Side) -> tuple[str, str, When, bool]:
-    """Give the fills by name, when to calibrate, and whether for both sides' fills; a side that lacks nothing fills nothing."""
+    """Give the imputers by name, when to calibrate, and whether for both sides; a side that lacks nothing imputes nothing."""
     if side == "both":
         return BOTH[base]
     if side == "labels":
@@ -259,9 +255,9 @@ def _strategy(base: str, side: Side) -> tuple[str, str, When, bool]:
     return "majority", base, feature_strategy(base)[1], True
 
 
-def _labels_only(members: Membership, filled_rate: float) -> LogitShift:
+def _labels_only(members: Membership, imputed_rate: float) -> LogitShift:
     share = float(members.has_labels_U.double().mean())
-    return LogitShift(shared=share, positive=(1 - share) * filled_rate, negative=(1 - share) * (1 - filled_rate))
+    return LogitShift(shared=share, positive=(1 - share) * imputed_rate, negative=(1 - share) * (1 - imputed_rate))
 
 
 # --- what the runs say

@@ -38,16 +38,12 @@ BELOW, ABOVE = 5, 2
 
 BINARY, MULTICLASS = Target(), Target(type="multiclass", classes=10)
 CASES: dict[str, tuple[dict[str, Any], Target]] = {
-    "marvell": ({"method": "marvell", "power": 4.0}, BINARY),
+    **{
+        method: ({"method": method, **defense.usual}, BINARY if "binary" in defense.targets else MULTICLASS)
+        for method, defense in DEFENSES.items()
+    },
     "marvell, dynamic": ({"method": "marvell", "max_sum_kl": 0.16}, BINARY),
-    "isotropic": ({"method": "isotropic", "power": 4.0}, BINARY),
-    "mixpro": ({"method": "mixpro"}, BINARY),
-    "gaussian": ({"method": "gaussian", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}, BINARY),
-    "distance-correlation": ({"method": "distance-correlation", "weight": 1e-3}, BINARY),
-    "distance-correlation, 10 classes": ({"method": "distance-correlation", "weight": 1e-3}, MULTICLASS),
-    "label-dp": ({"method": "label-dp", "epsilon": 1.0}, BINARY),
-    "label-dp-prior": ({"method": "label-dp-prior", "epsilon": 2.0}, MULTICLASS),
-    "gaussian-labels": ({"method": "gaussian-labels", "epsilon": 1.0, "delta": 1e-6}, BINARY),
+    "distance-correlation, 10 classes": ({"method": "distance-correlation", "weight": 0.3}, MULTICLASS),
 }
 PEAK_TIMEOUT_S = 120
 RESET_PEAK = Path("/proc/self/clear_refs")

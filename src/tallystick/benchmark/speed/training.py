@@ -25,7 +25,7 @@ from tallystick.config.contract import Training
 from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, Stage, run_parties
-from tallystick.evaluation.metrics import auc
+from tallystick.metrics import auc
 from tallystick.models.build import seeded
 from tallystick.models.split import JoinedModel, LabelModel
 from tallystick.models.tabular import Columns, TabularBottom, TabularTop

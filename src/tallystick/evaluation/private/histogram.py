@@ -12,6 +12,9 @@ from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
 
+FINE_BINS = 256
+"""Where one noise serves for all, more bins cost less than the half credit within fewer."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class LabelHistogram(CountingMechanism):
@@ -30,6 +33,7 @@ class LabelHistogram(CountingMechanism):
     shares_scores: ClassVar[bool] = False
     interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = True
+    picked: ClassVar[bool] = True
 
     epsilon: float
     count: int = 100
@@ -38,6 +42,11 @@ class LabelHistogram(CountingMechanism):
         check_epsilon(self.epsilon)
         if self.count < 2:
             raise ConfigError(f"the number of bins is {self.count}; an AUC needs at least 2 (100 is usual)")
+
+    @classmethod
+    def tuned(cls, epsilon: float, population: Population) -> "LabelHistogram":  # noqa: ARG003
+        """With fine bins, whatever the population."""
+        return cls(epsilon=epsilon, count=FINE_BINS)
 
     @property
     def sensitivity(self) -> float:
@@ -106,6 +115,7 @@ class RecordHistogram(CountingMechanism):
     shares_scores: ClassVar[bool] = False
     interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = False
+    picked: ClassVar[bool] = True
 
     epsilon: float
     edges: tuple[float, ...] = field(default_factory=lambda: tuple((1 / (1 + np.exp(-np.linspace(-8.0, 4.0, 127)))).tolist()))

@@ -67,6 +67,13 @@ class CountingMechanism(ABC):
     """Whether its interval comes from drawing its noise again; else from its predicted standard deviation."""
     needs_clients: ClassVar[bool] = False
     """Whether it is a sum over clients, of which a single label party has none."""
+    picked: ClassVar[bool] = False
+    """Whether a release may pick it for its predicted error; else it has to be asked for."""
+
+    @classmethod
+    def tuned(cls, epsilon: float, population: Population) -> "CountingMechanism":  # noqa: ARG003
+        """Make it with the settings that suit an assumed population best."""
+        return cls(epsilon=epsilon)  # type: ignore[call-arg]
 
     @property
     @abstractmethod

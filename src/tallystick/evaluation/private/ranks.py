@@ -45,6 +45,7 @@ class TwoStatistics(CountingMechanism):
     grid_bins: ClassVar[int] = RANK_GRID_BINS
     interval_from_noise: ClassVar[bool] = True
     needs_totals: ClassVar[bool] = True
+    picked: ClassVar[bool] = True
 
     epsilon: float
     split: float = 0.7

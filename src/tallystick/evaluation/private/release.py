@@ -11,47 +11,25 @@ from numpy.typing import NDArray
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Population, check_both_classes, check_scores
-from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
 from tallystick.evaluation.private.result import PrivateAuc, conclude
-from tallystick.evaluation.private.scores import NoisyScores
-from tallystick.evaluation.private.thresholds import ThresholdCounts
+from tallystick.evaluation.private.table import COUNTING
 from tallystick.privacy.events import Unit
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import NoiseSource, SecureNoise
 
-MECHANISMS: dict[str, type] = {
-    "thresholds": ThresholdCounts,
-    "randomised-response": RandomisedResponse,
-    "noisy-scores": NoisyScores,
-    "label-histogram": LabelHistogram,
-    "record-histogram": RecordHistogram,
-    "two-statistics": TwoStatistics,
-    "secure-sum": SecureSum,
-}
-
 ASSUMED_POSITIVE_RATE = 0.25
 ASSUMED_AUC = 0.75
-FINE_BINS = 256  # where one noise serves for all, more bins cost less than the half credit within fewer
 
 
 def candidates(epsilon: float, assumed: Population, *, unit: Unit = "label") -> list[CountingMechanism]:
-    """List the mechanisms that share no scores, for one label party or (securely summed) for several clients.
+    """List the mechanisms that may be picked, for one label party or for several clients.
 
-    Without ThresholdCounts: under much noise its clipped, sorted estimate hardly moves, because it no longer depends on the
-    data. By its standard deviation alone it would be picked just there, and its count of positives refused.
+    Several are securely summed: summed plainly, they would show the server each client's score histogram.
     """
-    tuned = TwoStatistics.tuned(epsilon, assumed)
-    histogram = LabelHistogram(epsilon=epsilon, count=FINE_BINS)
-    if assumed.clients <= 1:
-        label: list[CountingMechanism] = [tuned, histogram]
-        record: list[CountingMechanism] = [RecordHistogram(epsilon=epsilon)]
-    else:
-        # Summed plainly, they would show the server each client's score histogram.
-        label = [SecureSum(inner=tuned), SecureSum(inner=histogram)]
-        record = [SecureSum(inner=RecordHistogram(epsilon=epsilon))]
-    return label + record if unit == "label" else record
+    found = [mechanism.tuned(epsilon, assumed) for mechanism in COUNTING.values() if mechanism.picked]
+    fitting = [each for each in found if unit == "label" or each.event.unit == unit]
+    return fitting if assumed.clients <= 1 else [SecureSum(inner=each) for each in fitting]
 
 
 def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tuple[CountingMechanism, dict[str, float]]:

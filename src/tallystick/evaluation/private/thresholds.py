@@ -25,6 +25,9 @@ class ThresholdCounts(CountingMechanism):
     about which the sum of two counts tells (approximately) how many lie above each threshold.
     Gaussian noise needs ``delta`` and always uses the correct L2 sensitivity sqrt(2 T).
 
+    Not picked by a release: under much noise the estimate hardly moves, because it no longer depends on the data. By its
+    standard deviation alone it would be picked just there, and its count of positives refused.
+
     The estimate is the paper's, with its bias: sums clipped at 0, points sorted by FPR alone, no end points, trapezoids. An
     interval around it covers the noise alone, not the bias, and so need not hold the exact AUC.
     """

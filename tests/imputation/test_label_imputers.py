@@ -1,4 +1,4 @@
-"""Strategies for absent labels: exact rules, rates, the expected gradient, a slow neighbour search."""
+"""Imputers of absent labels: exact rules, rates, the expected gradient, a slow neighbour search."""
 
 import pytest
 import torch
@@ -7,19 +7,13 @@ from hypothesis import strategies as st
 from sklearn.neighbors import KNeighborsClassifier
 
 from tallystick.errors import ConfigError
-from tallystick.training.synthetic import (
-    FEATURE_STRATEGIES,
-    LABEL_FILLS,
-    LABEL_STRATEGIES,
-    Draws,
-    LabelBatch,
-    MajorityLabels,
-    NeighborLabels,
-    RandomPositiveLabels,
-    RandomPredictedLabels,
-    feature_strategy,
-    label_strategy,
-)
+from tallystick.imputation.draws import Draws
+from tallystick.imputation.imputer import LabelBatch
+from tallystick.imputation.majority_labels import MajorityLabels
+from tallystick.imputation.neighbor_labels import NeighborLabels
+from tallystick.imputation.random_positive_labels import RandomPositiveLabels
+from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.table import FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, feature_strategy, label_strategy
 
 
 def batch_of(rows: int, *, seed: int = 1, present: float = 0.5, positive_rate: float = 0.25) -> LabelBatch:
@@ -38,11 +32,11 @@ def uniforms(rows: int, k: int, *, seed: int = 2) -> torch.Tensor:
 
 
 @settings(max_examples=30, deadline=None)
-@given(name=st.sampled_from(sorted(LABEL_FILLS)), rows=st.integers(1, 40), seed=st.integers(0, 99), present=st.floats(0, 1))
+@given(name=st.sampled_from(sorted(LABEL_IMPUTERS)), rows=st.integers(1, 40), seed=st.integers(0, 99), present=st.floats(0, 1))
 def test_real_labels_stay_and_targets_are_probabilities(name: str, rows: int, seed: int, present: float) -> None:
-    fill = LABEL_FILLS[name]()
+    imputer = LABEL_IMPUTERS[name]()
     batch = batch_of(rows, seed=seed, present=present)
-    targets_B = fill(batch, uniform_BK=uniforms(rows, fill.draws, seed=seed))
+    targets_B = imputer(batch, uniform_BK=uniforms(rows, imputer.draws, seed=seed))
     assert torch.equal(targets_B[batch.present_B], batch.labels_B[batch.present_B])
     assert targets_B.shape == batch.labels_B.shape
     assert bool(((targets_B >= 0) & (targets_B <= 1)).all())
@@ -51,12 +45,12 @@ def test_real_labels_stay_and_targets_are_probabilities(name: str, rows: int, se
 @pytest.mark.parametrize(
     ("name", "rate", "value"), [("majority", 0.2, 0), ("majority", 0.8, 1), ("minority", 0.2, 1), ("minority", 0.8, 0)]
 )
-def test_constant_fills(name: str, rate: float, value: float) -> None:
-    fill = LABEL_FILLS[name]()
+def test_constant_imputers(name: str, rate: float, value: float) -> None:
+    imputer = LABEL_IMPUTERS[name]()
     batch = batch_of(50, positive_rate=rate)
-    targets_B = fill(batch, uniform_BK=uniforms(50, 0))
+    targets_B = imputer(batch, uniform_BK=uniforms(50, 0))
     assert set(targets_B[~batch.present_B].tolist()) == {value}
-    assert fill.filled_rate(rate) == value
+    assert imputer.imputed_rate(rate) == value
 
 
 def test_random_labels_have_the_stated_rates() -> None:
@@ -125,8 +119,8 @@ def test_names() -> None:
     assert set(FEATURE_STRATEGIES) == {"gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit"}
     assert label_strategy("majority-tr") == (MajorityLabels(), "training")
     for name in LABEL_STRATEGIES:
-        fill, when = label_strategy(name)
-        assert when == "never" or fill.filled_rate(0.2) is not None  # what is calibrated has a rate to calibrate with
+        imputer, when = label_strategy(name)
+        assert when == "never" or imputer.imputed_rate(0.2) is not None  # what is calibrated has a rate to calibrate with
     for name in FEATURE_STRATEGIES:
         feature_strategy(name)
 

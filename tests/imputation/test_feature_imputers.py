@@ -1,4 +1,4 @@
-"""Strategies for absent features: who stands in, what is sent, what passes a gradient."""
+"""Imputers of absent features: who is the donor, what is sent, what passes a gradient."""
 
 import pytest
 import torch
@@ -6,7 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError, DataError
-from tallystick.training.synthetic import GaussianFeatures, MovingMoments, RandomFeatures, SamplingFeatures
+from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.moments import MovingMoments
+from tallystick.imputation.random_features import RandomFeatures
+from tallystick.imputation.sampling_features import SamplingFeatures
 
 
 def moments_of(cut_RD: torch.Tensor) -> MovingMoments:
@@ -55,20 +58,20 @@ def test_sampling_leaves_embeddings_alone() -> None:
     assert sent_BD is cut_BD
 
 
-@pytest.mark.parametrize("fill", [GaussianFeatures(), RandomFeatures()])
-def test_filled_embeddings_keep_real_rows_and_pass_no_gradient(fill: GaussianFeatures | RandomFeatures) -> None:
+@pytest.mark.parametrize("imputer", [GaussianFeatures(), RandomFeatures()])
+def test_imputed_embeddings_keep_real_rows_and_pass_no_gradient(imputer: GaussianFeatures | RandomFeatures) -> None:
     cut_BD = torch.rand(6, 4, generator=generator(), requires_grad=True)
     present_B = torch.tensor([True, False, True, True, False, True])
-    sent_BD = fill.cut(cut_BD, present_B, moments=moments_of(cut_BD[present_B].detach()), generator=generator(1))
+    sent_BD = imputer.cut(cut_BD, present_B, moments=moments_of(cut_BD[present_B].detach()), generator=generator(1))
     assert torch.equal(sent_BD[present_B], cut_BD[present_B])
     assert not torch.equal(sent_BD[~present_B], cut_BD[~present_B])
     sent_BD.sum().backward()
     assert cut_BD.grad is not None
     assert cut_BD.grad.tolist() == [[float(here)] * 4 for here in present_B.tolist()]
-    assert fill.inputs(torch.tensor([2, -1]), own_rows=3, uniform_B=torch.zeros(2)).tolist() == [2, 0]
+    assert imputer.inputs(torch.tensor([2, -1]), own_rows=3, uniform_B=torch.zeros(2)).tolist() == [2, 0]
 
 
-def test_scales_of_filled_embeddings() -> None:
+def test_scales_of_imputed_embeddings() -> None:
     """40,000 numbers per moment: 3 % is more than 5 standard errors of a deviation."""
     cut_BD = torch.cat([torch.randn(500, 80, generator=generator()) * 2 + 3, torch.zeros(500, 80)])
     present_B = torch.arange(1000) < 500

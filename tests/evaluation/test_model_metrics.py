@@ -8,10 +8,10 @@ from hypothesis.extra.numpy import arrays
 from scipy.stats import ks_2samp
 from sklearn import metrics as oracle
 
-from tallystick.config.contract import METRIC_NAMES
 from tallystick.errors import DataError
-from tallystick.evaluation.metrics import (
+from tallystick.metrics import (
     METRICS,
+    TargetType,
     UndefinedMetric,
     ace,
     auc,
@@ -55,64 +55,76 @@ def slow_ace(labels, predictions, bins) -> float:
     return float(np.mean([abs(labels[p : p + width].mean() - predictions[p : p + width].mean()) for p in parts]))
 
 
+def slow_weighted_ace(labels, predictions, weights, bins=20) -> float:
+    times = np.ones(len(labels), dtype=int) if weights is None else weights.astype(int)
+    return slow_ace(np.repeat(labels, times), np.repeat(predictions, times), bins)
+
+
+def weighted_ks(labels, scores, weights) -> float:
+    fpr, tpr, _ = oracle.roc_curve(labels, scores, sample_weight=weights, drop_intermediate=False)
+    return float(np.abs(tpr - fpr).max())
+
+
+def per_class(one, labels, logits) -> float:
+    probabilities = np.exp(log_softmax(logits))
+    return float(np.mean([one(labels == c, probabilities[:, c]) for c in range(logits.shape[1])]))
+
+
+# A row per metric: what it is checked against, given labels, logits (predictions, for regression) and weights or None.
+ORACLES = {
+    ("binary", "auc"): lambda y, f, w: oracle.roc_auc_score(y, f, sample_weight=w),
+    ("binary", "nll"): lambda y, f, w: oracle.log_loss(y, sigmoid(f), sample_weight=w),
+    ("binary", "ace"): lambda y, f, w: slow_weighted_ace(y, sigmoid(f), w),
+    ("binary", "accuracy"): lambda y, f, w: oracle.accuracy_score(y, f > 0, sample_weight=w),
+    ("binary", "ap"): lambda y, f, w: oracle.average_precision_score(y, f, sample_weight=w),
+    ("binary", "gini"): lambda y, f, w: 2 * oracle.roc_auc_score(y, f, sample_weight=w) - 1,
+    ("binary", "ks"): weighted_ks,
+    ("multiclass", "accuracy"): lambda y, f, w: oracle.accuracy_score(y, f.argmax(1), sample_weight=w),
+    ("multiclass", "auc"): lambda y, f, w: per_class(lambda one, p: oracle.roc_auc_score(one, p, sample_weight=w), y, f),
+    ("multiclass", "nll"): lambda y, f, w: oracle.log_loss(y, np.exp(log_softmax(f)), sample_weight=w),
+    ("multiclass", "ace"): lambda y, f, w: per_class(lambda one, p: slow_weighted_ace(one, p, w), y, f),
+    ("regression", "rmse"): lambda y, f, w: oracle.root_mean_squared_error(y, f, sample_weight=w),
+    ("regression", "mae"): lambda y, f, w: oracle.mean_absolute_error(y, f, sample_weight=w),
+    ("regression", "r2"): lambda y, f, w: oracle.r2_score(y, f, sample_weight=w),
+}
+
+
+def case(target: str, tied: bool) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(2)
+    if target == "binary":
+        return rows(1, tied=tied)[:2]
+    if target == "multiclass":
+        labels, logits = rng.integers(0, 4, 600), rng.normal(size=(600, 4))
+        logits[np.arange(600), labels] += 1
+    else:
+        labels, logits = rng.normal(size=300) + 1e4, rng.normal(size=300)
+    return labels, np.round(logits, 1) if tied else logits
+
+
+def test_every_metric_has_an_oracle() -> None:
+    assert {(target, name) for target, table in METRICS.items() for name in table} == set(ORACLES)
+
+
+@pytest.mark.parametrize(("target", "name"), ORACLES)
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_binary_metrics_match_scikit_learn(tied: bool, weighted: bool) -> None:
+def test_every_metric_matches_its_oracle(target: TargetType, name: str, tied: bool, weighted: bool) -> None:
+    labels, logits = case(target, tied)
+    w = np.random.default_rng(3).integers(0, 4, len(labels)).astype(float) if weighted else None
+    assert metric(target, name, labels, logits, weights_N=w) == CLOSE(ORACLES[target, name](labels, logits, w))
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_the_roc_curve_matches_scikit_learn(tied: bool, weighted: bool) -> None:
     labels, logits, weights = rows(1, tied=tied)
     w = weights if weighted else None
-    assert metric("binary", "auc", labels, logits, weights_N=w) == CLOSE(oracle.roc_auc_score(labels, logits, sample_weight=w))
-    assert metric("binary", "nll", labels, logits, weights_N=w) == CLOSE(
-        oracle.log_loss(labels, sigmoid(logits), sample_weight=w)
-    )
-    assert metric("binary", "accuracy", labels, logits, weights_N=w) == CLOSE(
-        oracle.accuracy_score(labels, logits > 0, sample_weight=w)
-    )
-    assert metric("binary", "ap", labels, logits, weights_N=w) == CLOSE(
-        oracle.average_precision_score(labels, logits, sample_weight=w)
-    )
-    assert metric("binary", "gini", labels, logits, weights_N=w) == CLOSE(
-        2 * oracle.roc_auc_score(labels, logits, sample_weight=w) - 1
-    )
     fpr, tpr, _ = oracle.roc_curve(labels, logits, sample_weight=w, drop_intermediate=False)
     there = weights > 0 if weighted else slice(None)  # scikit-learn drops rows without weight, and their points
     ours = roc_curve(labels[there], logits[there], weights_N=None if w is None else w[there])
     np.testing.assert_allclose(ours[0], fpr, atol=1e-12)
     np.testing.assert_allclose(ours[1], tpr, atol=1e-12)
     assert np.trapezoid(ours[1], ours[0]) == CLOSE(auc(labels, logits, weights_N=w))
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_multiclass_metrics_match_scikit_learn(weighted: bool) -> None:
-    rng = np.random.default_rng(2)
-    labels = rng.integers(0, 4, 600)
-    logits = rng.normal(size=(600, 4))
-    logits[np.arange(600), labels] += 1
-    w = rng.random(600) if weighted else None
-    probabilities = np.exp(log_softmax(logits))
-    per_class = [oracle.roc_auc_score(labels == c, probabilities[:, c], sample_weight=w) for c in range(4)]
-    assert metric("multiclass", "auc", labels, logits, weights_N=w) == CLOSE(np.mean(per_class))
-    assert metric("multiclass", "nll", labels, logits, weights_N=w) == CLOSE(
-        oracle.log_loss(labels, probabilities, sample_weight=w)
-    )
-    assert metric("multiclass", "accuracy", labels, logits, weights_N=w) == CLOSE(
-        oracle.accuracy_score(labels, logits.argmax(1), sample_weight=w)
-    )
-    assert metric("multiclass", "ace", labels, logits, bins=7) == CLOSE(
-        np.mean([slow_ace(labels == c, probabilities[:, c], 7) for c in range(4)])
-    )
-
-
-@pytest.mark.parametrize("weighted", [False, True])
-def test_regression_metrics_match_scikit_learn(weighted: bool) -> None:
-    rng = np.random.default_rng(3)
-    labels, w = rng.normal(size=300) + 1e4, rng.random(300) if weighted else None
-    predictions = labels + rng.normal(size=300)
-    for name, theirs in {
-        "rmse": oracle.root_mean_squared_error,
-        "mae": oracle.mean_absolute_error,
-        "r2": oracle.r2_score,
-    }.items():
-        assert metric("regression", name, labels, predictions, weights_N=w) == CLOSE(theirs(labels, predictions, sample_weight=w))
 
 
 few_scores = st.integers(2, 30).flatmap(
@@ -169,10 +181,6 @@ def test_ranking_metrics_of_tied_and_weighted_rows_match_scikit_learn(case: tupl
     np.testing.assert_allclose(precision[::-1], theirs[0][:-1], atol=1e-12)  # theirs ends in a made-up point at recall 0
     np.testing.assert_allclose(recall[::-1], theirs[1][:-1], atol=1e-12)
     np.testing.assert_array_equal(thresholds[::-1], theirs[2])
-
-
-def test_the_contract_knows_the_names_of_all_metrics() -> None:
-    assert {target: tuple(table) for target, table in METRICS.items()} == METRIC_NAMES
 
 
 def test_constant_predictions_are_off_by_the_rate() -> None:

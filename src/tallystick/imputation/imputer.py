@@ -1,0 +1,102 @@
+"""What an imputer is: one kind for absent labels, one for absent features, and what each says of itself.
+
+Shapes: B rows of a batch, D cut width, K draws per row.
+
+No imputer carries a formal guarantee, and none hides the sizes of the two sides and of their intersection.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from tallystick.imputation.moments import MovingMoments
+
+When = Literal["never", "training", "prediction", "fitted"]
+"""Where a logit calibration applies."""
+
+
+class Imputer(ABC):
+    """What every imputer says of itself, beside what it does: everybody who asks reads it here."""
+
+    name: ClassVar[str]
+    """Its name in a contract, without a suffix for calibration."""
+    gives: ClassVar[str]
+    """What a row gets that the side lacks, in a line; docs/union.md says the same."""
+    calibrated: ClassVar[tuple[When, ...]] = ("never",)
+    """How it may be calibrated."""
+
+
+ANY_CALIBRATION: tuple[When, ...] = ("never", "training", "prediction", "fitted")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelBatch:
+    """What the label party may look at to impute labels.
+
+    Args:
+        labels_B: its labels, 0 or 1; any value where absent.
+        present_B: bool, whether it has the row.
+        logits_B: current logits, detached.
+        cut_BD: current cut embeddings, detached.
+        positive_rate: rate of positives on its own rows (π), in [0, 1].
+    """
+
+    labels_B: Tensor
+    present_B: Tensor
+    logits_B: Tensor
+    cut_BD: Tensor
+    positive_rate: float
+
+    def imputed(self, synthetic_B: Tensor | float) -> Tensor:
+        """Give real labels where present and ``synthetic_B`` elsewhere."""
+        synthetic_B = torch.as_tensor(synthetic_B, dtype=self.labels_B.dtype, device=self.labels_B.device)
+        return torch.where(self.present_B, self.labels_B, synthetic_B)
+
+
+class LabelImputer(Imputer):
+    """Imputes absent binary labels: a pure function of the batch and of uniform numbers.
+
+    It gives targets in [0, 1] for all rows of a batch: real labels where present, synthetic ones elsewhere. Threat model of
+    all: an honest-but-curious feature party that reads the cut gradients and wants to know which of its own rows the label
+    party has. None hides real labels from the gradients (that is a defence's task, such as Marvell).
+    """
+
+    couples_rows: ClassVar[bool] = False
+    """Whether one row's label sets the targets of other rows."""
+
+    @property
+    def soft_targets(self) -> bool:
+        """Whether it gives targets between the classes."""
+        return False
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers a row needs (K; 0 if none)."""
+        return 0
+
+    @abstractmethod
+    def imputed_rate(self, positive_rate: float) -> float | None:
+        """Rate of positives among imputed labels whatever x is, for calibration; None if it depends on x."""
+
+    @abstractmethod
+    def __call__(self, batch: LabelBatch, *, uniform_BK: Tensor) -> Tensor:
+        """Give a target in [0, 1] for every row of the batch."""
+
+
+class FeatureImputer(Imputer):
+    """Imputes absent features in one of two places: ``inputs`` before the bottom model, ``cut`` after it.
+
+    Threat model of all: an honest-but-curious label party that reads the cut embeddings next to its labels and wants to know
+    which of its own rows the feature party has. The label party uses the same objects for its own features on rows that it lacks.
+    """
+
+    def inputs(self, own_B: Tensor, *, own_rows: int, uniform_B: Tensor) -> Tensor:  # noqa: ARG002
+        """Give the own row to embed for every row of the batch; ``own_B`` is -1 where the side lacks it, which embeds row 0."""
+        return own_B.clamp(min=0)
+
+    def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """Give the cut embeddings that are sent; an embedding that is replaced passes no gradient."""
+        return cut_BD

@@ -1,0 +1,61 @@
+"""The imputers by name: an imputer is a file here and a row in this table.
+
+A row's class says what it gives, how it may be calibrated and what it does not go together with. A *strategy* is an imputer
+with one way of calibrating it, a suffix to its name (FLORIST's ``-tr`` and ``-te``, and ``-fit``); config/imputation.py makes
+the contract's keys of the strategies, benchmark/florist its runs, and docs/union.md is checked against them.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TypeVar
+
+from tallystick.errors import ConfigError
+from tallystick.imputation.gaussian_features import GaussianFeatures
+from tallystick.imputation.imputer import FeatureImputer, Imputer, LabelImputer, When
+from tallystick.imputation.majority_labels import MajorityLabels
+from tallystick.imputation.minority_labels import MinorityLabels
+from tallystick.imputation.neighbor_labels import NeighborLabels
+from tallystick.imputation.random_features import RandomFeatures
+from tallystick.imputation.random_positive_labels import RandomPositiveLabels
+from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.sampling_features import SamplingFeatures
+
+LABEL_IMPUTERS: Mapping[str, type[LabelImputer]] = MappingProxyType(
+    {
+        imputer.name: imputer
+        for imputer in (MajorityLabels, MinorityLabels, RandomPositiveLabels, RandomPredictedLabels, NeighborLabels)
+    }
+)
+FEATURE_IMPUTERS: Mapping[str, type[FeatureImputer]] = MappingProxyType(
+    {imputer.name: imputer for imputer in (GaussianFeatures, RandomFeatures, SamplingFeatures)}
+)
+SUFFIXES: Mapping[When, str] = MappingProxyType({"never": "", "training": "-tr", "prediction": "-te", "fitted": "-fit"})
+
+Kind = TypeVar("Kind", bound=Imputer)
+
+
+def _strategies(imputers: Mapping[str, type[Kind]]) -> Mapping[str, tuple[type[Kind], When]]:
+    return MappingProxyType(
+        {name + SUFFIXES[when]: (imputer, when) for name, imputer in imputers.items() for when in imputer.calibrated}
+    )
+
+
+LABEL_STRATEGIES: Mapping[str, tuple[type[LabelImputer], When]] = _strategies(LABEL_IMPUTERS)
+FEATURE_STRATEGIES: Mapping[str, tuple[type[FeatureImputer], When]] = _strategies(FEATURE_IMPUTERS)
+
+
+def label_strategy(name: str) -> tuple[LabelImputer, When]:
+    """Look up a strategy for absent labels; raises ConfigError for an unknown name."""
+    return _made(name, LABEL_STRATEGIES, "labels")
+
+
+def feature_strategy(name: str) -> tuple[FeatureImputer, When]:
+    """Look up a strategy for absent features; raises ConfigError for an unknown name."""
+    return _made(name, FEATURE_STRATEGIES, "features")
+
+
+def _made(name: str, table: Mapping[str, tuple[type[Kind], When]], what: str) -> tuple[Kind, When]:
+    if name not in table:
+        raise ConfigError(f"synthetic {what}: unknown strategy {name!r}; expected one of {', '.join(table)}")
+    imputer, when = table[name]
+    return imputer(), when

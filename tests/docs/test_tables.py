@@ -1,0 +1,87 @@
+"""Every row of every table has its entry in the docs."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
+from tallystick.config.defense import DefenseEntry
+from tallystick.defenses.table import DEFENSES
+from tallystick.evaluation.private.table import MECHANISMS
+from tallystick.imputation.imputer import Imputer
+from tallystick.imputation.table import FEATURE_IMPUTERS, FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, SUFFIXES
+from tallystick.metrics import METRICS
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def page(name: str) -> str:
+    return (DOCS / name).read_text(encoding="utf-8")
+
+
+def cells(text: str, name: str) -> list[str]:
+    """The cells of the table's row that begins with this name; fails where there is none."""
+    found = [line for line in text.splitlines() if line.startswith(f"| `{name}` |")]
+    assert found, f"no row for {name}"
+    return [cell.strip() for cell in found[0].strip("|").split("|")]
+
+
+@pytest.mark.parametrize("method", DEFENSES)
+def test_every_defence_has_its_row_and_its_section(method: str) -> None:
+    _, _, _, guarantee, targets = cells(page("defenses.md"), method)
+    defense = DEFENSES[method]
+    assert targets == ("all" if len(defense.targets) == 3 else ", ".join(defense.targets))
+    assert guarantee
+    assert f"\n## {method}\n" in page("defenses.md")
+    rows = [line.split("|") for line in page("defenses.md").splitlines() if line.startswith("| `defense.")]
+    documented = {row[1].strip(" `") for row in rows if f"`{method}`" in row[2]}
+    entries = {get_args(each.model_fields["method"].annotation)[0]: each for each in get_args(get_args(DefenseEntry)[0])}
+    entry = entries[method]
+    assert documented >= {f"defense.{key}" for key in entry.model_fields if key != "method"}
+
+
+@pytest.mark.parametrize(
+    ("party", "imputer"),
+    [("label party", each) for each in LABEL_IMPUTERS.values()] + [("feature party", each) for each in FEATURE_IMPUTERS.values()],
+)
+def test_every_imputer_has_its_row(party: str, imputer: type[Imputer]) -> None:
+    _, who, gives, calibrated = cells(page("union.md"), imputer.name)
+    assert (who, gives) == (party, imputer.gives)
+    assert calibrated == ", ".join(f"`{SUFFIXES[when]}`" for when in imputer.calibrated if when != "never")
+
+
+@pytest.mark.parametrize(("key", "strategies"), [("union.labels", LABEL_STRATEGIES), ("union.features", FEATURE_STRATEGIES)])
+def test_the_contracts_keys_name_every_strategy(key: str, strategies: list[str]) -> None:
+    assert cells(page("config.md"), key)[2].rpartition(": ")[2] == ", ".join(strategies)
+
+
+def test_the_contracts_key_names_every_metric() -> None:
+    listed = "; ".join(f"{target} {', '.join(table)}" for target, table in METRICS.items())
+    assert cells(page("config.md"), "evaluation.share_metrics")[2].rpartition(": ")[2] == listed
+
+
+@pytest.mark.parametrize("name", MECHANISMS)
+def test_every_mechanism_has_its_row(name: str) -> None:
+    rows = [line.split("|") for line in page("private-evaluation.md").splitlines() if line.startswith("| ")]
+    assert any(len(row) == 6 and row[2].strip().startswith(f"`{name}`") for row in rows)
+
+
+@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
+def test_every_label_inference_attack_has_its_row(name: str) -> None:
+    """A row names attacks as `direction-1`, `-3`: what begins with a hyphen goes on from the first name's family."""
+    named = set()
+    for line in page("audit.md").splitlines():
+        if line.startswith("| `"):
+            first, *others = (part.strip().strip("`") for part in line.split("|")[1].split(","))
+            family = first.partition("-")[0]
+            named |= {first} | {family + other if other.startswith("-") else other for other in others}
+    assert name in named
+
+
+@pytest.mark.parametrize("name", sorted({name for table in MEMBERSHIP_ATTACKS.values() for name in table}))
+def test_every_membership_attack_is_explained(name: str) -> None:
+    text = page("union.md")
+    word = {"spectral-signed": "signed"}.get(name, name)
+    assert f"*{word}*" in text.partition("## What each imputer leaks")[2]
