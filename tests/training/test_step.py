@@ -8,6 +8,7 @@ from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, w
 from test_defended import cut_defense, defenses
 
 from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.majority_labels import MajorityLabels
 from tallystick.imputation.sampling_features import SamplingFeatures
@@ -15,7 +16,6 @@ from tallystick.imputation.table import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.models.build import build_bottom
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.in_process import SplitNetwork
-from tallystick.training.union import ImputingBottom, ImputingObjective, ImputingSource
 
 GRADIENT_DEFENSES = {
     "none": [],

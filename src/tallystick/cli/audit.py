@@ -8,22 +8,22 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.audit.columns import Rehearsal
-from tallystick.audit.recorded import audit_recorded
-from tallystick.audit.trials import Interrupted, parse_sweep, try_contract
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, load_party
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
-from tallystick.job.folder import new_folder
-from tallystick.job.phases import Watcher
+from tallystick.job.log import Watcher
+from tallystick.job.phases.audit import audit_recorded
+from tallystick.party.folder import new_folder
 from tallystick.report.charts import strongest
 from tallystick.report.page import render
 from tallystick.report.result import Attack, Audit, Estimate, Leak, Result
 from tallystick.report.words import by_strength, leak_headline
 from tallystick.storage import write_bytes
+from tallystick.sweep.partner import SimulatedPartner
+from tallystick.sweep.sweep import Interrupted, parse_sweep, sweep_defenses
 
 
 def audit(
@@ -67,7 +67,7 @@ def audit(
         else:
             runs = load_party(party).runs
             try:
-                result = _rehearse(
+                result = _sweep(
                     target,
                     party,
                     split=split,
@@ -99,7 +99,7 @@ def _recorded(folder: Path, hints: int, progress: Style, *, as_json: bool) -> No
     finish(values, as_json=as_json, show=show)
 
 
-def _rehearse(
+def _sweep(
     contract: Path,
     party: Path,
     *,
@@ -118,7 +118,7 @@ def _rehearse(
     parsed = None if sweep is None else [parse_sweep(text) for text in sweep]
     agreed, own = load_contract(contract), load_party(party)
     check_party(agreed, own, network=False, source=party.name)
-    rehearsal = Rehearsal.of(
+    partner = SimulatedPartner.of(
         agreed,
         own,
         read_party_table(own),
@@ -127,9 +127,9 @@ def _rehearse(
         rows=20_000 if rows is None else rows,
         seed=agreed.seed,
     )
-    return try_contract(
+    return sweep_defenses(
         agreed,
-        rehearsal,
+        partner,
         sweep=parsed,
         seeds=3 if seeds is None else seeds,
         minutes=30.0 if minutes is None else minutes,

@@ -12,10 +12,10 @@ from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.cli.watch import Style, watcher_of
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
-from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
+from tallystick.party.folder import RunFolder
 from tallystick.report.result import Result
 from tallystick.report.words import promise
 

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from tallystick.cli.output import JsonFlag, finish, guarded
 from tallystick.config.party import load_party
-from tallystick.job.release import create_ledger, known_ledger
+from tallystick.party.ledger import create_ledger, known_ledger
 from tallystick.report.ledger import amount, at_delta, render_ledger
 
 NARROWEST, WIDEST = 8, 40  # of a bar

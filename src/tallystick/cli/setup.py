@@ -16,8 +16,8 @@ from tallystick.config.contract import Role
 from tallystick.config.party import load_party
 from tallystick.config.templates import Kind, template
 from tallystick.errors import ConfigError
-from tallystick.job.release import create_ledger
 from tallystick.network.certificates import write_test_certificates
+from tallystick.party.ledger import create_ledger
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for minimum and maximum too

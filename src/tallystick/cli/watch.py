@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import TaskID
 
-from tallystick.job.phases import Silent, Watcher
+from tallystick.job.log import Silent, Watcher
 from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
 
 
