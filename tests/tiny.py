@@ -22,7 +22,7 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.cli.jobs import LOADS
 from tallystick.cli.main import main
 from tallystick.errors import TallystickError
-from tallystick.job import alignment, run
+from tallystick.job.phases import align
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.network.session import Limits
@@ -108,8 +108,7 @@ def seed_system(monkeypatch):
 
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))
-    for module in (alignment, run):
-        monkeypatch.setattr(module, "SecureRandom", partial(SecureRandom, source=draw))
+    monkeypatch.setattr(align, "SecureRandom", partial(SecureRandom, source=draw))
 
 
 def _command(arguments, folder, out, err):

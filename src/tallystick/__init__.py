@@ -30,7 +30,8 @@ from tallystick.errors import (
 if TYPE_CHECKING:
     from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
     from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
-    from tallystick.config.contract import LINKAGES, Contract, load_contract, parse_contract
+    from tallystick.config.contract import Contract, load_contract, parse_contract
+    from tallystick.config.linkage import LINKAGES
     from tallystick.config.party import PartyFile, load_party
     from tallystick.defenses.table import DEFENSES
     from tallystick.evaluation.metrics import METRICS
@@ -93,7 +94,7 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "Result": "tallystick.report.result",
         "read_result": "tallystick.report.result",
         "render": "tallystick.report.page",
-        "LINKAGES": "tallystick.config.contract",
+        "LINKAGES": "tallystick.config.linkage",
         "DEFENSES": "tallystick.defenses.table",
         "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.table",
         "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.table",

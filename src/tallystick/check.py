@@ -8,10 +8,8 @@ from tallystick.config.party import PartyFile, dialled, load_party
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
 from tallystick.errors import TallystickError
-from tallystick.job.alignment import deviation_of
-from tallystick.job.audit import defense_lines
-from tallystick.job.defense import budget_outlook
-from tallystick.job.disclosure import disclosure_lines
+from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines
+from tallystick.job.phases.defense import budget_outlook
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.proxy import Proxy

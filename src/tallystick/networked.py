@@ -5,7 +5,7 @@ from typing import Any
 
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
-from tallystick.job.phases import Watcher
+from tallystick.job.log import Watcher
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here

@@ -18,13 +18,13 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.data.frame import as_frame
 from tallystick.errors import ConfigError, PeerError
-from tallystick.job.folder import RunFolder
 from tallystick.job.job import Job
-from tallystick.job.phases import Logbook, Silent, Watcher
-from tallystick.job.release import create_ledger
+from tallystick.job.log import Logbook, Silent, Watcher
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import create_ledger
 from tallystick.report.result import Result, merge
 
 

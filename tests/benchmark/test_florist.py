@@ -12,7 +12,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.florist import page as florist_page
 from tallystick.benchmark.florist import sweep as florist
-from tallystick.benchmark.florist.runs import Job, Membership, Setting, Trained
+from tallystick.benchmark.florist.runs import Membership, Setting, Trained, Treatment
 from tallystick.benchmark.shared import spread
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
@@ -25,18 +25,16 @@ SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=2
 def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
     rows = len(clicks.training)
     everything = torch.ones(rows, dtype=torch.bool)
-    job = Job(membership=Membership(has_labels_U=everything, has_features_U=everything), rows=torch.arange(rows), redraw="once")
-    trained = Trained(job, clicks, SMALL, seed=5, record=False)
+    membership = Membership(has_labels_U=everything, has_features_U=everything)
+    trained = Trained(Treatment(membership=membership, rows=torch.arange(rows)), clicks, SMALL, seed=5, record=False)
 
     with seeded(5, "florist"):
         bottom = TabularBottom(clicks.shape, embedding_width=4, hidden=(16,))
         top = TabularTop(16, hidden=(16,), outputs=1)
-    optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=SMALL.learning_rate)
-    generator = torch.Generator().manual_seed(5)
-    torch.rand(rows, 1, generator=generator)  # the sides' draws
-    torch.rand(rows, 0, generator=generator)
-    for _ in range(2):
-        for rows_B in torch.split(torch.randperm(rows, generator=generator), 64):
+    optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=SMALL.learning_rate, fused=True)
+    for epoch in range(2):
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed((5 << 16) + epoch))
+        for rows_B in torch.split(order, 64):
             optimizer.zero_grad()
             logits_B = top(bottom(clicks.training.rows(rows_B))).squeeze(1)
             binary_cross_entropy_with_logits(logits_B, clicks.training_labels_N[rows_B]).backward()

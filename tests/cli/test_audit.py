@@ -14,11 +14,11 @@ import yaml
 from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
-from tallystick.audit.trials import estimate, parse_sweep
 from tallystick.cli.app import app
 from tallystick.errors import ConfigError
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
+from tallystick.sweep.sweep import estimate, parse_sweep
 
 PARTIES = ("bank", "shop")
 
@@ -167,7 +167,7 @@ def home(tmp_path):
     return tmp_path
 
 
-def rehearse(home, *arguments):
+def swept(home, *arguments):
     return call(home / "contract.yaml", "--party", home / "party.yaml", "--progress", "none", *arguments)
 
 
@@ -177,7 +177,7 @@ def change(path, **values):
 
 def test_a_sweep_sets_utility_beside_leakage(home):
     sweep = ("--sweep", "marvell=4", "--sweep", "label-dp=0.5")
-    values = found(rehearse(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
+    values = found(swept(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
     trials = {(trial["defense"], trial["strength"]): trial for trial in values["sweep"]["trials"]}
     assert list(trials) == [("none", ""), ("marvell", "4"), ("label-dp", "0.5")]
     assert {trial["seeds"] for trial in trials.values()} == {2}
@@ -206,13 +206,13 @@ def test_a_sweep_sets_utility_beside_leakage(home):
 
 
 def test_giving_all_columns_away_is_noted(home):
-    values = found(rehearse(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, "--sweep", "marvell=1", "--json"))
+    values = found(swept(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, "--sweep", "marvell=1", "--json"))
     assert values["notes"] == ["All columns went to shop: bank alone has none left, and can only guess without joining."]
 
 
 def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
     change(home / "contract.yaml", defense=[{"method": "mixpro"}, {"method": "marvell", "power": 2.0}])
-    values = found(rehearse(home, "--share", "0.5", "--seeds", 1, "--rows", 300, "--sweep", "cut-after=2", "--json"))
+    values = found(swept(home, "--share", "0.5", "--seeds", 1, "--rows", 300, "--sweep", "cut-after=2", "--json"))
     trials = values["sweep"]["trials"]
     assert [(trial["defense"], trial["strength"]) for trial in trials] == [
         ("none", ""),
@@ -225,7 +225,7 @@ def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
 
 
 def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):
-    values = found(rehearse(home, "--seeds", 5, "--rows", 300, "--minutes", 0.0001, "--sweep", "marvell=1", "--json"))
+    values = found(swept(home, "--seeds", 5, "--rows", 300, "--minutes", 0.0001, "--sweep", "marvell=1", "--json"))
     assert [trial["seeds"] for trial in values["sweep"]["trials"]] == [1, 1]
     assert values["notes"] == ["Stopped after 0.0001 minutes: some defences were tried with 1 of 5 seeds."]
 
@@ -237,7 +237,7 @@ def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
         alignment=contract["alignment"] | {"method": "union"},
         model=contract["model"] | {"bottoms": {"shop": "of_the_partner:Bottom"}},
     )
-    done = rehearse(home, "--seeds", 1, "--rows", 300, "--sweep", "marvell=1")  # as people see it
+    done = swept(home, "--seeds", 1, "--rows", 300, "--sweep", "marvell=1")  # as people see it
     assert done.exit_code == 0, done.stderr
     said = " ".join(done.stdout.split())
     assert "union was tried as an intersection" in said
@@ -268,7 +268,7 @@ def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
     ],
 )
 def test_what_cannot_be_tried_is_said_before_anything_runs(home, arguments, says):
-    done = rehearse(home, *arguments, "--json")
+    done = swept(home, *arguments, "--json")
     assert done.exit_code == 2
     assert says in done.stderr
     assert not (home / "runs").exists()
@@ -276,10 +276,10 @@ def test_what_cannot_be_tried_is_said_before_anything_runs(home, arguments, says
 
 def test_regression_and_feature_parties_are_refused(home):
     change(home / "contract.yaml", target={"type": "regression"})
-    assert "there are none to audit here" in rehearse(home).stderr
+    assert "there are none to audit here" in swept(home).stderr
     change(home / "contract.yaml", target={"type": "binary"})
     change(home / "party.yaml", party="shop", label=None)
-    done = rehearse(home)
+    done = swept(home)
     assert done.exit_code == 2
     assert "only the label party can try a contract by itself" in done.stderr
     assert "--party is missing" in call(home / "contract.yaml").stderr
@@ -292,14 +292,14 @@ def test_regression_and_feature_parties_are_refused(home):
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home):
     contract = yaml.safe_load((home / "contract.yaml").read_text())
     change(home / "contract.yaml", training=contract["training"] | {"optimizer": "sgd", "learning_rate": 100.0})
-    values = found(rehearse(home, "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1e12", "--json"))
+    values = found(swept(home, "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1e12", "--json"))
     assert [trial["strength"] for trial in values["sweep"]["trials"]] == [""]
     (note,) = values["notes"]
     assert note.startswith("isotropic 1e+12, seed 1: ")
 
 
 @pytest.mark.parametrize("after", ["trials", "seed 1: test"])
-def test_an_interrupted_rehearsal_writes_what_is_over_or_nothing(home, tmp_path_factory, after):
+def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_factory, after):
     temporary = tmp_path_factory.mktemp("temporary")
     arguments = ("audit", "contract.yaml", "--party", "party.yaml", "--progress", "json", "--seeds", "50")
     process = subprocess.Popen(

@@ -3,7 +3,6 @@
 import json
 import math
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,9 +15,10 @@ from tallystick.config.contract import PrivateRelease, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.errors import DataError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
-from tallystick.job.defense import RunDefense, budget_outlook, check_budget
-from tallystick.job.folder import RunFolder
-from tallystick.job.release import known_ledger, release_auc
+from tallystick.job.phases.defense import RunDefense, budget_outlook, check_budget
+from tallystick.job.phases.release import release_auc
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import known_ledger
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 
@@ -98,7 +98,7 @@ def test_a_run_goes_on_with_the_labels_that_it_was_charged_for(party_of, tmp_pat
 
     def charge(target_N):
         defense = RunDefense.of(contract, folder)
-        defense.spend(contract, party, folder, SimpleNamespace(target_N=target_N), what="training")
+        defense.spend(contract, party, folder, target_N, what="training")
 
     charge(labels_N)
     charge(labels_N.clone())
@@ -111,7 +111,7 @@ def test_exact_labels_that_changed_within_a_run_are_entered_again(party_of, tmp_
     party, contract = party_of(), contract_of()
     folder, labels_N = RunFolder.new(tmp_path / "runs", contract), torch.tensor([0, 1, 1, 0])
     for target_N, entries in ((labels_N, 1), (labels_N, 1), (1 - labels_N, 2)):
-        RunDefense.of(contract, folder).spend(contract, party, folder, SimpleNamespace(target_N=target_N), what="training")
+        RunDefense.of(contract, folder).spend(contract, party, folder, target_N, what="training")
         assert len(Ledger(party.privacy.ledger, party="bank").not_private("labels")) == entries
 
 
@@ -205,7 +205,7 @@ def test_a_run_killed_between_charge_and_note_is_charged_twice_and_never_less(pa
     """Of both notes that a charge leaves in the run folder, the one with what was spent is lost."""
     party, contract = party_of(), contract_of(LABEL_DP)
     folder = RunFolder.new(tmp_path / "runs", contract)
-    rows = SimpleNamespace(target_N=torch.tensor([0, 1, 1, 0]))
+    rows = torch.tensor([0, 1, 1, 0])
     defense = RunDefense.of(contract, folder)
     before = (folder.path / "defense.json").read_bytes()
     defense.spend(contract, party, folder, rows, what="training")

@@ -15,18 +15,18 @@ from tallystick import __version__
 from tallystick.alignment.exchange import Chunk, Size, receive_list, receive_size
 from tallystick.config.contract import parse_contract
 from tallystick.cut.messages import CutEmbedding, CutGradient, receive_embedding, receive_gradient
+from tallystick.dataset.intersection import SplitParts, receive_parts
 from tallystick.errors import ContractMismatch, ProtocolError
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.protocol import NoisyScoreRows, PublicBins, PublicResult, client, noisy_scores_server
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.job.handshake import Agreement, ContractText, Greeting, Standing, shake_hands, shake_hands_label_party
-from tallystick.job.predict import UnionScores, receive_scores
-from tallystick.job.rows import SplitParts, receive_parts
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import MEBIBYTE, Array, Bulk
 from tallystick.privacy.masks import Join, Term, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
+from tallystick.serving.predict import UnionScores, receive_scores_message
 from tallystick.training.messages import CutWidth, EpochVerdict, receive_verdict, receive_width
 
 NAN, INF = math.nan, math.inf
@@ -110,7 +110,7 @@ HOSTILE = {
         ],
     ),
     UnionScores: (
-        lambda channel: receive_scores(channel, 3),
+        lambda channel: receive_scores_message(channel, 3),
         [
             [UnionScores(scores=scores)]
             for scores in (

@@ -9,14 +9,14 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
-from tallystick.job import audit
-from tallystick.job.audit import audit_labels, defense_lines
-from tallystick.job.defense import key_stream
-from tallystick.job.folder import RunFolder
-from tallystick.job.phases import Silent
+from tallystick.job.disclosure import defense_lines
+from tallystick.job.log import Silent
+from tallystick.job.phases import audit
+from tallystick.job.phases.audit import audit_labels, audit_recorded
+from tallystick.job.phases.defense import key_stream
+from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate

@@ -5,9 +5,9 @@ import json
 import polars as pl
 from tiny import columns, contract_values
 
-from tallystick.audit.recorded import audit_recorded
-from tallystick.job import defense
-from tallystick.job.phases import Silent
+from tallystick.job.log import Silent
+from tallystick.job.phases import defense
+from tallystick.job.phases.audit import audit_recorded
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate

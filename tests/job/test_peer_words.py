@@ -27,8 +27,7 @@ from tallystick.errors import (
     category_of,
     printable,
 )
-from tallystick.job.log import LOG, MOST_BYTES, RunLog
-from tallystick.job.phases import Silent
+from tallystick.job.log import LOG, MOST_BYTES, RunLog, Silent
 from tallystick.network.certificates import load_identity
 from tallystick.network.channel import memory_channels, open_payload
 from tallystick.network.messages import BODY_LENGTH, MEBIBYTE, WIRE_VERSION, Stopped

@@ -11,8 +11,8 @@ from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.errors import ConfigError, DataError, PeerLost, PeerStopped, ProtocolError
-from tallystick.job.alignment import low_match, max_rows, require_match_rate
-from tallystick.job.phases import Silent
+from tallystick.job.log import Silent
+from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
 from tallystick.privacy.ledger import BudgetExceeded

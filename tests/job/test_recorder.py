@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.recorder import MOST_BYTES, Plan, Recorder, ViewStore
+from tallystick.party.recorder import MOST_BYTES, Plan, Recorder, ViewStore
 from tallystick.training.plan import Schedule
 
 ROWS, BATCH, WIDTH = 22, 4, 3

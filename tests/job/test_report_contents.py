@@ -7,7 +7,7 @@ import pytest
 from tiny import columns, contract_values, error_of, tables
 
 from tallystick.errors import DataError
-from tallystick.job.folder import RunFolder
+from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate

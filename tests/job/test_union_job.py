@@ -13,17 +13,18 @@ from tallystick.attacks.view import StepView
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.features import Features
+from tallystick.data.keys import read_keys
+from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom, ImputingObjective
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.union import Imputation, UnionDataset
 from tallystick.errors import ConfigError
 from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
-from tallystick.job.audit import MEMBERSHIP_EPOCHS
-from tallystick.job.folder import RunFolder
-from tallystick.job.rows import read_ids, united_rows
-from tallystick.job.union import Imputation, audit_union
+from tallystick.job.phases.audit import MEMBERSHIP_EPOCHS, audit_membership
+from tallystick.party.folder import RunFolder
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
-from tallystick.training.union import ImputedFeatures, ImputingBottom, ImputingObjective
 
 PARTIES = ("bank", "shop")
 
@@ -123,13 +124,14 @@ def test_only_labels_of_training_rows_shape_imputed_values_and_shifts(tmp_path):
     tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
     values = {"party": "bank", "table": {"path": "table.parquet"}, "tls": tls, "listen": "127.0.0.1:1"}
     party = parse_party(values | columns(PARTIES)["bank"], folder=tmp_path)
-    keys = read_ids(contract, party, frame)
+    keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
     own_U = np.arange(frame.height)
     sizes = {"own": frame.height, "shop": frame.height - 20, "intersection": frame.height - 40, "union": frame.height + 20}
     alignment = Alignment(method="union", rows_N=np.concatenate([own_U, np.full(20, -1)]), sizes=sizes, learnt=[])
 
     def found(frame):
-        return united_rows(contract, party, frame, keys, alignment, RunFolder(path=tmp_path))
+        own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=alignment)
+        return UnionDataset.of(contract, own, [], secret_seed=RunFolder(path=tmp_path).secret_seed)
 
     rows = found(frame)
     training = keys.rows_U[alignment.rows_N[rows.train_N[rows.is_own(rows.train_N)]]]
@@ -137,10 +139,10 @@ def test_only_labels_of_training_rows_shape_imputed_values_and_shifts(tmp_path):
     labels[training] = frame["y"].to_numpy()[training]
     flipped = found(frame.with_columns(y=labels))
     assert rows.positive_rate == frame["y"].to_numpy()[training].mean() == flipped.positive_rate
-    assert rows.positive_rate != pytest.approx(rows.labels_R.mean().item())
-    assert rows.calibrated(None) == flipped.calibrated(None)
+    assert rows.positive_rate != pytest.approx(rows.labels_N.mean().item())
+    assert rows.calibration(None) == flipped.calibration(None)
     logits, index_B = torch.zeros(len(rows.train_N)), rows.train_N
-    assert torch.equal(rows.objective(contract)(logits, index_B)[1], flipped.objective(contract)(logits, index_B)[1])
+    assert torch.equal(rows.objective()(logits, index_B)[1], flipped.objective()(logits, index_B)[1])
 
 
 def test_imputation_comes_from_a_secret_seed_of_each_run(tmp_path):
@@ -152,17 +154,16 @@ def test_imputation_comes_from_a_secret_seed_of_each_run(tmp_path):
     assert len(seeds) == 4
 
 
-def imputation_of(method_values, own_U, folder_seed=5):
-    sizes = {"own": int((own_U >= 0).sum()), "shop": 30, "intersection": 20, "union": len(own_U)}
-    alignment = Alignment(method="union", rows_N=own_U, sizes=sizes, learnt=[])
-    contract = parse_contract(method_values)
-    return Imputation(contract=contract, alignment=alignment, own_U=torch.from_numpy(own_U.copy()), seed=folder_seed)
+def imputation_of(method_values, own_U, *, is_label=False, seed=5):
+    return Imputation.of(parse_contract(method_values).union, torch.from_numpy(own_U.copy()), is_label=is_label, seed=seed)
 
 
 def test_every_bit_of_the_secret_seed_counts():
     """A generator that keeps 32 bits of its seed could be found by trying them all against what was received."""
     own_U = np.array([0, *[-1] * 50], dtype=np.int64)
-    draws = [imputation_of(union_contract(), own_U, seed)._draws(1, stream=1).fixed_UK for seed in (5, 5 + 2**32, 5 + 2**100, 5)]
+    draws = [
+        imputation_of(union_contract(), own_U, seed=seed)._draws(1, stream=1).fixed_UK for seed in (5, 5 + 2**32, 5 + 2**100, 5)
+    ]
     assert torch.equal(draws[0], draws[3])
     assert not torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
@@ -176,7 +177,7 @@ def test_present_rows_are_never_replaced():
     own_U = np.array([3, -1, 0, 2, -1, 1], dtype=np.int64)
     imputation = imputation_of(union_contract(), own_U)
     features = Features(numeric_NF=torch.arange(4.0)[:, None], categorical_NG=torch.empty(4, 0, dtype=torch.int64))
-    batch = imputation.source(features, own_columns=False)(torch.arange(6))
+    batch = imputation.source(features)(torch.arange(6))
     assert batch.present_B.tolist() == [True, False, True, True, False, True]
     assert batch.numeric_NF[[0, 2, 3, 5], 0].tolist() == [3.0, 0.0, 2.0, 1.0]
 
@@ -234,7 +235,7 @@ def test_the_audit_finds_planted_absence_and_only_that():
                 grad_BD = torch.randn(len(sign_B), 4, generator=generator) * 0.05 + separation * sign_B[:, None]
                 all_B = torch.ones(len(sign_B), dtype=torch.bool)
                 steps.append(StepView(epoch=epoch, rows_B=batch.index_B, own_B=all_B, received_BD=grad_BD))
-        audited = audit_union(steps, own_U, peer="shop", received="cut_gradient", say=lambda _text: None)
+        audited = audit_membership(steps, own_U >= 0, peer="shop", received="cut_gradient", say=lambda _text: None)
         found[name] = {attack.name: attack.auc for attack in audited.attacks}
     assert max(found["planted"].values()) > 0.99
     # 16 batches of 500 rows, folded at one half: six standard errors of a batch's AUC are .026 each, far less averaged
@@ -259,6 +260,6 @@ def test_predictions_on_a_union_reach_both_for_their_own_rows_only_and_are_calib
 
 
 def test_own_columns_are_imputed_by_sampling_whatever_the_contract_says():
-    imputation = imputation_of(union_contract(union__features="gaussian"), np.array([0, -1], dtype=np.int64))
+    imputation = imputation_of(union_contract(union__features="gaussian"), np.array([0, -1], dtype=np.int64), is_label=True)
     features = Features(numeric_NF=torch.ones(1, 1), categorical_NG=torch.empty(1, 0, dtype=torch.int64))
-    assert isinstance(imputation.source(features, own_columns=True).imputer, SamplingFeatures)
+    assert isinstance(imputation.source(features).imputer, SamplingFeatures)

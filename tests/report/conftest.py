@@ -270,7 +270,7 @@ def estimate(mean: float, half: float = 0.01) -> r.Estimate:
 
 
 def with_sweep(result: r.Result) -> r.Result:
-    """A rehearsal: no run, but trials of defences."""
+    """A partner: no run, but trials of defences."""
     figures = {("none", ""): (0.78, 0.97, 0.71), ("marvell", "1"): (0.775, 0.66, 0.7), ("marvell", "16"): (0.75, 0.52, 0.69)}
     trials = [
         r.Trial(

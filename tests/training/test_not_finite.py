@@ -96,7 +96,7 @@ def test_a_finite_gradient_that_ruins_the_optimizer_is_not_committed(tmp_path):
 def test_own_divergence_leaves_no_checkpoint_that_is_not_finite(tmp_path, mode):
     with pytest.raises(Diverged, match=r"lower training\.learning_rate"):
         Setting(kind="regression").train(
-            training(optimizer="sgd", learning_rate=1e3, checkpoint_every=1, epochs=9, **mode), tmp_path
+            training(optimizer="sgd", learning_rate=100.0, checkpoint_every=1, epochs=9, **mode), tmp_path
         )
     steps_on_disk(tmp_path)
 

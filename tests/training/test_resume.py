@@ -98,7 +98,7 @@ def test_early_stopping_keeps_the_best_weights(tmp_path):
 def test_divergence_is_a_clear_error(tmp_path):
     setting = Setting(kind="regression")
     with pytest.raises(Diverged, match=r"training diverged by step \d+: the loss is .* lower training.learning_rate"):
-        setting.train(training(optimizer="sgd", learning_rate=1e6), tmp_path)
+        setting.train(training(optimizer="sgd", learning_rate=100.0), tmp_path)
 
 
 FULL_DISK = """

@@ -9,6 +9,7 @@ from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, w
 from test_defended import cut_defense, defenses
 
 from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
 from tallystick.defenses.table import DEFENSES
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.majority_labels import MajorityLabels
@@ -17,7 +18,6 @@ from tallystick.imputation.table import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.models.build import build_bottom
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.in_process import SplitNetwork
-from tallystick.training.union import ImputingBottom, ImputingObjective, ImputingSource
 
 CUT_DEFENSES = {
     "none": [],

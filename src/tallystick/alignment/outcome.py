@@ -10,14 +10,6 @@ import numpy as np
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
 
-DEVIATIONS = {
-    "intersection": "may ask for ids that it does not hold, and put a match that it has on another row; it cannot add matches",
-    "intersection of several": "may ask for ids that it does not hold; the label party may claim single rows that do not match",
-    "union": "learns which ids are common, unnoticed; choose it only for peers that a contract in law binds",
-    "union-with-helper": "may ask for ids that it does not hold; with the helper it learns all that it can guess",
-}
-"""What a peer gains that does not follow the protocol (docs/alignment.md), by method; for `check` and the report."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Alignment:

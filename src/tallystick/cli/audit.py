@@ -13,7 +13,7 @@ from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallystick.job.phases import Watcher
+    from tallystick.job.log import Watcher
     from tallystick.report.result import Estimate, Leak, Result
 
 
@@ -43,9 +43,9 @@ def audit(
     """
 
     def work() -> None:
-        from tallystick.audit.trials import Interrupted
         from tallystick.cli.watch import watcher_of
         from tallystick.config.party import load_party
+        from tallystick.sweep.sweep import Interrupted
 
         if not target.exists():
             raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
@@ -62,7 +62,7 @@ def audit(
         else:
             runs = load_party(party).runs
             try:
-                result = _rehearse(
+                result = _sweep(
                     target,
                     party,
                     split=split,
@@ -78,13 +78,13 @@ def audit(
                 raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
             _keep(result, runs, as_json=as_json)
 
-    loads = (*LIBRARIES, "tallystick.audit.trials", "tallystick.audit.recorded")
+    loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.job.phases.audit")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
 def _recorded(folder: Path, hints: int, watcher: "Watcher", *, as_json: bool) -> None:
-    from tallystick.audit.recorded import audit_recorded
     from tallystick.cli.leakage import leakage_values, show_leakage
+    from tallystick.job.phases.audit import audit_recorded
 
     found = audit_recorded(folder, watcher=watcher, hints=hints)
     report = folder / "report.html"
@@ -98,7 +98,7 @@ def _recorded(folder: Path, hints: int, watcher: "Watcher", *, as_json: bool) ->
     finish(values, as_json=as_json, show=show)
 
 
-def _rehearse(
+def _sweep(
     contract: Path,
     party: Path,
     *,
@@ -111,11 +111,11 @@ def _rehearse(
     watcher: "Watcher",
 ) -> "Result":
     """Try a contract on the label party's own data; None is the default of an option."""
-    from tallystick.audit.columns import Rehearsal
-    from tallystick.audit.trials import parse_sweep, try_contract
     from tallystick.config.contract import load_contract
     from tallystick.config.party import check_party, load_party
     from tallystick.data.table import read_party_table
+    from tallystick.sweep.partner import SimulatedPartner
+    from tallystick.sweep.sweep import parse_sweep, sweep_defenses
 
     if split is not None and share is not None:
         raise ConfigError("--split, --share: give one of the two")
@@ -123,7 +123,7 @@ def _rehearse(
     parsed = None if sweep is None else [parse_sweep(text) for text in sweep]
     agreed, own = load_contract(contract), load_party(party)
     check_party(agreed, own, network=False, source=party.name)
-    rehearsal = Rehearsal.of(
+    partner = SimulatedPartner.of(
         agreed,
         own,
         read_party_table(own),
@@ -132,9 +132,9 @@ def _rehearse(
         rows=20_000 if rows is None else rows,
         seed=agreed.seed,
     )
-    return try_contract(
+    return sweep_defenses(
         agreed,
-        rehearsal,
+        partner,
         sweep=parsed,
         seeds=3 if seeds is None else seeds,
         minutes=30.0 if minutes is None else minutes,
@@ -144,7 +144,7 @@ def _rehearse(
 
 def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
     """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
-    from tallystick.job.folder import new_folder
+    from tallystick.party.folder import new_folder
     from tallystick.report.page import render
     from tallystick.storage import write_bytes
 

@@ -14,7 +14,7 @@ from tallystick.errors import ConfigError, TallystickError
 
 if TYPE_CHECKING:
     from tallystick.benchmark.florist.runs import Side
-    from tallystick.job.phases import Watcher
+    from tallystick.job.log import Watcher
     from tallystick.report.bench import Benchmark, Cell
 
 SHOWN_ROWS = 24  # of a table on the terminal

@@ -11,7 +11,7 @@ from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, Sty
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
 if TYPE_CHECKING:
-    from tallystick.job.folder import RunFolder
+    from tallystick.party.folder import RunFolder
     from tallystick.report.result import Result
 
 LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")
@@ -82,9 +82,9 @@ def _run(
         from tallystick.cli.watch import watcher_of
         from tallystick.config.contract import load_contract
         from tallystick.config.party import load_party
-        from tallystick.job.folder import RunFolder
         from tallystick.job.job import ALL_PHASES
         from tallystick.job.process import run_process
+        from tallystick.party.folder import RunFolder
 
         agreed, own = load_contract(contract), load_party(party)
         again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"

@@ -27,7 +27,7 @@ def ledger(
 
     def work() -> None:
         from tallystick.config.party import load_party
-        from tallystick.job.release import create_ledger, known_ledger
+        from tallystick.party.ledger import create_ledger, known_ledger
         from tallystick.report.ledger import render_ledger
 
         own = load_party(party)
@@ -43,7 +43,7 @@ def ledger(
             found["page"] = str(render_ledger(found, html))
         finish(found, as_json=as_json, show=lambda console: _show(console, found, path))
 
-    guarded(work, as_json=as_json, loads=("tallystick.job.release", "tallystick.report.ledger"))
+    guarded(work, as_json=as_json, loads=("tallystick.party.ledger", "tallystick.report.ledger"))
 
 
 def _show(console: Console, found: dict[str, Any], path: Path) -> None:

@@ -44,14 +44,14 @@ def init(
             written["ledger"] = str(_create_ledger(folder / "party.yaml"))
         finish(written, as_json=as_json)
 
-    ledger = ("tallystick.job.release",) if role == "label" else ()
+    ledger = ("tallystick.party.ledger",) if role == "label" else ()
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger))
 
 
 def _create_ledger(path: Path) -> Path:
     """Make the ledger that a fresh party file names, and write its identity there."""
     from tallystick.config.party import load_party
-    from tallystick.job.release import create_ledger
+    from tallystick.party.ledger import create_ledger
 
     made = create_ledger(load_party(path))
     text = path.read_text()

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.progress import TaskID
 
 from tallystick.cli.options import Style
-from tallystick.job.phases import Silent, Watcher
+from tallystick.job.log import Silent, Watcher
 from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
 
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -17,6 +17,7 @@ from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
 )
+from tallystick.config.linkage import LINKAGES, LinkageFacts, Method
 from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, read_yaml, shown, validate
 from tallystick.defenses.chain import Defenses, chain
 from tallystick.metrics import METRICS
@@ -63,9 +64,7 @@ class Key(Model):
 class Alignment(Model):
     """How rows are matched."""
 
-    method: Literal["intersection", "union", "union-with-helper"] = Field(
-        default="intersection", description="rows that all parties have, or every row that any of two has"
-    )
+    method: Method = Field(default="intersection", description="rows that all parties have, or every row that any of two has")
     keys: tuple[Key, ...] = Field(min_length=1, description="key columns, in the order in which they are joined")
     nulls: Literal["drop", "error"] = Field(
         default="drop", description="rows with a null in any key column: leave them out, or stop"
@@ -88,10 +87,6 @@ class Alignment(Model):
         le=1,
         description="least share of the label party's ids that all parties have; with fewer the run ends before training",
     )
-
-
-LINKAGES: tuple[str, ...] = get_args(Alignment.model_fields["method"].annotation)
-"""The ways of linking rows, by the contract's ``alignment.method``."""
 
 
 class Union(Model):
@@ -237,9 +232,7 @@ class Contract(Model):
     @model_validator(mode="after")
     def _cross_checks(self) -> "Contract":
         Problems.raise_any(
-            _party_problems(self)
-            + _value_problems(self)
-            + defense_problems(self.defense, self.target.type, self.alignment.method)
+            _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
         return self
 
@@ -257,7 +250,12 @@ class Contract(Model):
     def measures_columns(self) -> bool:
         """Whether the validation rows are embedded once more after training, to measure columns."""
         wanted = self.evaluation.importance.own_columns or self.evaluation.importance.feature_columns != "none"
-        return wanted and self.alignment.method == "intersection" and self.split.validation > 0
+        return wanted and not self.linkage.imputes and self.split.validation > 0
+
+    @property
+    def linkage(self) -> LinkageFacts:
+        """What is to be known of the way in which rows are linked."""
+        return LINKAGES[self.alignment.method]
 
     @property
     def helper(self) -> str | None:
@@ -317,19 +315,18 @@ def differences(own: str, theirs: str) -> list[str]:
 def _party_problems(contract: Contract) -> list[str]:
     roles = [party.role for party in contract.parties.values()]
     labels, features, helpers = (roles.count(role) for role in ("label", "feature", "helper"))
-    method = contract.alignment.method
+    method, linkage = contract.alignment.method, contract.linkage
     problems = []
     if labels != 1:
         problems.append(f"parties: {labels} label parties; exactly one party must have role label")
     if features < 1:
         problems.append("parties: no feature party; at least one party must have role feature")
-    if method == "union-with-helper" and helpers != 1:
-        problems.append(
-            f"parties: {helpers} helpers; alignment.method = union-with-helper needs exactly one party with role helper"
-        )
-    if method != "union-with-helper" and helpers:
-        problems.append(f"parties: {helpers} helpers; only alignment.method = union-with-helper has one, not {method}")
-    if method != "intersection" and features > 1:
+    if linkage.helper and helpers != 1:
+        problems.append(f"parties: {helpers} helpers; alignment.method = {method} needs exactly one party with role helper")
+    if not linkage.helper and helpers:
+        helped = " or ".join(name for name, facts in LINKAGES.items() if facts.helper)
+        problems.append(f"parties: {helpers} helpers; only alignment.method = {helped} has one, not {method}")
+    if not linkage.several and features > 1:
         problems.append(f"alignment.method = {shown(method)}: takes exactly one feature party, found {features}")
     problems += [
         f"model.bottoms.{name}: is not a party with a table; allowed: label and feature parties of this contract"
@@ -358,7 +355,7 @@ def _value_problems(contract: Contract) -> list[str]:
     if target.type != "multiclass" and target.classes != 2:
         problems.append(f"target.classes = {target.classes}: goes with target.type = multiclass only; leave it out")
     problems += imputation_problems(contract.union.labels, contract.union.features, validation=split.validation)
-    if contract.alignment.method != "intersection":
+    if contract.linkage.imputes:
         if target.type != "binary":
             problems.append(f"target.type = {target.type}: labels can be imputed for binary targets only; align by intersection")
         if split.method == "time":
@@ -397,7 +394,7 @@ def _disclosure_problems(contract: Contract) -> list[str]:
     if columns == "none":
         return problems
     where = f"evaluation.importance.feature_columns = {columns}"
-    if contract.alignment.method != "intersection":
+    if contract.linkage.imputes:
         problems.append(f"{where}: embeddings sent again would tell which rows of a union are imputed; align by intersection")
     if contract.split.validation == 0:
         problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get
 from pydantic import Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
+from tallystick.config.linkage import LinkageFacts
 from tallystick.config.reading import Model, Problems
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.table import DEFENSES
@@ -57,7 +58,7 @@ else:
     ]
 
 
-def defense_problems(entries: Sequence[DefenseKeys], target_type: str, alignment: str) -> list[str]:
+def defense_problems(entries: Sequence[DefenseKeys], target_type: str, linkage: LinkageFacts) -> list[str]:
     """List what is wrong with a contract's defences together, and beside its target."""
     problems = []
     named = [(f"defense.{number}.method = {entry.defense.method}", entry.defense) for number, entry in enumerate(entries)]
@@ -65,7 +66,7 @@ def defense_problems(entries: Sequence[DefenseKeys], target_type: str, alignment
         if target_type not in defense.targets:
             instead = f"; {defense.instead[target_type]}" if target_type in defense.instead else ""
             problems.append(f"{where}: is for {' or '.join(defense.targets)} targets; target.type = {target_type}{instead}")
-        if defense.stage == "labels" and alignment != "intersection":
+        if defense.stage == "labels" and linkage.imputes:
             problems.append(f"{where}: labels are replaced once, but a union imputes absent ones anew; align by intersection")
     return problems + _problems_together([defense for _, defense in named])
 

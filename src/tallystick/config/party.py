@@ -301,7 +301,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     problems += [
         f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
     ]
-    if contract.alignment.method != "intersection":
+    if contract.linkage.imputes:
         if party.weight is not None:
             problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
         if party.device != "cpu":

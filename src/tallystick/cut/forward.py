@@ -25,14 +25,23 @@ def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor]
 
 @torch.no_grad()
 def receive_logits(
-    model: LabelModel, own: Source | None, batches: Sequence[Tensor], channels: Sequence[Channel], widths: Sequence[int]
+    model: LabelModel,
+    own: Source | None,
+    batches: Sequence[Tensor],
+    channels: Sequence[Channel],
+    widths: Sequence[int],
+    *,
+    cut_rows: Callable[[Tensor], int] = len,
 ) -> Tensor:
-    """Label party: finish the forward pass for every batch and give all logits in the order of the batches."""
+    """Label party: finish the forward pass for every batch and give all logits in the order of the batches.
+
+    ``cut_rows`` says how many rows of a cut embedding cross for a batch.
+    """
     model.eval()
     logits: list[Tensor] = []
     for number, index_B in enumerate(batches):
         cuts_BD = [
-            receive_embedding(channel, number, len(index_B), width).to(index_B.device)
+            receive_embedding(channel, number, cut_rows(index_B), width).to(index_B.device)
             for channel, width in zip(channels, widths, strict=True)
         ]
         logits.append(model(cuts_BD, own(index_B) if own is not None else None))

@@ -3,6 +3,7 @@
 Shapes: N rows of the table, U rows with a key of their own.
 """
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -48,6 +49,14 @@ class Keys:
     ids: list[bytes]  # U
     rows_U: NDArray[np.int64]
     report: KeyReport
+
+
+def fingerprint(keys: Keys) -> str:
+    """A digest of a table's ids in their order: a kept alignment is of use only for the same table."""
+    digest = hashlib.blake2b(digest_size=16)
+    for uid in keys.ids:
+        digest.update(len(uid).to_bytes(4, "big") + uid)
+    return digest.hexdigest()
 
 
 def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Alignment) -> Keys:

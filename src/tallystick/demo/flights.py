@@ -18,12 +18,13 @@ from typing import Any
 import yaml
 
 from tallystick.config.contract import parse_contract
+from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import load_party
 from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.release import create_ledger
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
+from tallystick.party.ledger import create_ledger
 from tallystick.report.page import render
 from tallystick.report.result import Result, merge, read_result
 from tallystick.storage import write_bytes
@@ -87,11 +88,12 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
 def prepare(run: Path, alignment: str) -> dict[str, Path]:
     """Lay out one home per party with its own table, certificates, party file and copy of the contract."""
     values_of_contract = {**CONTRACT, "alignment": {**CONTRACT["alignment"], "method": alignment}}
-    if alignment == "union-with-helper":
+    if alignment in LINKAGES and LINKAGES[alignment].helper:
         values_of_contract["parties"] = {**CONTRACT["parties"], HELPER: {"role": "helper"}}
     contract = yaml.safe_dump(values_of_contract, sort_keys=False)
-    names = list(parse_contract(values_of_contract).parties)
-    tables = write_flights(run / "tables", missing_share=0.03 if alignment == "intersection" else 0.1)
+    agreed = parse_contract(values_of_contract)
+    names = list(agreed.parties)
+    tables = write_flights(run / "tables", missing_share=0.1 if agreed.linkage.imputes else 0.03)
     write_test_certificates(run / "certificates", names)
     address, helper_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
     helper_peer = {HELPER: {"address": helper_address}} if HELPER in names else {}

@@ -1,6 +1,7 @@
-"""What a contract lets leave besides training itself, in plain sentences: for check, before a job, for the report after."""
+"""What a contract lets leave, and what stands against it, in plain sentences: for check, before a job, for the report after."""
 
 from tallystick.config.contract import Contract
+from tallystick.dataset.table import linkage_of
 
 
 def disclosure_lines(contract: Contract) -> list[str]:
@@ -41,3 +42,20 @@ def shared_with_feature_parties(contract: Contract) -> str:
     if evaluation.importance.feature_columns == "both":
         parts.append("by how much the metric falls without each own column")
     return " and ".join(parts)
+
+
+def defense_lines(contract: Contract) -> list[str]:
+    """One line per defence of a contract: method, strength and guarantee; one line that says so where there is none."""
+    lines = []
+    for entry in contract.defense:
+        values = {key: value for key, value in entry.model_dump().items() if key != "method" and value is not None}
+        strength = ", ".join(f"{key} {value}" for key, value in values.items())
+        lines.append(f"{entry.defense.method} ({strength}): {entry.make().guarantee().text}")
+    return lines or ["none; no formal guarantee"]
+
+
+def deviation_of(contract: Contract) -> str:
+    """Say what a peer gains that does not follow the protocol of this contract's alignment."""
+    linkage = linkage_of(contract)
+    several = len(contract.feature_parties) > 1
+    return linkage.deviation_of_several if several and linkage.deviation_of_several is not None else linkage.deviation

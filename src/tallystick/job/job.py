@@ -9,12 +9,10 @@ from torch import nn
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.data.features import FeatureShape
-from tallystick.job.folder import RunFolder
-from tallystick.job.phases import Logbook
-from tallystick.models.build import build_label_model
-from tallystick.models.split import LabelModel
+from tallystick.job.log import Logbook
 from tallystick.network.channel import Channel
+from tallystick.party.folder import RunFolder
+from tallystick.party.trained import Architecture
 
 ALL_PHASES = ("alignment", "training", "evaluation")
 
@@ -42,14 +40,16 @@ class Job:
         return self.party.party
 
     @property
+    def is_label(self) -> bool:
+        """Whether this is the label party."""
+        return self.name == self.contract.label_party
+
+    @property
     def feature_channels(self) -> list[Channel]:
         """The label party's channels to the feature parties, in the contract's order."""
         return [self.channels[name] for name in self.contract.feature_parties]
 
-    def label_model(self, own: FeatureShape | None, widths: list[int]) -> LabelModel:
-        """The label party's share of the network for these cut widths; none of them for its own columns alone."""
-        if self.top is not None:
-            return LabelModel(self.top, bottom=self.bottom).to(self.party.device)
-        outputs = self.contract.target.classes if self.contract.target.type == "multiclass" else 1
-        seed = self.contract.seed
-        return build_label_model(self.contract.model, self.name, own, widths, outputs=outputs, seed=seed).to(self.party.device)
+    @property
+    def architecture(self) -> Architecture:
+        """How this party's part of the network is put together."""
+        return Architecture.of(self.contract, self.name, device=self.party.device, bottom=self.bottom, top=self.top)

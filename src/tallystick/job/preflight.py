@@ -22,19 +22,18 @@ from tallystick.config.reading import shown
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys
+from tallystick.data.keys import Keys, fingerprint, read_keys
 from tallystick.data.split import TEST, TRAINING, VALIDATION, check_times, split_by_hash
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
-from tallystick.job.alignment import max_rows
-from tallystick.job.defense import check_budget
-from tallystick.job.folder import RunFolder
-from tallystick.job.rows import fingerprint, read_ids
+from tallystick.job.phases.align import max_rows
+from tallystick.job.phases.defense import check_budget
 from tallystick.models.build import build_bottom, check_modules, try_bottom, width_of
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
+from tallystick.party.folder import RunFolder
 from tallystick.training.plan import batches_per_message
 
 T = TypeVar("T")
@@ -75,7 +74,7 @@ def require_to_predict(contract: Contract, party: PartyFile, frame: pl.DataFrame
     """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does."""
     found = Preflight()
     _check_side(contract, party, found)
-    keys = found.tried(lambda: read_ids(contract, party, frame))
+    keys = found.tried(lambda: read_keys(frame, columns=party.keys, alignment=contract.alignment))
     if keys is not None:
         is_label = contract.role_of(party.party) == "label"
         found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
@@ -152,7 +151,7 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
 
 
 def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: pl.DataFrame, folder: RunFolder | None) -> None:
-    keys = found.keys = found.tried(lambda: read_ids(contract, party, frame))
+    keys = found.keys = found.tried(lambda: read_keys(frame, columns=party.keys, alignment=contract.alignment))
     is_label = contract.role_of(party.party) == "label"
     found.tried(lambda: check_subgroups(frame, party))
     if keys is None:
@@ -162,7 +161,7 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
         found.tried(lambda: check_kept(party, keys, folder))
     here = frame[keys.rows_U]
     training = np.arange(here.height)
-    if contract.alignment.method == "intersection" and contract.split.method == "hash":
+    if not contract.linkage.imputes and contract.split.method == "hash":
         parts = split_by_hash(keys.ids, contract.split, seed=contract.seed)
         found.tried(lambda: _check_parts(contract, parts))
         if contract.split.test and not (parts == TEST).any():
@@ -187,7 +186,7 @@ def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:
     check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
     limit = contract.alignment.max_rows
     dummies = contract.union.label_dummies if is_label else contract.union.feature_dummies
-    if contract.alignment.method != "intersection" and limit is not None and len(keys.ids) + dummies > limit:
+    if contract.linkage.imputes and limit is not None and len(keys.ids) + dummies > limit:
         key = f"union.{'label' if is_label else 'feature'}_dummies = {dummies}"
         raise DataError(
             f"{key}: with these {len(keys.ids)} ids they may exceed alignment.max_rows = {limit}; raise it, or have fewer dummies"

@@ -18,16 +18,15 @@ from tallystick.errors import (
     TallystickError,
     category_of,
 )
-from tallystick.job.folder import RunFolder
 from tallystick.job.job import ALL_PHASES, Job
-from tallystick.job.log import LOG, RunLog
-from tallystick.job.phases import Logbook, Watcher
+from tallystick.job.log import LOG, Logbook, RunLog, Watcher
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
+from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tallystick.job.phases import Silent, Watcher
+from tallystick.job.log import Silent, Watcher
 
 SHOW_AFTER_S = 2.0
 REDRAW_S = 0.1

@@ -36,7 +36,7 @@ def headline(result: Result) -> Headline:
     if result.sections.sweep is not None:
         return Headline(
             title=f"What {names.feature} could learn of {names.label}'s labels, and what hiding them costs",
-            text=f"A rehearsal on {names.label}'s own rows and columns. No partner was involved, and nothing left.",
+            text=f"A partner on {names.label}'s own rows and columns. No partner was involved, and nothing left.",
         )
     if evaluation is None and (shared := _shared_headline(result, names)) is not None:
         return shared

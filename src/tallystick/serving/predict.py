@@ -1,42 +1,80 @@
-"""Prediction in batches, per role. Shapes: N aligned positions, C classes."""
+"""Prediction in batches, per role, by a trained party and a dataset of rows to score. Shapes: N linked positions, C classes."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import polars as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from tallystick.cut.forward import Source, receive_logits, send_embeddings
+from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.target import LabelCoder
-from tallystick.models.split import LabelModel
+from tallystick.dataset.dataset import Dataset
+from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
+from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
+from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
+
+SCORES_A_MESSAGE = 1 << 20
 
 
-def predict_feature_party(bottom: nn.Module, source: Source, batches: Sequence[Tensor], channel: Channel) -> None:
-    """Embed this party's rows at the aligned positions and stream the embeddings.
+class UnionScores(Message, frozen=True):
+    """Label party to feature party, on a union: a score for every position, so that it does not learn whose is wanted."""
+
+    limit = MAX_MESSAGE_BYTES
+    scores: Array
+
+
+def predict_feature_party(trained: TrainedFeatureParty, dataset: Dataset, batches: Sequence[Tensor], channel: Channel) -> None:
+    """Embed this party's rows at the linked positions and stream the embeddings.
 
     Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings that it sees.
     """
-    send_embeddings(bottom, source, batches, channel)
+    assert dataset.source is not None, "a feature party has columns"
+    send_embeddings(trained.bottom, dataset.source, batches, channel)
 
 
 def predict_label_party(
-    model: LabelModel,
-    own: Source | None,
-    coder: LabelCoder,
-    batches: Sequence[Tensor],
-    channels: Sequence[Channel],
-    widths: Sequence[int],
-    *,
-    calibrate: Callable[[Tensor], Tensor] = torch.clone,
+    trained: TrainedLabelParty, dataset: Dataset, batches: Sequence[Tensor], channels: Sequence[Channel]
 ) -> pl.DataFrame:
-    """Score the aligned rows: a ``score`` column (probability of the positive class, or the value), or one per class.
+    """Score the linked rows: a ``score`` column (probability of the positive class, or the value), or one per class.
 
-    The feature parties learn which of their rows are scored, not the scores; ``calibrate`` maps logits to those of real rows.
+    The feature parties learn which of their rows are scored, not the scores.
     """
-    logits = calibrate(receive_logits(model, own, batches, channels, widths))
+    logits = receive_logits(trained.model, dataset.source, batches, channels, trained.widths, cut_rows=dataset.cut_rows)
+    return scores_of(trained.coder, trained.calibration.prediction_logits(logits))
+
+
+def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:
+    """What outputs mean: a ``score`` column, or one per class."""
     if coder.type == "multiclass":
         shares_NC = torch.softmax(logits, dim=1).numpy()
         return pl.DataFrame({f"score_{name}": shares_NC[:, c] for c, name in enumerate(coder.classes)})
     values = torch.sigmoid(logits) if coder.type == "binary" else logits * coder.deviation + coder.mean
     return pl.DataFrame({"score": values.numpy()})
+
+
+def send_scores(scores: pl.DataFrame, channel: Channel) -> None:
+    """Send a score for every position back."""
+    values_N = scores.get_column("score").to_numpy()
+    for start in range(0, len(values_N), SCORES_A_MESSAGE):
+        channel.send(UnionScores(scores=Array.of(values_N[start : start + SCORES_A_MESSAGE])))
+
+
+def receive_scores(channel: Channel, rows: int) -> pl.DataFrame:
+    """Receive the scores of all positions."""
+    parts = [receive_scores_message(channel, min(SCORES_A_MESSAGE, rows - start)) for start in range(0, rows, SCORES_A_MESSAGE)]
+    return pl.DataFrame({"score": torch.cat(parts).numpy()})
+
+
+def receive_scores_message(channel: Channel, rows: int) -> Tensor:
+    """Receive the next scores; raises ProtocolError for another number of them, another type, or no probabilities."""
+    try:
+        scores_B = channel.receive(UnionScores).scores.tensor(rows, dtype=torch.float32)
+    except MalformedMessage as error:
+        raise ProtocolError(channel.peer, f"{channel.peer}: UnionScores: {error}") from None
+    wrong_B = ~((scores_B >= 0) & (scores_B <= 1))  # NaN is neither
+    if bool(wrong_B.any()):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer}: UnionScores: {int(wrong_B.sum())} of {rows} scores are no numbers from 0 to 1"
+        )
+    return scores_B

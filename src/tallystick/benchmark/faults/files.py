@@ -29,7 +29,7 @@ from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, DataError, TallystickError
-from tallystick.job.phases import Silent
+from tallystick.job.log import Silent
 from tallystick.job.predict import predict
 from tallystick.job.process import run_process
 from tallystick.network.addresses import free_port

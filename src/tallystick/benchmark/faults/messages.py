@@ -14,9 +14,9 @@ from tallystick.benchmark.faults.mutate import Due, due, spoil_message
 from tallystick.benchmark.faults.outcome import Attempt, Ended, Outcome, attempt, broken_weights, hearing_warnings, signature
 from tallystick.benchmark.faults.scenes import Heard, recorded
 from tallystick.errors import TallystickError
-from tallystick.job.predict import UnionScores
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped, decode, encode
 from tallystick.network.session import Hello, Refusal
+from tallystick.serving.predict import UnionScores
 
 BOUND_S = 10.0  # of one role
 MEBIBYTE = 1 << 20

@@ -23,12 +23,12 @@ from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.table import counting
-from tallystick.job.folder import RunFolder
 from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
-from tallystick.job.phases import Logbook, Silent
+from tallystick.job.log import Logbook, Silent
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel, MemoryChannel
+from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.masks import MaskedTerms, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise

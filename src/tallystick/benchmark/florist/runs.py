@@ -15,16 +15,21 @@ from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.clicks import ClickData
-from tallystick.benchmark.florist.loop import FeatureSide, LabelSide, predict, train
-from tallystick.imputation.draws import Draws, Redraw
+from tallystick.benchmark.experiment import PASS
+from tallystick.config.contract import Training
+from tallystick.dataset.dataset import no_positions
+from tallystick.dataset.union import Imputation
+from tallystick.imputation.draws import Redraw
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
 from tallystick.imputation.majority_labels import MajorityLabels
-from tallystick.imputation.moments import MovingMoments
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.metrics import ace_statistic, auc_statistic, sigmoid
 from tallystick.models.build import seeded
+from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
+from tallystick.training.in_process import CrossedStep, SplitNetwork
+from tallystick.training.plan import Schedule
 
 Side = Literal["labels", "features", "both"]
 
@@ -105,7 +110,7 @@ class Membership:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
+class Treatment:
     """What one training run depends on; strategies that differ only at prediction share it."""
 
     membership: Membership
@@ -114,90 +119,106 @@ class Job:
     features: FeatureImputer = field(default_factory=SamplingFeatures)
     redraw: Redraw = "step"
     shift: LogitShift | None = None  # in training
-    held_out: Tensor = field(default_factory=lambda: torch.arange(0))  # rows of the union on which calibration is fitted
+    held_out: Tensor = field(default_factory=no_positions)  # rows of the union on which calibration is fitted
 
 
 class Trained:
-    """A finished run: test logits under any calibration, and the recorded views."""
+    """A finished run of the product's own training: test logits under any calibration, and the recorded views."""
 
-    def __init__(self, job: Job, data: ClickData, setting: Setting, *, seed: int, record: bool) -> None:
-        self.job, self.data, self.setting, self.seed = job, data, setting, seed
+    def __init__(self, treatment: Treatment, data: ClickData, setting: Setting, *, seed: int, record: bool) -> None:
+        self.treatment, self.data, self.setting, self.seed = treatment, data, setting, seed
         self.views: tuple[list[StepView], list[StepView]] = ([], [])
         with seeded(seed, "florist"):
             self.bottom = TabularBottom(
                 data.shape, embedding_width=setting.embedding_width, hidden=setting.hidden[: setting.cut_after]
             )
             self.top = TabularTop(self.bottom.width, hidden=setting.hidden[setting.cut_after :], outputs=1)
-        generator = torch.Generator().manual_seed(seed)
-        feature, label = self._sides(generator)
-        self.feature = feature
+        self.network = self._network()
+        for epoch in range(setting.epochs):
+            for step in self.network.epoch(epoch):
+                if record:
+                    self._keep(epoch, step)
 
-        def keep(feature_view: StepView, label_view: StepView) -> None:
-            self.views[0].append(feature_view)
-            self.views[1].append(label_view)
-
-        train(
-            feature,
-            label,
-            rows=job.rows,
+    def _network(self) -> SplitNetwork:
+        treatment, data, setting = self.treatment, self.data, self.setting
+        has_labels_U, has_features_U = treatment.membership.has_labels_U, treatment.membership.has_features_U
+        label_party, feature_party = (
+            self._imputation(has_U, number) for number, has_U in enumerate((has_labels_U, has_features_U))
+        )
+        calibration = Calibration(shift=treatment.shift, when="training") if treatment.shift else NO_CALIBRATION
+        training = Training(
             epochs=setting.epochs,
             batch_size=setting.batch(len(data.training)),
-            generator=generator,
-            record=keep if record else None,
+            learning_rate=setting.learning_rate,
+            patience=None,
+        )
+        return SplitNetwork(
+            bottoms=[feature_party.bottom(self.bottom)],
+            sources=[feature_party.source(data.training.rows(torch.nonzero(has_features_U).squeeze(1)))],
+            model=LabelModel(self.top),
+            objective=label_party.objective(data.training_labels_N[has_labels_U], calibration, positive_rate=self.positive_rate),
+            training=training,
+            schedule=Schedule(
+                train_N=treatment.rows, validation_N=no_positions(), batch_size=training.batch_size, seed=self.seed
+            ),
         )
 
-    def _sides(self, generator: torch.Generator) -> tuple[FeatureSide, LabelSide]:
-        job, data, rate = self.job, self.data, self.setting.learning_rate
-        own_features, own_labels = _own_rows(job.membership.has_features_U), _own_rows(job.membership.has_labels_U)
-        union = len(own_labels)
-        feature = FeatureSide(
-            own_U=own_features,
-            features=data.training.rows(torch.nonzero(own_features >= 0).squeeze(1)),
-            bottom=self.bottom,
-            optimizer=torch.optim.Adam(self.bottom.parameters(), lr=rate),
-            imputer=job.features,
-            draws=Draws.of(rows=union, k=1, redraw=job.redraw, generator=generator),
-            moments=MovingMoments(self.bottom.width),
-            generator=generator,
+    def _imputation(self, has_U: Tensor, number: int) -> Imputation:
+        """What a side puts where it lacks a row, by draws of its own."""
+        return Imputation(
+            own_U=torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1),
+            labels=self.treatment.labels,
+            features=self.treatment.features,
+            seed=int(np.random.default_rng([self.seed, 3, number]).integers(2**62)),
+            redraw=self.treatment.redraw,
         )
-        label = LabelSide(
-            own_U=own_labels,
-            labels_N=data.training_labels_N[own_labels >= 0],
-            top=self.top,
-            optimizer=torch.optim.Adam(self.top.parameters(), lr=rate),
-            imputer=job.labels,
-            draws=Draws.of(rows=union, k=job.labels.draws, redraw=job.redraw, generator=generator),
-            calibration=Calibration(shift=job.shift, when="training") if job.shift else NO_CALIBRATION,
-        )
-        return feature, label
 
+    @property
+    def positive_rate(self) -> float:
+        """Of the label party's own rows that are trained on."""
+        rows = self.treatment.rows
+        return float(self.data.training_labels_N[rows[self.treatment.membership.has_labels_U[rows]]].double().mean())
+
+    def _keep(self, epoch: int, step: CrossedStep) -> None:
+        rows_B, membership = step.batch.index_B, self.treatment.membership
+        ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
+        self.views[0].append(
+            StepView(epoch=epoch, rows_B=rows_B, own_B=membership.has_features_U[rows_B], received_BD=gradient_BD)
+        )
+        self.views[1].append(
+            StepView(
+                epoch=epoch,
+                rows_B=rows_B,
+                own_B=membership.has_labels_U[rows_B],
+                received_BD=embedding_BD,
+                targets_B=step.answer.targets_B,
+            )
+        )
+
+    @torch.no_grad()
     def utility(self, calibration: Calibration = NO_CALIBRATION) -> dict[str, float]:
         """Test AUC and ACE of calibrated predictions."""
         if calibration.when == "fitted":
             calibration = self._fitted(calibration)
-        logits_T = predict(self.bottom, self.top, self.data.test, calibration=calibration).double().numpy()
+        test = self.data.test
+        logits = [self.top(self.bottom(test.rows(rows_B))).squeeze(1) for rows_B in torch.split(torch.arange(len(test)), PASS)]
+        logits_T = calibration.prediction_logits(torch.cat(logits)).double().numpy()
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
             "auc": auc_statistic(labels_T, logits_T)(weights_T),
             "ace": ace_statistic(labels_T, sigmoid(logits_T), bins=self.setting.bins)(weights_T),
         }
 
-    @torch.no_grad()
     def _fitted(self, calibration: Calibration) -> Calibration:
         """Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack."""
-        has_labels_U, labels_N = self.job.membership.has_labels_U, self.data.training_labels_N
-        own_V = has_labels_U[self.job.held_out]
-        logits_V = self.top(self._embedded(self.job.held_out)).squeeze(1)[own_V]
-        rate = float(labels_N[self.job.rows[has_labels_U[self.job.rows]]].mean())
-        return calibration.fit(logits_V, labels_N[self.job.held_out][own_V], positive_rate=rate)[0]
-
-    @torch.no_grad()
-    def _embedded(self, rows: Tensor) -> Tensor:
-        return torch.cat([self.feature.embed(rows_B) for rows_B in torch.split(rows, self.setting.batch(len(rows)))])
+        held_out = self.treatment.held_out
+        own_V = self.treatment.membership.has_labels_U[held_out]
+        logits_V = self.network.logits(torch.split(held_out, PASS))[own_V]
+        return calibration.fit(logits_V, self.data.training_labels_N[held_out][own_V], positive_rate=self.positive_rate)[0]
 
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
         """Run that party's attacks on its view and measure them by whether the other side has the row."""
-        membership, setting = self.job.membership, self.setting
+        membership, setting = self.treatment.membership, self.setting
         if party == "feature":
             found = evaluate_membership(
                 "cut_gradient", self.views[0], membership.has_labels_U, planted=setting.planted, seed=self.seed
@@ -210,12 +231,11 @@ class Trained:
             found |= evaluate_membership("cut_embedding", [step], present_U, planted=0, attacks=one_pass, seed=self.seed)
         return {name: metrics.as_figures() for name, metrics in found.items()}
 
+    @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:
         """What the label party sees if the whole union is embedded once without training in between."""
+        (bottom,), (source,) = self.network.bottoms, self.network.sources
+        self.network.train(False)
         rows_U = torch.arange(len(own_U))
-        return StepView(epoch=0, rows_B=rows_U, own_B=own_U, received_BD=self._embedded(rows_U))
-
-
-def _own_rows(has_U: Tensor) -> Tensor:
-    """Number a side's own rows: 0, 1, ... where it has the row, -1 where it does not."""
-    return torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1)
+        embedded = [bottom(source(rows_B)) for rows_B in torch.split(rows_U, self.network.schedule.batch_size)]
+        return StepView(epoch=0, rows_B=rows_U, own_B=own_U, received_BD=torch.cat(embedded))

@@ -17,7 +17,7 @@ import torch
 
 from tallystick.benchmark.clicks import ClickData, prepare, read_clicks
 from tallystick.benchmark.florist import paper
-from tallystick.benchmark.florist.runs import Job, Membership, Setting, Side, Trained
+from tallystick.benchmark.florist.runs import Membership, Setting, Side, Trained, Treatment
 from tallystick.benchmark.shared import SweepLog, one_thread, spread
 from tallystick.errors import ConfigError
 from tallystick.imputation.gaussian_features import GaussianFeatures
@@ -165,12 +165,12 @@ def _runs(
     rows = len(clicks.training)
     everything = torch.ones(rows, dtype=torch.bool)
     whole = Membership(has_labels_U=everything, has_features_U=everything)
-    full = _Baseline("baseline-full", Job(membership=whole, rows=torch.arange(rows)), clicks, setting, seed)
+    full = _Baseline("baseline-full", Treatment(membership=whole, rows=torch.arange(rows)), clicks, setting, seed)
     for ratio in ratios:
         for side in sides:
             members = Membership.of(side, rows=rows, ratio=ratio, seed=seed)
             shared = torch.nonzero(members.has_labels_U & members.has_features_U).squeeze(1)
-            partial = _Baseline("baseline-partial", Job(membership=members, rows=shared), clicks, setting, seed)
+            partial = _Baseline("baseline-partial", Treatment(membership=members, rows=shared), clicks, setting, seed)
             yield from (baseline.run(side, ratio, known) for baseline in (full, partial))
             attacked = ratio == ATTACKED_RATIO
             cached: dict[str, tuple[Trained, dict[str, dict[str, Any]]]] = {}
@@ -179,11 +179,11 @@ def _runs(
                     yield found
                     continue
                 started = time.perf_counter()
-                job, calibration = _job(name, side, members, clicks, seed=seed)
-                key = repr((job.labels, job.features, job.redraw, job.shift, len(job.held_out)))
+                treatment, calibration = _treatment(name, side, members, clicks, seed=seed)
+                key = repr((treatment.labels, treatment.features, treatment.redraw, treatment.shift, len(treatment.held_out)))
                 if key not in cached:
                     cached.clear()  # views are large
-                    trained = Trained(job, clicks, setting, seed=seed, record=attacked)
+                    trained = Trained(treatment, clicks, setting, seed=seed, record=attacked)
                     cached[key] = (trained, _leaks(trained, side) if attacked else {})
                 trained, attacks = cached[key]
                 figures = trained.utility(calibration)
@@ -194,8 +194,8 @@ def _runs(
 class _Baseline:
     """A baseline that is trained when its figures are first needed."""
 
-    def __init__(self, name: str, job: Job, clicks: ClickData, setting: Setting, seed: int) -> None:
-        self.name, self.job, self.clicks, self.setting, self.seed = name, job, clicks, setting, seed
+    def __init__(self, name: str, treatment: Treatment, clicks: ClickData, setting: Setting, seed: int) -> None:
+        self.name, self.treatment, self.clicks, self.setting, self.seed = name, treatment, clicks, setting, seed
         self._figures: dict[str, float] = {}
 
     def run(self, side: Side, ratio: float, known: Mapping[Key, Run]) -> Run:
@@ -204,7 +204,7 @@ class _Baseline:
             return found
         started = time.perf_counter()
         if not self._figures:
-            self._figures = Trained(self.job, self.clicks, self.setting, seed=self.seed, record=False).utility()
+            self._figures = Trained(self.treatment, self.clicks, self.setting, seed=self.seed, record=False).utility()
         seconds = time.perf_counter() - started
         return Run(side=side, strategy=self.name, ratio=ratio, seed=self.seed, attacks={}, seconds=seconds, **self._figures)
 
@@ -218,7 +218,7 @@ def _leaks(trained: Trained, side: Side) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _job(name: str, side: Side, members: Membership, clicks: ClickData, *, seed: int) -> tuple[Job, Calibration]:
+def _treatment(name: str, side: Side, members: Membership, clicks: ClickData, *, seed: int) -> tuple[Treatment, Calibration]:
     """Give what to train, and what prediction does to its logits."""
     base, _, option = name.partition(":")
     labels_name, features_name, when, exact = _strategy(base, side)
@@ -234,7 +234,7 @@ def _job(name: str, side: Side, members: Membership, clicks: ClickData, *, seed:
     rate = float(clicks.training_labels_N[rows[members.has_labels_U[rows]]].mean())
     imputed = labels.imputed_rate(rate) or 0.0 if side != "features" else 0.0
     shift = members.shift(rate, imputed_rate=imputed) if exact else _labels_only(members, imputed)
-    job = Job(
+    treatment = Treatment(
         membership=members,
         rows=rows,
         labels=labels,
@@ -243,7 +243,7 @@ def _job(name: str, side: Side, members: Membership, clicks: ClickData, *, seed:
         shift=shift if when in ("training", "fitted") else None,
         held_out=held_out,
     )
-    return job, Calibration(shift=shift, when="fitted" if option == "fit" else when, real=members.real)
+    return treatment, Calibration(shift=shift, when="fitted" if option == "fit" else when, real=members.real)
 
 
 def _strategy(base: str, side: Side) -> tuple[str, str, When, bool]:

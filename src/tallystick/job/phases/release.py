@@ -3,128 +3,26 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
-import msgspec
 import numpy as np
 import torch
 from torch import Tensor
 
 from tallystick.config.contract import Contract, PrivateRelease
 from tallystick.config.party import PartyFile, Privacy
-from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
 from tallystick.job.disclosure import shared_with_feature_parties
-from tallystick.job.folder import RunFolder
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import charged
 from tallystick.privacy.events import Event, PureDP
-from tallystick.privacy.ledger import Cap, Ledger
+from tallystick.privacy.ledger import Ledger
 from tallystick.report import result as shown
 
 USUAL_DELTA = 1e-6
 RELEASE_NOTE = "release"
-LEDGER_NOTE = "ledger"
 SHARED_NOTE = "shared"
-LOST = (
-    "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "
-    "treat their budget as used up and create a new ledger for new data sets"
-)
-
-
-class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
-    """What a run folder knows of the ledger that its run was charged to."""
-
-    party: str
-    dataset: str
-    identity: str
-    entries: int  # and the hash that its chain had come to
-    chain: str
-
-
-def known_ledger(party: PartyFile) -> Ledger:
-    """The label party's ledger: the one that its party file states and its run folders were charged to. Makes none.
-
-    Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
-    """
-    budget = party.privacy
-    notes = {path: note for path, note in _ledger_notes(party.runs).items() if _of_budget(note, party)}
-    if not budget.ledger.exists():
-        if budget.identity is None and not notes:
-            raise ConfigError(
-                f"privacy.ledger = {budget.ledger}: there is no ledger; `tallystick ledger PARTY.yaml --create` makes it, once, "
-                "for all jobs on these labels"
-            )
-        knows = "privacy.identity in the party file" if budget.identity is not None else str(next(iter(notes)))
-        raise StorageError(f"the privacy ledger {budget.ledger} is gone: {knows} knows of it. {LOST}")
-    ledger = Ledger(budget.ledger, party=party.party)
-    if budget.identity not in (None, ledger.identity):
-        raise StorageError(
-            f"the privacy ledger {budget.ledger} is {ledger.identity}, not privacy.identity = {budget.identity}. {LOST}"
-        )
-    for path, note in notes.items():
-        if note.identity != ledger.identity:
-            raise StorageError(
-                f"the privacy ledger {budget.ledger} is {ledger.identity}, but {path} says that a run on data set "
-                f"{note.dataset!r} was charged to {note.identity}. {LOST}"
-            )
-        if not ledger.holds(note.entries, note.chain):
-            raise StorageError(
-                f"the privacy ledger {budget.ledger} is an older copy of itself: {path} knows of its entry {note.entries}, "
-                f"which it lacks. {LOST}"
-            )
-    return ledger
-
-
-def create_ledger(party: PartyFile) -> Ledger:
-    """Make the label party's ledger, once; raises ConfigError if there is one, StorageError if there was one."""
-    try:
-        known_ledger(party)
-    except ConfigError:
-        return Ledger.create(party.privacy.ledger, party=party.party)
-    raise ConfigError(f"{party.privacy.ledger} exists already; a ledger is created once and then kept")
-
-
-@contextmanager
-def charged(party: PartyFile, folder: RunFolder) -> Iterator[Ledger]:
-    """The party's ledger, to be charged within, with the cap that its file states; the run folder knows it before and after."""
-    ledger, budget = known_ledger(party), party.privacy
-    if budget.cap is not None and ledger.cap(budget.dataset) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
-        ledger.set_cap(budget.dataset, cap)
-
-    def note() -> None:
-        entries, chain = ledger.head()
-        known = LedgerNote(party=party.party, dataset=budget.dataset, identity=ledger.identity, entries=entries, chain=chain)
-        folder.note(LEDGER_NOTE, msgspec.to_builtins(known))
-
-    note()
-    try:
-        yield ledger
-    except NothingReleased:  # it is spent all the same
-        note()
-        raise
-    note()
-
-
-def known_budget(party: PartyFile) -> tuple[list[Event], Cap | None]:
-    """What the party's ledger holds of its data set, and the cap that will hold; makes no ledger and writes to none."""
-    budget, ledger = party.privacy, known_ledger(party)
-    cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
-    return [entry.event for entry in ledger.entries(budget.dataset)], cap or ledger.cap(budget.dataset)
-
-
-def _ledger_notes(runs: Path) -> dict[Path, LedgerNote]:
-    """What every run folder knows of the ledger that it was charged to."""
-    found = {}
-    for path in sorted(runs.glob(f"*/{LEDGER_NOTE}.json")):
-        found[path] = msgspec.convert(RunFolder(path=path.parent).noted(LEDGER_NOTE), LedgerNote)
-    return found
-
-
-def _of_budget(note: LedgerNote, party: PartyFile) -> bool:
-    return (note.party, note.dataset) == (party.party, party.privacy.dataset)
 
 
 def release_event(wanted: PrivateRelease) -> Event:

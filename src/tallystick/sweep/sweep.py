@@ -12,17 +12,17 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student_t
 
-from tallystick.audit.columns import Rehearsal
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import did_you_mean
 from tallystick.defenses.defense import Guarantee
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.phases import Watcher
-from tallystick.job.results import contract_info, versions
+from tallystick.job.log import Watcher
+from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
 from tallystick.report import result as shown
 from tallystick.simulation import simulate
+from tallystick.sweep.partner import SimulatedPartner
 
 LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs
@@ -65,12 +65,12 @@ def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
     return [*sweep, (CUT_AFTER, depths)] if depths else sweep
 
 
-def candidates(contract: Contract, rehearsal: Rehearsal, sweep: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
+def candidates(contract: Contract, partner: SimulatedPartner, sweep: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
     """All that is to be tried: nothing, the contract's own defences if it has some, and the sweep, each by itself.
 
     Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
     """
-    base = _values(contract, rehearsal)
+    base = _values(contract, partner)
     found = [Candidate(defense="none", contract=_contract(base, "none"))]
     if contract.defense:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
@@ -88,12 +88,12 @@ def candidates(contract: Contract, rehearsal: Rehearsal, sweep: Sequence[tuple[s
     return found
 
 
-def _values(contract: Contract, rehearsal: Rehearsal) -> dict[str, Any]:
+def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
     """The contract as one between the label party and its made-up partner, which has the built-in bottom model."""
     values = contract.model_dump(mode="json")
-    model = values["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == rehearsal.label}}
+    model = values["model"] | {"bottoms": {k: v for k, v in contract.model.bottoms.items() if k == partner.label}}
     return values | {
-        "parties": {rehearsal.label: {"role": "label"}, rehearsal.feature: {"role": "feature"}},
+        "parties": {partner.label: {"role": "label"}, partner.feature: {"role": "feature"}},
         "alignment": values["alignment"] | {"method": "intersection"},
         "model": model,
         "defense": [],
@@ -173,9 +173,9 @@ def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) 
     return shown.Estimate(mean=mean, low=max(mean - half, floor), high=min(mean + half, 1.0))
 
 
-def try_contract(
+def sweep_defenses(
     contract: Contract,
-    rehearsal: Rehearsal,
+    partner: SimulatedPartner,
     *,
     sweep: Sequence[tuple[str, Sequence[float]]] | None = None,
     seeds: int = 3,
@@ -189,7 +189,7 @@ def try_contract(
 
     Args:
         contract: its defences are tried beside the sweep's; a union is tried as an intersection.
-        rehearsal: tables and columns of both sides.
+        partner: tables and columns of both sides.
         sweep: methods and their strengths; by default a first look.
         seeds: runs of every candidate, which differ in split, weights, batches and noise; at least 1.
         minutes: no run is begun after that, though the first of every candidate; above 0.
@@ -205,16 +205,16 @@ def try_contract(
     if contract.target.type == "regression":
         raise ConfigError("target.type = regression: attacks tell classes apart; there are none to audit here")
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
-    tried = candidates(contract, rehearsal, default_sweep(contract) if sweep is None else sweep)
+    tried = candidates(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
-    found = _run_all(tried, rehearsal, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
+    found = _run_all(tried, partner, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
     if found.seeds < seeds and not found.interrupted:
         found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
-    if not rehearsal.kept:
+    if not partner.kept:
         found.notes.append(
-            f"All columns went to {rehearsal.feature}: {rehearsal.label} alone has none left, and can only guess without joining."
+            f"All columns went to {partner.feature}: {partner.label} alone has none left, and can only guess without joining."
         )
-    result = _result(contract, rehearsal, tried, found, seeds=seeds, started=started, seconds=time.monotonic() - began)
+    result = _result(contract, partner, tried, found, seeds=seeds, started=started, seconds=time.monotonic() - began)
     if found.interrupted:
         raise Interrupted(result)
     return result
@@ -242,7 +242,7 @@ class _Found:
 
 def _result(
     contract: Contract,
-    rehearsal: Rehearsal,
+    partner: SimulatedPartner,
     tried: Sequence[Candidate],
     found: _Found,
     *,
@@ -252,15 +252,15 @@ def _result(
 ) -> shown.Result:
     assert found.first is not None
     sweep = shown.Sweep(
-        summary=_summary(contract, rehearsal, seeds),
+        summary=_summary(contract, partner, seeds),
         metric=next(iter(METRICS[contract.target.type].values())).title,
         own_only=estimate(found.own_only) if found.own_only else None,
         trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
     )
     return shown.Result(
         run_id=f"audit-{contract.hash[:8]}",
-        party=rehearsal.label,
-        parties=[shown.Party(name=rehearsal.label, role="label"), shown.Party(name=rehearsal.feature, role="feature")],
+        party=partner.label,
+        parties=[shown.Party(name=partner.label, role="label"), shown.Party(name=partner.feature, role="feature")],
         contract=contract_info(contract),
         started=started,
         seconds=seconds,
@@ -270,12 +270,12 @@ def _result(
 
 
 def _run_all(
-    tried: Sequence[Candidate], rehearsal: Rehearsal, metric: str, *, seeds: int, until: float, watcher: Watcher
+    tried: Sequence[Candidate], partner: SimulatedPartner, metric: str, *, seeds: int, until: float, watcher: Watcher
 ) -> _Found:
     """Whatever time, or an interrupt once a trial is over, allows."""
     found = _Found(tallies=[_Tally() for _ in tried])
     try:
-        _run_into(found, tried, rehearsal, metric, seeds=seeds, until=until, watcher=watcher)
+        _run_into(found, tried, partner, metric, seeds=seeds, until=until, watcher=watcher)
     except KeyboardInterrupt:
         if found.first is None:
             raise
@@ -288,7 +288,7 @@ def _run_all(
 def _run_into(
     found: _Found,
     tried: Sequence[Candidate],
-    rehearsal: Rehearsal,
+    partner: SimulatedPartner,
     metric: str,
     *,
     seeds: int,
@@ -305,7 +305,7 @@ def _run_into(
         candidate = tried[which]
         seed = candidate.contract.seed + done
         try:
-            result = _run(candidate, rehearsal, seed=seed, baseline=which == 0)
+            result = _run(candidate, partner, seed=seed, baseline=which == 0)
             found.tallies[which].add(result, metric)
         except (ConfigError, DataError) as error:
             if which == 0:
@@ -320,10 +320,10 @@ def _run_into(
     found.seeds = seeds
 
 
-def _run(candidate: Candidate, rehearsal: Rehearsal, *, seed: int, baseline: bool) -> shown.Result:
+def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline: bool) -> shown.Result:
     values = candidate.contract.model_dump(mode="json")
     values |= {"seed": seed, "evaluation": values["evaluation"] | {"own_columns_baseline": baseline}}
-    return simulate(values, rehearsal.tables, rehearsal.columns)
+    return simulate(values, partner.tables, partner.columns)
 
 
 def _own_only(result: shown.Result, metric: str) -> list[tuple[float, float, float]]:
@@ -335,10 +335,10 @@ def _own_only(result: shown.Result, metric: str) -> list[tuple[float, float, flo
     return [(value, own["low"] if own["low"] is not None else value, own["high"] if own["high"] is not None else value)]
 
 
-def _summary(contract: Contract, rehearsal: Rehearsal, seeds: int) -> str:
-    rows = rehearsal.tables[rehearsal.label].height
-    kind = "" if contract.alignment.method == "intersection" else f" {contract.alignment.method} was tried as an intersection."
+def _summary(contract: Contract, partner: SimulatedPartner, seeds: int) -> str:
+    rows = partner.tables[partner.label].height
+    kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     return (
-        f"{rehearsal.label} alone, on {rows:,} of its own rows: {len(rehearsal.given)} of its columns play {rehearsal.feature}'s "
-        f"({', '.join(rehearsal.given)}). {seeds} seed{'s' if seeds > 1 else ''}; leak AUC is max(a, 1 - a) per batch.{kind}"
+        f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
+        f"({', '.join(partner.given)}). {seeds} seed{'s' if seeds > 1 else ''}; leak AUC is max(a, 1 - a) per batch.{kind}"
     )

@@ -15,25 +15,20 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.table import linkage_of
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
-from tallystick.job.alignment import deviation_of
-from tallystick.job.audit import Audited, defense_lines
-from tallystick.job.disclosure import shared_with_feature_parties, shuffled_embeddings
-from tallystick.job.job import ALL_PHASES
-from tallystick.job.phases import Logbook
-from tallystick.job.release import privacy_section
-from tallystick.job.rows import Aligned
+from tallystick.job.disclosure import defense_lines, deviation_of, shared_with_feature_parties, shuffled_embeddings
+from tallystick.job.job import ALL_PHASES, Job
+from tallystick.job.log import Logbook
+from tallystick.job.phases.audit import Audited
+from tallystick.job.phases.release import privacy_section
 from tallystick.report import result as shown
+from tallystick.report.page import render
 from tallystick.training.checkpoint import TrainingState
-
-GUARANTEES = {
-    "intersection": "honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
-    "union": "honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
-    "union-with-helper": "a helper that colludes with nobody; keyed BLAKE2b",
-}
 
 
 @dataclass(kw_only=True)
@@ -46,7 +41,7 @@ class Findings:
     resumed_from: int = 0
     alignment: Alignment | None = None
     helper: HelperOutcome | None = None
-    rows: Aligned | None = None
+    dataset: Dataset | None = None
     modules: dict[str, nn.Module] = field(default_factory=dict)
     training: TrainingState | None = None
     own_only: TrainingState | None = None
@@ -72,7 +67,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         phases=logbook.phases,
         alignment=_alignment(party, found.alignment),
         learnt=_learnt(contract, party, found),
-        data=_data(party, found.rows, found.keys, found.match_notes),
+        data=_data(party, found.dataset, found.keys, found.match_notes),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.training),
         own_only_training=_training(contract, None, found, found.own_only),
@@ -95,6 +90,14 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         ),
         versions=versions(),
     )
+
+
+def write_report(job: Job, found: Findings) -> shown.Result:
+    """Put together this party's result, and leave it and its report in the run folder."""
+    result = result_of(job.contract, job.party, job.logbook, found, started=job.started)
+    job.folder.write(job.folder.result, result.to_json())
+    render(result, job.folder.report)
+    return result
 
 
 def versions() -> dict[str, str]:
@@ -149,7 +152,7 @@ def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.Alignment
 
 
 def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown.Learnt]:
-    guarantee = GUARANTEES[contract.alignment.method]
+    guarantee = linkage_of(contract).guarantee
     items = [
         shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
         for sentence in (found.alignment.learnt if found.alignment is not None else [])
@@ -161,7 +164,7 @@ def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown
         ]
     if found.training is None:
         return items
-    rows = len(found.rows.train_N) if found.rows is not None else 0
+    rows = len(found.dataset.train_N) if found.dataset is not None else 0
     items += _learnt_by_label_party(contract, rows=rows, epochs=found.training.epoch)
     for peer in contract.feature_parties:
         items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.training.epoch, finished=found.finished)
@@ -210,21 +213,21 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     ]
 
 
-def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None, match_notes: list[str]) -> shown.DataSummary | None:
-    if rows is None:
+def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, match_notes: list[str]) -> shown.DataSummary | None:
+    if dataset is None:
         return None
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
-    shape = rows.encoder.feature_shape if rows.encoder is not None else None
+    shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     columns = shown.Columns(
         party=party.party,
         numeric=shape.numeric if shape else 0,
         categorical=len(shape.cardinalities) if shape else 0,
-        names=[place.name for place in column_places(rows.encoder)] if rows.encoder is not None else [],
+        names=[place.name for place in column_places(dataset.encoder)] if dataset.encoder is not None else [],
     )
     return shown.DataSummary(
-        rows={"train": len(rows.train_N), "validation": len(rows.validation_N), "test": len(rows.test_N)},
+        rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],
-        notes=[*of_keys, *(rows.encoder.notes if rows.encoder is not None else [])],
+        notes=[*of_keys, *(dataset.encoder.notes if dataset.encoder is not None else [])],
     )
 
 

@@ -4,8 +4,9 @@ Shapes: N aligned positions, R rows that are scored.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import torch
@@ -14,17 +15,22 @@ from torch import Tensor
 from tallystick.attacks.label_inference.auxiliary import FewLabels
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.metrics import AttackMetrics
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
+from tallystick.dataset.dataset import Dataset
 from tallystick.errors import DataError, StorageError
-from tallystick.job.folder import RunFolder
+from tallystick.job.disclosure import defense_lines
 from tallystick.job.job import Job
-from tallystick.job.phases import Watcher
-from tallystick.job.recorder import Plan, Recorder, ViewStore
-from tallystick.job.rows import Aligned
-from tallystick.job.union import audit_union
+from tallystick.job.log import Watcher
+from tallystick.party.folder import RunFolder, contract_of
+from tallystick.party.recorder import Plan, Recorder, ViewStore
+from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
+from tallystick.report.page import render
+from tallystick.report.result import Audit, read_result
+from tallystick.storage import write_json
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
@@ -34,20 +40,20 @@ HINTS = 40  # labels that few-label attacks are told, or one per class where the
 LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
 
 
-def recorders(job: Job, rows: Aligned, widths: Sequence[int], *, run_id: str, resume_from: int) -> Sequence[Recorder | None]:
+def recorders(job: Job, dataset: Dataset, widths: Sequence[int], *, run_id: str, resume_from: int) -> Sequence[Recorder | None]:
     """Make a recorder for each peer's cut of that width if the contract asks for an audit; otherwise give None for each.
 
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
     """
-    first, later = _kept(job, rows)
+    first, later = _kept(job, dataset)
     if not first:
         return [None] * len(widths)
     job.folder.make_views()
     if _audits_labels(job):
-        assert rows.target_N is not None
-        own_N = rows.is_own(torch.arange(len(rows.target_N)))
-        save_labels(job.folder, job.contract, rows.target_N, own_N, run_id=run_id)
-    schedule, epochs = rows.schedule(job.contract), job.contract.training.epochs
+        true_N = dataset.known_labels.true_N
+        own_N = dataset.is_own(torch.arange(len(true_N)))
+        save_labels(job.folder, job.contract, true_N, own_N, run_id=run_id)
+    schedule, epochs = dataset.schedule(job.contract.training, seed=job.contract.seed), job.contract.training.epochs
     made = []
     for width, store in zip(widths, _stores(job, run_id), strict=True):
         store.drop_from(resume_from // schedule.steps_per_epoch)
@@ -56,15 +62,20 @@ def recorders(job: Job, rows: Aligned, widths: Sequence[int], *, run_id: str, re
     return made
 
 
-def _kept(job: Job, rows: Aligned) -> tuple[int, int]:
+def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
     """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
     labels = _audits_labels(job)
-    membership = rows.imputation is not None and job.contract.union.audit
+    membership = _hidden(job, dataset) is not None
     return (MEMBERSHIP_EPOCHS if membership else int(labels)), (LABEL_EPOCHS - 1 if labels else 0)
 
 
+def _hidden(job: Job, dataset: Dataset) -> Tensor | None:
+    """Which rows this side has, where that is a secret that the contract wants attacked."""
+    return dataset.membership if job.contract.union.audit else None
+
+
 def _audits_labels(job: Job) -> bool:
-    return job.contract.audit and job.name == job.contract.label_party
+    return job.contract.audit and job.is_label
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +85,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     leakage: shown.Audit | None = None
 
 
-def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
+def audit_run(job: Job, dataset: Dataset, *, run_id: str) -> Audited:
     """Once trained, attack what was recorded: for membership if on a union, for labels if this party has them.
 
     A phase of its own, done once per run; a run that goes on after that keeps what was found.
@@ -82,15 +93,15 @@ def audit_run(job: Job, rows: Aligned, *, run_id: str) -> Audited:
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
         return before
-    if _kept(job, rows) == (0, 0):
+    if _kept(job, dataset) == (0, 0):
         return Audited()
     if not any(store.files() for store in _stores(job, run_id)):
         watcher.say("no step was recorded, so there is nothing to audit")
         return Audited()
     membership = leakage = None
     with job.logbook.during("audit", ()):
-        if rows.imputation is not None and contract.union.audit:
-            membership = _evaluate_membership(job, rows.imputation.own_U, run_id=run_id)
+        if (own_N := _hidden(job, dataset)) is not None:
+            membership = _evaluate_membership(job, own_N, run_id=run_id)
         if _audits_labels(job):
             leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
     if leakage is None:
@@ -112,24 +123,50 @@ def keep_audited(folder: RunFolder, audited: Audited) -> None:
 
 
 def _stores(job: Job, run_id: str) -> list[ViewStore]:
-    is_label = job.name == job.contract.label_party
-    peers = job.contract.feature_parties if is_label else (job.contract.label_party,)
+    peers = job.contract.feature_parties if job.is_label else (job.contract.label_party,)
     return [ViewStore(folder=job.folder.views / peer, contract=job.contract.hash, run_id=run_id) for peer in peers]
 
 
-def _evaluate_membership(job: Job, own_U: Tensor, *, run_id: str) -> shown.Audit | None:
-    received: Received = "cut_gradient" if job.name == job.contract.label_party else "cut_embedding"
-    (store,) = _stores(job, run_id)  # a union has two parties
+def _evaluate_membership(job: Job, own_N: Tensor, *, run_id: str) -> shown.Audit | None:
+    received: Received = "cut_gradient" if job.is_label else "cut_embedding"
+    (store,) = _stores(job, run_id)  # where membership is a secret there are two parties
     steps = [step for step in store.load(received) if step.epoch < MEMBERSHIP_EPOCHS]
     if not steps:
         return None
-    return audit_union(steps, own_U, peer=store.folder.name, received=received, say=job.logbook.watcher.say)
+    return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=job.logbook.watcher.say)
 
 
-def save_labels(folder: RunFolder, contract: Contract, target_N: Tensor, own_N: Tensor, *, run_id: str) -> None:
+def audit_membership(
+    steps: Sequence[StepView], own_N: Tensor, *, peer: str, received: Received, say: Callable[[str], None]
+) -> shown.Audit:
+    """Attack what this party sent, as its peer could, and measure by the truth that only this party has."""
+    say("attacking what this side sent, as the peer could")
+    found = evaluate_membership(received, steps, own_N)
+    what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
+    attacks = [
+        shown.Attack(
+            name=name,
+            view=f"{peer}, from {what}",
+            auc=metrics.symmetric_auc.mean,
+            low=metrics.symmetric_auc.low,
+            high=metrics.symmetric_auc.high,
+            tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
+            note=f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else "",
+        )
+        for name, metrics in found.items()
+    ]
+    epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
+    rows = sum(len(step.rows_B) for step in steps)
+    summary = (
+        f"Could {peer} tell from {what} which rows of the union this side has? Measured on {rows:,} rows of epochs {epochs}."
+    )
+    return shown.Audit(summary=summary, defense="synthetic rows; no formal guarantee", attacks=attacks)
+
+
+def save_labels(folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Tensor, *, run_id: str) -> None:
     """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id}
-    tensors = {"label_N": target_N.to(torch.int64), "own_N": own_N}
+    tensors = {"label_N": true_N.to(torch.int64), "own_N": own_N}
     write_tensors(folder.views / LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
 
 
@@ -182,7 +219,7 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
             )
             found += [_shown(name, row, peer, metrics) for metrics in measured.values()]
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
-    summary = _summary(contract, rows, sorted(epochs), trained=_trained_epochs(folder))
+    summary = _summary(contract, rows, sorted(epochs), trained=epochs_trained(folder))
     return shown.Audit(summary=summary, defense="; ".join(defense_lines(contract)), attacks=found)
 
 
@@ -209,17 +246,12 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
     return tuple(kept)
 
 
-def _trained_epochs(folder: RunFolder) -> int | None:
-    state = folder.noted("training").get("state") if folder.trained else None
-    return int(state["epoch"]) if isinstance(state, dict) else None
-
-
 def _summary(contract: Contract, rows: int, epochs: list[int], *, trained: int | None) -> str:
     peers = " or ".join(contract.feature_parties)
     *before, last = (str(epoch + 1) for epoch in epochs)
     when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
     of = f"of {trained}" if trained is not None else "of a run that was not finished"
-    only = "; only rows that this side has are scored" if contract.alignment.method != "intersection" else ""
+    only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
     return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of {when} {of}{only}."
 
 
@@ -243,11 +275,37 @@ def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetri
     )
 
 
-def defense_lines(contract: Contract) -> list[str]:
-    """One line per defence of a contract: method, strength and guarantee; one line that says so where there is none."""
-    lines = []
-    for entry in contract.defense:
-        values = {key: value for key, value in entry.model_dump().items() if key != "method" and value is not None}
-        strength = ", ".join(f"{key} {value}" for key, value in values.items())
-        lines.append(f"{entry.defense.method} ({strength}): {entry.make().guarantee().text}")
-    return lines or ["none; no formal guarantee"]
+# --- a run that is over, attacked again
+
+
+def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int = 0) -> Audit:
+    """Attack the views in the label party's run folder, and put what was found into the run's report, if it has one.
+
+    The label party's side only: it alone has labels to judge by. Nothing is sent. What was there before is replaced once the
+    attacks are over. A run that was not finished has no report yet: what was recorded so far is attacked, and once the run goes
+    on and ends it audits itself.
+
+    Args:
+        path: a run folder whose contract says ``audit: true``.
+        watcher: shown the progress.
+        hints: labels that few-label attacks are told, at least one per class.
+        seed: of the told labels, of attacks that draw, and of the intervals.
+
+    Raises ConfigError if this is no run folder, DataError if its view is empty, damaged or of another contract or run.
+    """
+    folder = RunFolder(path=path)
+    contract = contract_of(path)
+    with folder.locked():
+        return _audit(folder, contract, watcher=watcher, hints=hints, seed=seed)
+
+
+def _audit(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int, seed: int) -> Audit:
+    found = audit_labels(folder, contract, watcher=watcher, hints=hints, seed=seed)
+    if (before := audited_before(folder)) is not None:
+        keep_audited(folder, msgspec.structs.replace(before, leakage=found))
+    if folder.result.exists():
+        result = read_result(folder.read_json(folder.result))
+        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=found))
+        write_json(folder.result, result.to_json().encode())
+        render(result, folder.report)
+    return found

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from tallystick import metrics
 from tallystick.cut.forward import send_embeddings
 from tallystick.data.features import Features
+from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
     Fall,
     Judge,
@@ -28,11 +29,10 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
-from tallystick.job.randomness import SEED_BITS, secret_generator
-from tallystick.job.results import Findings
-from tallystick.job.rows import Aligned
-from tallystick.models.split import LabelModel
+from tallystick.job.phases.report import Findings
 from tallystick.network.channel import Channel
+from tallystick.party.trained import TrainedLabelParty
+from tallystick.privacy.randomness import SEED_BITS, secret_generator
 from tallystick.report import result as shown
 
 
@@ -46,14 +46,14 @@ class Measured:
     importance: list[shown.Importance]
 
 
-def send_columns(job: Job, bottom: nn.Module, rows: Aligned, channel: Channel) -> None:
+def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel) -> None:
     """Feature party: embed validation rows once more and, if the contract says so, with each own column shuffled."""
     wanted = job.contract.evaluation.importance
     if not job.contract.measures_columns:
         return
-    assert rows.source is not None
-    assert rows.encoder is not None
-    features = rows.source(sampled_rows(rows.validation_N, wanted.rows, seed=job.contract.seed))
+    assert dataset.source is not None, "a feature party has columns"
+    assert dataset.encoder is not None, "a feature party has columns"
+    features = dataset.source(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
     batch_size = job.contract.training.batch_size
     everything = torch.arange(len(features), device=features.numeric_NF.device)
     send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
@@ -61,7 +61,7 @@ def send_columns(job: Job, bottom: nn.Module, rows: Aligned, channel: Channel) -
         send_shuffled(
             bottom,
             features,
-            column_places(rows.encoder),
+            column_places(dataset.encoder),
             channel,
             repeats=wanted.repeats,
             batch_size=batch_size,
@@ -70,24 +70,24 @@ def send_columns(job: Job, bottom: nn.Module, rows: Aligned, channel: Channel) -
         )
 
 
-def measure_columns(job: Job, model: LabelModel, rows: Aligned, widths: list[int]) -> Measured | None:
+def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> Measured | None:
     """Label party: judge the joint model with one column shuffled after the other; None where the contract measures none."""
-    contract, wanted = job.contract, job.contract.evaluation.importance
+    contract, wanted, model = job.contract, job.contract.evaluation.importance, trained.model
     if not contract.measures_columns:
         return None
-    index_V = sampled_rows(rows.validation_N, wanted.rows, seed=contract.seed)
+    index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=contract.seed)
     how: dict[str, Any] = {"batch_size": contract.training.batch_size}
     cuts_VD = [
         receive_rows(channel, len(index_V), width, device=index_V.device, **how)
-        for channel, width in zip(job.feature_channels, widths, strict=True)
+        for channel, width in zip(job.feature_channels, trained.widths, strict=True)
     ]
-    own: Features | None = rows.source(index_V) if rows.source is not None else None
+    own: Features | None = dataset.source(index_V) if dataset.source is not None else None
     logits_V = finish(model, own, cuts_VD, **how)
-    judge = _judge(contract.target.type, rows, index_V)
+    judge = _judge(contract.target.type, dataset.known_labels, index_V)
     how |= {"repeats": wanted.repeats, "progress": _progress(job)}
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
-    if wanted.own_columns and own is not None and rows.encoder is not None:
-        places = column_places(rows.encoder)
+    if wanted.own_columns and own is not None and dataset.encoder is not None:
+        places = column_places(dataset.encoder)
         generator = torch.Generator().manual_seed(contract.seed)
         falls[job.name] = (
             [place.name for place in places],
@@ -105,34 +105,34 @@ def measure_columns(job: Job, model: LabelModel, rows: Aligned, widths: list[int
     )
 
 
-def receive_results(job: Job, rows: Aligned, channel: Channel, findings: Findings) -> shown.Shared | None:
+def receive_results(job: Job, dataset: Dataset, channel: Channel, findings: Findings) -> shown.Shared | None:
     """Feature party: receive the exact results that the contract lets it have, if any, and put names to its own columns."""
     evaluation = job.contract.evaluation
     both = evaluation.importance.feature_columns == "both"
     if not evaluation.share_metrics and not both:
         return None
-    assert rows.encoder is not None
+    assert dataset.encoder is not None
     metrics_of, falls = receive_shared(
         channel,
         evaluation.share_metrics,
         job.contract.target.type,
-        rows=len(rows.test_N),
-        columns=len(column_places(rows.encoder)) if both else None,
+        rows=len(dataset.test_N),
+        columns=len(column_places(dataset.encoder)) if both else None,
     )
     if falls is not None:
-        findings.importance = [_named(job, rows, falls)]
-    return shown.Shared(party=channel.peer, target=job.contract.target.type, rows=len(rows.test_N), metrics=metrics_of)
+        findings.importance = [_named(job, dataset, falls)]
+    return shown.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
 
 
-def _named(job: Job, rows: Aligned, received: list[Fall]) -> shown.Importance:
+def _named(job: Job, dataset: Dataset, received: list[Fall]) -> shown.Importance:
     """The falls that came back, under the names that only this party knows."""
-    assert rows.encoder is not None
+    assert dataset.encoder is not None
     wanted = job.contract.evaluation.importance
-    names = [place.name for place in column_places(rows.encoder)]
+    names = [place.name for place in column_places(dataset.encoder)]
     return shown.Importance(
         party=job.name,
         metric=headline_metric(job).title,
-        rows=min(len(rows.validation_N), wanted.rows),
+        rows=min(len(dataset.validation_N), wanted.rows),
         repeats=wanted.repeats,
         columns=_columns(names, received),
     )
@@ -143,19 +143,15 @@ def headline_metric(job: Job) -> metrics.Metric:
     return next(iter(metrics.METRICS[job.contract.target.type].values()))
 
 
-def _judge(target: metrics.TargetType, rows: Aligned, index_V: Tensor) -> Judge:
+def _judge(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Judge:
     """The first metric of the target by the true labels, turned so that more is better; NaN where it has no value."""
-    assert rows.target_N is not None
-    assert rows.label_coder is not None
     name, metric = next(iter(metrics.METRICS[target].items()))
-    labels_V = rows.label_coder.in_units(rows.target_N[index_V].cpu().numpy())
-    weights_V = rows.weight_N[index_V].cpu().numpy() if rows.weight_N is not None else None
+    labels_V, weights_V = labels.units(index_V)
     sign = 1.0 if metric.higher_is_better else -1.0
 
     def judge(logits_V: Tensor) -> float:
-        assert rows.label_coder is not None
         try:
-            logits = rows.label_coder.in_units(logits_V.cpu().numpy())
+            logits = labels.coder.in_units(logits_V.cpu().numpy())
             return sign * metrics.metric(target, name, labels_V, logits, weights_N=weights_V)
         except metrics.UndefinedMetric:
             return np.nan

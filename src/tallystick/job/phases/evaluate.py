@@ -11,39 +11,60 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.config.contract import PrivateRelease
-from tallystick.cut.forward import receive_logits
+from tallystick.cut.forward import receive_logits, send_embeddings
+from tallystick.data.encoder import Encoder
 from tallystick.data.groups import groups_of
 from tallystick.data.keys import Keys
 from tallystick.data.table import require_column
+from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.decisions import Decisions, Grouping, by_group, decide
 from tallystick.evaluation.measure import compare
-from tallystick.evaluation.messages import Finished
+from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
-from tallystick.job.importance import Measured, measure_columns
 from tallystick.job.job import Job
-from tallystick.job.release import RELEASE_NOTE, enter_shared, finished, release_auc
-from tallystick.job.results import Findings
-from tallystick.job.rows import Aligned
+from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
+from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
+from tallystick.job.phases.report import Findings
 from tallystick.metrics import UndefinedMetric, sigmoid
-from tallystick.models.split import LabelModel
+from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
 
-def evaluate(job: Job, keys: Keys, model: LabelModel, rows: Aligned, widths: list[int], findings: Findings) -> None:
+def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset, findings: Findings) -> None:
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
-    On a union every test row is embedded, and this party keeps the scores of those that it has.
+    Every test row is embedded; this party measures by the scores of those that it has.
     """
-    logits = receive_logits(model, rows.source, rows.test_batches(job.contract), job.feature_channels, widths)
-    measured = measure_columns(job, model, rows, widths)
+    batches = dataset.test_batches(job.contract.training.batch_size)
+    logits = receive_logits(
+        trained.model, dataset.source, batches, job.feature_channels, trained.widths, cut_rows=dataset.cut_rows
+    )
+    measured = measure_columns(job, trained, dataset)
     findings.importance = measured.importance if measured is not None else []
     findings.finished = Finished(rows=len(logits))
     if len(logits):
-        _measure(job, keys, rows, logits, measured, findings)
+        _measure(job, keys, trained, dataset, logits, measured, findings)
     _share(job, measured, findings)
+    for channel in job.feature_channels:
+        channel.send(findings.finished)
+
+
+def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, findings: Findings) -> None:
+    """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
+    assert dataset.source is not None, "a feature party has columns"
+    channel = job.channels[job.contract.label_party]
+    batches = dataset.test_batches(job.contract.training.batch_size)
+    send_embeddings(trained.bottom, dataset.source, batches, channel)
+    send_columns(job, trained.bottom, dataset, channel)
+    job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
+    findings.shared = receive_results(job, dataset, channel, findings)
+    released = job.contract.evaluation.privacy
+    findings.finished = receive_finished(
+        channel, rows=len(dataset.test_N), epsilon=released.epsilon if released is not None else None
+    )
 
 
 def _share(job: Job, measured: Measured | None, findings: Findings) -> None:
@@ -61,25 +82,30 @@ def _share(job: Job, measured: Measured | None, findings: Findings) -> None:
         send_shared(channel, names, joint, falls, rows=rows)
 
 
-def _measure(job: Job, keys: Keys, rows: Aligned, logits: Tensor, measured: Measured | None, findings: Findings) -> None:
-    if findings.training is not None:
-        job.logbook.commit(findings.training.step)  # the feature parties had committed it before they embedded these
-    own = rows.own_part()
-    joint_T = rows.calibrated(findings.training).prediction_logits(logits[rows.is_own(rows.test_N)])
+def _measure(
+    job: Job,
+    keys: Keys,
+    trained: TrainedLabelParty,
+    dataset: Dataset,
+    logits: Tensor,
+    measured: Measured | None,
+    findings: Findings,
+) -> None:
+    job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
+    own = dataset.own_part()
+    known = own.known_labels
+    joint_T = trained.calibration.prediction_logits(logits[dataset.is_own(dataset.test_N)])
     baseline_T = None
-    if job.contract.evaluation.own_columns_baseline and rows.encoder is not None and job.top is None:
-        baseline_T = _baseline(job, own, findings)
-    assert own.target_N is not None
-    assert own.label_coder is not None
-    target_T = own.target_N[own.test_N]
-    labels, joint = (own.label_coder.in_units(values.cpu().numpy()) for values in (target_T, joint_T))
-    weights = own.weight_N[own.test_N].cpu().numpy() if own.weight_N is not None else None
+    if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
+        baseline_T = _baseline(job, own, own.encoder, findings)
+    labels, weights = known.units(own.test_N)
+    joint = known.coder.in_units(joint_T.cpu().numpy())
     evaluation = job.contract.evaluation
     findings.evaluation = compare(
         job.contract.target.type,
         labels,
         joint,
-        own.label_coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
+        known.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
         weights=weights,
         bins=evaluation.calibration_bins,
         resamples=evaluation.bootstrap,
@@ -87,15 +113,16 @@ def _measure(job: Job, keys: Keys, rows: Aligned, logits: Tensor, measured: Meas
     )
     findings.groups = _by_group(job, keys, own, labels, joint, weights, findings)
     if job.contract.target.type == "binary":
+        target_T = known.true_N[own.test_N]
         _keep_scores(job, target_T, joint_T)
-        findings.decisions = _decide(job, own, labels, joint, weights, measured)
+        findings.decisions = _decide(job, known, labels, joint, weights, measured)
     if evaluation.privacy is not None:
         findings.finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
 
 
 def _decide(
     job: Job,
-    own: Aligned,
+    known: Labels,
     labels_T: NDArray[Any],
     logits_T: NDArray[Any],
     weights_T: NDArray[Any] | None,
@@ -104,10 +131,8 @@ def _decide(
     """What the scores are worth where a threshold decides; the cheapest is chosen on validation rows, if there are any."""
     chosen = None
     if measured is not None:
-        assert own.target_N is not None
-        index_V = measured.index_V
-        weights_V = own.weight_N[index_V].cpu().numpy() if own.weight_N is not None else None
-        chosen = own.target_N[index_V].cpu().numpy(), sigmoid(measured.logits_V.cpu().numpy()), weights_V
+        labels_V, weights_V = known.units(measured.index_V)
+        chosen = labels_V, sigmoid(measured.logits_V.cpu().numpy()), weights_V
     costs = job.party.report
     for rows in (chosen, None) if chosen is not None else (None,):
         try:
@@ -127,7 +152,7 @@ def _decide(
 def _by_group(
     job: Job,
     keys: Keys,
-    own: Aligned,
+    own: Dataset,
     labels_T: NDArray[Any],
     logits_T: NDArray[Any],
     weights_T: NDArray[Any] | None,
@@ -186,8 +211,9 @@ def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
     write_bytes(job.folder.scores, content.getvalue(), private=True)
 
 
-def _baseline(job: Job, own: Aligned, findings: Findings) -> Tensor:
+def _baseline(job: Job, own: Dataset, encoder: Encoder, findings: Findings) -> Tensor:
     """The label party's own columns alone, trained the same way: logits of its test rows."""
+    training = job.contract.training
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
     def progress(_what: str, done: int, total: int) -> None:
@@ -195,13 +221,8 @@ def _baseline(job: Job, own: Aligned, findings: Findings) -> Tensor:
         for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
             channel.check()
 
-    assert own.encoder is not None
-    model = job.label_model(own.encoder.feature_shape, [])
-    run = TrainingRun(
-        training=job.contract.training,
-        schedule=own.schedule(job.contract),
-        store=job.folder.store("baseline"),
-        progress=progress,
-    )
-    findings.own_only = train_label_party(model, own.source, own.objective(job.contract), [], run)
-    return receive_logits(model, own.source, own.test_batches(job.contract), [], [])
+    model = job.architecture.label_model(encoder, [])
+    schedule = own.schedule(training, seed=job.contract.seed)
+    run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
+    findings.own_only = train_label_party(model, own.source, own.objective(), [], run)
+    return receive_logits(model, own.source, own.test_batches(training.batch_size), [], [])

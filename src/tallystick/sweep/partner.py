@@ -1,4 +1,4 @@
-"""A made-up partner: some of the label party's own columns become a feature party's, so that a contract can be tried alone."""
+"""A simulated partner: some of the label party's own columns become a feature party's, so that a contract can be tried alone."""
 
 import difflib
 from collections.abc import Sequence
@@ -15,15 +15,15 @@ from tallystick.errors import ConfigError, DataError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Rehearsal:
+class SimulatedPartner:
     """Tables and columns for a simulation in which the label party plays both sides.
 
     Args:
         label: name of the label party.
-        feature: name of the made-up feature party, one of the contract's.
+        feature: name of the simulated feature party, one of the contract's.
         tables: party name to its rows: the same rows, each with its own columns.
         columns: party name to what a party file says of columns.
-        given: columns that the made-up party got.
+        given: columns that the simulated party got.
         kept: columns that the label party has left; none if it gave all away.
     """
 
@@ -45,7 +45,7 @@ class Rehearsal:
         share: float = 0.5,
         rows: int,
         seed: int = 0,
-    ) -> "Rehearsal":
+    ) -> "SimulatedPartner":
         """Split the label party's columns: those named in ``split``, or else a random ``share`` of them, become the other's.
 
         Raises ConfigError for a party that is not the label party, an unknown column, or a split that names none;

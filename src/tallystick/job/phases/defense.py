@@ -6,20 +6,22 @@ Shapes: N aligned positions.
 import hashlib
 import math
 import secrets
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import msgspec
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from torch import Tensor
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import Defenses
 from tallystick.defenses.defense import RandomBytes
 from tallystick.errors import DataError
-from tallystick.job.folder import RunFolder
-from tallystick.job.release import RELEASE_NOTE, charged, exact_labels, known_budget, release_event
-from tallystick.job.rows import Aligned
+from tallystick.job.phases.release import RELEASE_NOTE, exact_labels, release_event
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import charged, known_budget
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 from tallystick.training.defended import CutDefense
@@ -55,29 +57,26 @@ class RunDefense:
             folder.note(NOTE, {"secret": secret.hex()}, private=True)
         return cls(defenses=contract.defenses(), secret=secret, classes=contract.target.classes)
 
-    def taught(self, rows: Aligned) -> Aligned:
+    def defended(self, dataset: Dataset) -> Dataset:
         """The same rows with the labels to train and validate on, the same ones every time it is asked."""
         if not self.defenses.labels:
-            return rows
-        assert rows.target_N is not None
-        assert rows.imputation is None, "the contract refuses label defences on a union"
-        target_N = rows.target_N.cpu()
-        taught_N = self.defenses.defend_labels(target_N, self.classes, random_bytes=key_stream(self.secret, b"labels"))
-        return replace(rows, taught_N=taught_N.to(rows.target_N.device))
+            return dataset
+        true_N = dataset.known_labels.true_N
+        labels_N = self.defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
+        return dataset.trained_on(labels_N.to(true_N.device))
 
     def cut(self, schedule: Schedule) -> CutDefense | None:
         """What training does to the cut gradients; None where it does nothing."""
         return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
 
-    def spend(self, contract: Contract, party: PartyFile, folder: RunFolder, rows: Aligned, *, what: str) -> None:
+    def spend(self, contract: Contract, party: PartyFile, folder: RunFolder, true_N: Tensor, *, what: str) -> None:
         """Charge the ledger once per run, before anything is sent; training without a guarantee is entered as not private.
 
         Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
         """
         noted = folder.noted(NOTE)
         events = self.defenses.events()
-        assert rows.target_N is not None
-        labels = hashlib.blake2b(rows.target_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
+        labels = hashlib.blake2b(true_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
         if noted.get("spent") and (events or noted.get("labels") == labels):
             if noted.get("labels") != labels:
                 raise DataError(
@@ -105,9 +104,9 @@ def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | Non
     if contract.role_of(party.party) != "label":
         return None
     spent, cap = known_budget(party)
-    taught = folder is not None and bool(folder.noted(NOTE).get("spent"))
+    trained = folder is not None and bool(folder.noted(NOTE).get("spent"))
     released = folder is not None and bool(folder.noted(RELEASE_NOTE))
-    ahead = [] if taught else list(contract.defenses().events())
+    ahead = [] if trained else list(contract.defenses().events())
     if contract.evaluation.privacy is not None and not released:
         ahead.append(release_event(contract.evaluation.privacy))
     if not ahead:

@@ -2,6 +2,7 @@
 
 import json
 import re
+import secrets
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -15,11 +16,14 @@ import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.config.contract import Contract
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.reading import read_yaml
 from tallystick.errors import ConfigError, DamagedFile, StorageError
+from tallystick.privacy.randomness import SEED_BITS
 from tallystick.storage import check_sealed, locked, make_folder, read_json, remove, sync_folder, write_bytes, write_json
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
+IMPUTATION = "imputation"
 _ANEW = "start a new run on all sides, without --resume"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
@@ -202,6 +206,17 @@ class RunFolder:
         facts: dict[str, object] = json.loads(self.read_json(path))
         return facts
 
+    def secret_seed(self) -> int:
+        """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
+        kept = self.noted(IMPUTATION).get("seed")
+        seed = kept if isinstance(kept, int) else secrets.randbits(SEED_BITS)
+        self.note(IMPUTATION, {"seed": seed}, private=True)
+        return seed
+
+    def write(self, path: Path, text: str) -> None:
+        """Write one of this folder's JSON files, sealed."""
+        write_json(path, text.encode())
+
     def read_json(self, path: Path) -> bytes:
         """Read one of this folder's JSON files; raises DamagedFile with what helps."""
         return _advised(partial(read_json, path), path)
@@ -243,3 +258,14 @@ def _folders_of(runs: Path, contract: Contract) -> list[Path]:
         if re.fullmatch("[0-9]+", path.name.removeprefix(prefix)) and path.is_dir()
     ]
     return [path for _, path in sorted(numbered)]
+
+
+def contract_of(path: Path) -> Contract:
+    """The contract that a run folder is of; raises ConfigError if it holds none that can be read."""
+    file = path / "contract.json"
+    if not file.is_file():
+        raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")
+    try:
+        return parse_contract(read_yaml(file), source=str(file))  # JSON is YAML
+    except StorageError as error:
+        raise ConfigError(f"{file}: cannot be read: {error}") from None

@@ -1,0 +1,127 @@
+"""A party's rows at the linked positions: what training, evaluation, prediction and the report ask, however rows were linked.
+
+Shapes: N linked positions, B batch.
+
+Position n means the same for every party; which own row stands there, or what stands in for it, is the dataset's matter. Who asks
+never asks which way of linking it is. A further way is a class beside ``intersection.py`` and ``union.py`` and a row in
+``table.py``:
+
+- K candidate rows for one (similarity): the alignment's outcome adds ``rows_NK``; ``source`` gives a batch's distinct candidates,
+  ``cut_rows`` says how many those are, and the label party's own columns carry the places (B, K) by which its model merges them.
+- rows that are not linked at all (unaligned): ``schedule`` adds local batches, of rows that only the label party has
+  (``training/plan.py: Schedule.local_N``) or phases before the joint one (``Schedule.before``); ``objective`` knows their labels.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.contract import Training
+from tallystick.cut.forward import Source
+from tallystick.data.encoder import Encoder
+from tallystick.data.target import LabelCoder
+from tallystick.training.calibration import NO_CALIBRATION, Calibration
+from tallystick.training.checkpoint import TrainingState
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Schedule
+
+D = TypeVar("D", bound="Dataset")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labels:
+    """The label party's labels by position, any value where it lacks the row.
+
+    ``true_N`` stay here: test rows and the baseline are measured by them. ``training_labels_N`` are those that training and
+    validation see, and so shape all that is sent: the true ones, unless a defence replaced them.
+    """
+
+    coder: LabelCoder
+    true_N: Tensor
+    training_labels_N: Tensor
+    weight_N: Tensor | None = None
+
+    @classmethod
+    def of(cls, coder: LabelCoder, true_N: Tensor, weight_N: Tensor | None = None) -> "Labels":
+        """Labels that no defence replaced."""
+        return cls(coder=coder, true_N=true_N, training_labels_N=true_N, weight_N=weight_N)
+
+    def units(self, index_B: Tensor) -> tuple[Any, Any]:
+        """True labels in their own units at these positions, and the weights there, if rows have any."""
+        weight_B = self.weight_N[index_B].cpu().numpy() if self.weight_N is not None else None
+        return self.coder.in_units(self.true_N[index_B].cpu().numpy()), weight_B
+
+
+def no_positions() -> Tensor:
+    """An empty part of the split."""
+    return torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dataset(ABC):
+    """One party's rows at the linked positions.
+
+    Args:
+        encoder: of this party's columns; None for a label party without any.
+        source: its features by position.
+        train_N, validation_N, test_N: the positions of each part; none where rows are only to be scored.
+        labels: the label party's.
+    """
+
+    encoder: Encoder | None
+    source: Source | None
+    train_N: Tensor = field(default_factory=no_positions)
+    validation_N: Tensor = field(default_factory=no_positions)
+    test_N: Tensor = field(default_factory=no_positions)
+    labels: Labels | None = None
+
+    def schedule(self, training: Training, *, seed: int) -> Schedule:
+        """The batches of training."""
+        return Schedule(train_N=self.train_N, validation_N=self.validation_N, batch_size=training.batch_size, seed=seed)
+
+    def test_batches(self, batch_size: int) -> Sequence[Tensor]:
+        """The test positions in batches."""
+        return torch.split(self.test_N, batch_size) if len(self.test_N) else ()
+
+    def cut_rows(self, index_B: Tensor) -> int:
+        """How many rows of a feature party's cut embedding cross for these positions."""
+        return len(index_B)
+
+    def is_own(self, index_B: Tensor) -> Tensor:
+        """Which of these positions are rows of this party."""
+        return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
+
+    @property
+    def membership(self) -> Tensor | None:
+        """Which positions are own rows, where a peer is not to find out; None where every party knows it of every position."""
+        return None
+
+    def wrap(self, bottom: nn.Module) -> nn.Module:
+        """A feature party's bottom model with whatever has to happen to its cut embeddings."""
+        return bottom
+
+    @abstractmethod
+    def objective(self) -> Objective:
+        """The label party's loss."""
+
+    @abstractmethod
+    def own_part(self) -> "Dataset":
+        """The positions of this party's own rows alone, with the true labels: for the baseline, of which nothing leaves."""
+
+    def calibration(self, state: TrainingState | None) -> Calibration:  # noqa: ARG002
+        """What turns the trained model's logits into those of real rows; the label party keeps it for prediction."""
+        return NO_CALIBRATION
+
+    @property
+    def known_labels(self) -> Labels:
+        """The labels, for the party that has them."""
+        assert self.labels is not None, "only the label party asks for labels"
+        return self.labels
+
+    def trained_on(self: D, training_labels_N: Tensor) -> D:
+        """The same rows with these labels to train and validate on."""
+        return replace(self, labels=replace(self.known_labels, training_labels_N=training_labels_N))

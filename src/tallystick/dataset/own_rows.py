@@ -1,0 +1,76 @@
+"""What every way of linking rows begins with: a party's table beside its alignment, its columns encoded, its labels fitted.
+
+Shapes: R own rows with a key of their own, N linked positions.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.config.contract import Target
+from tallystick.config.party import PartyFile
+from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.keys import Keys
+from tallystick.data.split import TEST, TRAINING, VALIDATION
+from tallystick.data.table import require_column
+from tallystick.data.target import LabelCoder
+from tallystick.errors import FeatureError
+
+Parts = NDArray[np.uint8]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnRows:
+    """A party's table, its unique ids, and where they stand in the alignment."""
+
+    party: PartyFile
+    is_label: bool
+    frame: pl.DataFrame
+    keys: Keys
+    alignment: Alignment
+
+    def table(self) -> pl.DataFrame:
+        """The R rows that have a key of their own, in the order of the ids."""
+        return self.frame[self.keys.rows_U]
+
+    def linked(self) -> pl.DataFrame:
+        """The own row at each position; every position has to have one."""
+        return self.frame[self.keys.rows_U[self.alignment.rows_N]]
+
+    def linked_column(self, name: str, *, use: str) -> pl.Series:
+        """One column of those rows."""
+        return require_column(self.frame, name, use=use).gather(self.keys.rows_U[self.alignment.rows_N])
+
+    def label(self) -> pl.Series:
+        """The R labels: which classes there are does not hang on who else is in the alignment."""
+        assert self.party.label is not None
+        return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_U)
+
+    def fit_labels(self, target: Target, training_R: NDArray[np.int64]) -> LabelCoder:
+        """Fit the coding of labels, of which the training rows settle the scale."""
+        return LabelCoder.fit(self.label(), target, training_R)
+
+    def fit_encoder(self, frame: pl.DataFrame, training_rows: NDArray[np.int64]) -> Encoder | None:
+        """Fit the encoder on these rows of a frame; None for a label party without a usable column.
+
+        Raises FeatureError for a feature party without one.
+        """
+        columns = feature_columns(frame, self.party)
+        if columns.numeric or columns.categorical:
+            encoder = Encoder.fit(frame, columns, training_rows, encoding=self.party.encoding)
+            if encoder.numeric or encoder.categorical:
+                return encoder
+        if not self.is_label:
+            raise FeatureError(f"party {self.party.party} has no usable feature column; list some under features")
+        return None
+
+
+def positions(parts_N: Parts) -> tuple[Tensor, Tensor, Tensor]:
+    """The positions of a split's training, validation and test part."""
+    train_N, validation_N, test_N = (torch.from_numpy(np.flatnonzero(parts_N == part)) for part in (TRAINING, VALIDATION, TEST))
+    return train_N, validation_N, test_N

@@ -1,0 +1,214 @@
+"""Rows that any of two parties has: every position is somebody's, and what a party lacks there is imputed (FLORIST).
+
+Shapes: U positions of the union, N own rows.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.contract import Contract, Union
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
+from tallystick.data.split import split_by_hash
+from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
+from tallystick.dataset.intersection import IntersectionDataset
+from tallystick.dataset.own_rows import OwnRows, positions
+from tallystick.imputation.draws import Draws, Redraw
+from tallystick.imputation.imputer import FeatureImputer, LabelImputer
+from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.table import feature_strategy, label_strategy
+from tallystick.network.channel import Channel
+from tallystick.privacy.randomness import secret_generator
+from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
+from tallystick.training.checkpoint import TrainingState
+from tallystick.training.objective import Objective
+
+
+@dataclass(frozen=True, kw_only=True)
+class Imputation:
+    """What one party imputes in a run, and the randomness of it.
+
+    Args:
+        own_U: own row at each position, -1 where absent.
+        labels: for absent labels, if this is the label party.
+        features: for absent features.
+        seed: kept secret, or the other side could repeat the draws.
+        redraw: whether a row keeps its draws for the whole run (what `tallystick run` does) or gets new ones each step.
+    """
+
+    own_U: Tensor
+    labels: LabelImputer
+    features: FeatureImputer
+    seed: int = field(repr=False)
+    redraw: Redraw = "once"
+
+    @classmethod
+    def of(cls, union: Union, own_U: Tensor, *, is_label: bool, seed: int) -> "Imputation":
+        """As the contract says; the label party's own columns never leave, so plain sampling does for them."""
+        features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
+        return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
+
+    def source(self, features: Features) -> ImputingSource:
+        """Features at every position."""
+        return ImputingSource(features=features, own_U=self.own_U, imputer=self.features, draws=self._draws(1, stream=1))
+
+    def bottom(self, bottom: nn.Module) -> ImputingBottom:
+        """The bottom model with whatever the imputer does after it."""
+        return ImputingBottom(bottom, self.features, generator=self._generator(stream=2))
+
+    def objective(self, labels_N: Tensor, calibration: Calibration, *, positive_rate: float) -> ImputingObjective:
+        """The label party's loss."""
+        draws = self._draws(max(self.labels.draws, 1), stream=3)
+        return ImputingObjective(
+            labels_N, self.own_U, imputer=self.labels, draws=draws, calibration=calibration, positive_rate=positive_rate
+        )
+
+    def _draws(self, k: int, *, stream: int) -> Draws:
+        return Draws.of(rows=len(self.own_U), k=k, redraw=self.redraw, generator=self._generator(stream=stream))
+
+    def _generator(self, *, stream: int) -> torch.Generator:
+        return secret_generator(self.seed, stream=stream)
+
+
+def union_calibration(
+    union: Union, sizes: Mapping[str, int], feature_party: str, *, positive_rate: float, own_columns: bool
+) -> Calibration:
+    """The calibration that the contract's strategies ask for, from the sizes that the label party learnt.
+
+    The shift holds where the label party has no columns of its own: with some, a row that only it has still tells of its
+    label. A fitted calibration then leaves the shift out and takes its own rows as they are, imputed features and all.
+    """
+    imputer, label_when = label_strategy(union.labels)
+    _, feature_when = feature_strategy(union.features)
+    asked = {label_when, feature_when} - {"never"}
+    if not asked:
+        return NO_CALIBRATION
+    (when,) = asked  # the contract allows one
+    if when == "fitted" and own_columns:
+        return Calibration(when=when)
+    shared, label_only = sizes["intersection"], sizes["union"] - sizes[feature_party]
+    imputed = imputer.imputed_rate(positive_rate)
+    # Imputation that follows the model's own predictions teaches nothing: only the label party's rows count then.
+    rows = sizes["union"] if imputed is not None else shared + label_only
+    shift = LogitShift.of_union(
+        shared=shared, label_only=label_only, union=rows, positive_rate=positive_rate, imputed_rate=imputed or 0.0
+    )
+    return Calibration(shift=shift, when=when, real=shared / (shared + label_only))
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnionDataset(Dataset):
+    """A party's rows where it lacks some of the positions.
+
+    Args:
+        imputation: what stands there.
+        labels_N: the label party's own labels.
+        positive_rate: of its own training rows: no other label shapes an imputed value or a shift.
+        shift: what is to be undone of the logits, as far as sizes and rates tell.
+    """
+
+    imputation: Imputation
+    labels_N: Tensor = field(default_factory=lambda: torch.empty(0))
+    positive_rate: float = np.nan
+    shift: Calibration = NO_CALIBRATION
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        own: OwnRows,
+        channels: Sequence[Channel],  # noqa: ARG003
+        *,
+        secret_seed: Callable[[], int],
+    ) -> "UnionDataset":
+        """Encode this party's rows once each, and prepare what is imputed at the positions that it lacks.
+
+        The split is by universal id, which both sides have for every position; the encoder is fitted on the own training rows.
+        """
+        table = own.table()
+        own_U = torch.from_numpy(own.alignment.rows_N.copy())
+        imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
+        parts_U = split_by_hash(_universal_ids(own), contract.split, seed=contract.seed)
+        train_U, validation_U, test_U = positions(parts_U)
+        of_training = own_U[train_U]
+        training_rows = of_training[of_training >= 0].numpy()
+        encoder = own.fit_encoder(table, training_rows)
+        dataset = cls(
+            encoder=encoder,
+            source=imputation.source(encoder.encode(table)) if encoder is not None else None,
+            imputation=imputation,
+            train_N=train_U,
+            validation_N=validation_U,
+            test_N=test_U,
+        )
+        if not own.is_label:
+            return dataset
+        coder = own.fit_labels(contract.target, training_rows)
+        labels_N = coder.encode(own.label())
+        rate = labels_N[training_rows].double().mean().item()
+        (peer,) = contract.feature_parties
+        return replace(
+            dataset,
+            labels=Labels.of(coder, labels_N[own_U.clamp(min=0)]),
+            labels_N=labels_N,
+            positive_rate=rate,
+            shift=union_calibration(
+                contract.union, own.alignment.sizes, peer, positive_rate=rate, own_columns=encoder is not None
+            ),
+        )
+
+    @classmethod
+    def to_score(
+        cls, contract: Contract, own: OwnRows, encoder: Encoder | None, *, secret_seed: Callable[[], int]
+    ) -> "UnionDataset":
+        """New rows, by the encoder that was fitted in training, and what is imputed at the positions that this party lacks."""
+        own_U = torch.from_numpy(own.alignment.rows_N.copy())
+        imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
+        source = imputation.source(encoder.encode(own.table())) if encoder is not None else None
+        return cls(encoder=encoder, source=source, imputation=imputation)
+
+    def is_own(self, index_B: Tensor) -> Tensor:
+        """Which of these positions are rows of this party."""
+        return self.imputation.own_U[index_B] >= 0
+
+    @property
+    def membership(self) -> Tensor:
+        """Which positions are own rows: the peer is not to find out."""
+        return self.imputation.own_U >= 0
+
+    def wrap(self, bottom: nn.Module) -> nn.Module:
+        """The bottom model with whatever the imputer does after it."""
+        return self.imputation.bottom(bottom)
+
+    def objective(self) -> Objective:
+        """The loss by real labels where there are some, imputed ones elsewhere."""
+        return self.imputation.objective(self.labels_N, self.shift, positive_rate=self.positive_rate)
+
+    def own_part(self) -> IntersectionDataset:
+        """The positions of the own rows: there everything is real."""
+        return IntersectionDataset(
+            encoder=self.encoder,
+            source=self.source,
+            labels=self.labels,
+            train_N=self.train_N[self.is_own(self.train_N)],
+            validation_N=self.validation_N[self.is_own(self.validation_N)],
+            test_N=self.test_N[self.is_own(self.test_N)],
+        )
+
+    def calibration(self, state: TrainingState | None) -> Calibration:
+        """The shift, with the line that training fitted, if it did."""
+        fitted = state.best_fitted if state is not None else {}
+        return replace(self.shift, line=LogitLine(**fitted)) if fitted else self.shift
+
+
+def _universal_ids(own: OwnRows) -> list[bytes]:
+    """The universal ids, which both sides have for every position; a helper's positions are ids themselves."""
+    uids_U16 = own.alignment.uids_N16
+    if uids_U16 is None:
+        return [position.to_bytes(8, "big") for position in range(len(own.alignment))]
+    return [bytes(uid) for uid in np.ascontiguousarray(uids_U16)]

@@ -1,0 +1,124 @@
+"""Alignment as a phase: this party's role in it, what bounds it, and what is said of a poor match."""
+
+from collections.abc import Mapping, Sequence
+
+from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psu_helper import HelperOutcome
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.config.contract import MAX_IDS, Contract
+from tallystick.data.keys import Keys, fingerprint, spelling_hints
+from tallystick.dataset.table import Meeting, linkage_of
+from tallystick.errors import DataError
+from tallystick.job.job import Job
+from tallystick.network.channel import Channel, Progress
+
+LOW_MATCH = 0.5
+
+
+def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment:
+    """Align, or take the alignment of the run that goes on; then say what was learnt."""
+    watcher = job.logbook.watcher
+    kept = job.folder.load_alignment()
+    if not anew and kept is not None:
+        watcher.say(f"keeping the alignment of the interrupted run: {len(kept[1])} rows")
+        return kept[1]
+    job.folder.forget_training()
+    alignment = align(job.contract, job.name, keys.ids, job.channels, threads=job.party.threads, progress=watcher.progress)
+    require_match_rate(job.contract, job.name, alignment)
+    job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
+    for sentence in alignment.learnt:
+        watcher.say(f"learnt: {sentence}")
+    return alignment
+
+
+def kept_alignment(job: Job) -> Alignment:
+    """The alignment of an earlier command on the same run; raises DataError if there is none."""
+    kept = job.folder.load_alignment()
+    if kept is None:
+        raise DataError(f"{job.folder.path} holds no alignment; run `tallystick align` on both sides first")
+    return kept[1]
+
+
+def align(
+    contract: Contract,
+    party: str,
+    ids: Sequence[bytes],
+    channels: Mapping[str, Channel],
+    *,
+    threads: int | None,
+    progress: Progress,
+    expected: int = 0,
+) -> Alignment:
+    """Align this party's ids with the others' by the contract's method; a peer may always bring ``expected`` ids."""
+    linkage, is_label = linkage_of(contract), contract.role_of(party) == "label"
+    meeting = Meeting(
+        ids=ids,
+        peers=[channels[name] for name in (contract.feature_parties if is_label else (contract.label_party,))],
+        helper=channels[contract.helper] if contract.helper is not None else None,
+        several=len(contract.feature_parties) > 1,
+        rng=SecureRandom(),
+        dummies=contract.union.label_dummies if is_label else contract.union.feature_dummies,
+        max_rows=max_rows(contract, len(ids), expected=expected),
+        threads=threads,
+        progress=progress,
+    )
+    return (linkage.label_party if is_label else linkage.feature_party)(meeting)
+
+
+def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:
+    """The helper's part: it sees keyed hashes and tells both parties their positions."""
+    helper = linkage_of(contract).helper
+    assert helper is not None, "the contract has a helper"
+    label, feature = (channels[name] for name in (contract.label_party, contract.feature_parties[0]))
+    return helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows or MAX_ROWS)
+
+
+def match_notes(job: Job, alignment: Alignment) -> list[str]:
+    """Warn of an alignment that found few common ids, with what may have kept others apart."""
+    if (low := low_match(alignment)) is None:
+        return []
+    hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
+    told = "; ".join(hints) or "this side's keys look uniform, so look at the other side's"
+    note = f"{low}; if more should be common, the sides may spell keys in different ways: {told}"
+    job.logbook.watcher.say(f"warning: {note}")
+    return [note]
+
+
+def max_rows(contract: Contract, own: int, *, expected: int = 0) -> int:
+    """Most ids that a party with ``own`` ids takes part with, or accepts."""
+    if contract.alignment.max_rows is not None:
+        return contract.alignment.max_rows
+    return min(max(usual_max_rows(own), expected), MAX_IDS)
+
+
+def require_match_rate(contract: Contract, party: str, alignment: Alignment) -> None:
+    """End the run, on every side alike, where fewer of the label party's ids matched than the contract wants.
+
+    All parties know the two counts from the alignment, so this discloses nothing further. Raises DataError.
+    """
+    least = contract.alignment.min_match_rate
+    both, rate = alignment.sizes["intersection"], match_rate(contract, party, alignment)
+    if rate < least:
+        raise DataError(
+            f"alignment.min_match_rate = {least:g}: only {both} of the {_label_ids(contract, party, alignment)} ids of "
+            f"{contract.label_party} ({rate:.1%}) are common; agree on other alignment.keys.normalise, or on a smaller rate"
+        )
+
+
+def match_rate(contract: Contract, party: str, alignment: Alignment) -> float:
+    """Share of the label party's ids that all parties have; on a union of announced ids, dummies included."""
+    return alignment.sizes["intersection"] / _label_ids(contract, party, alignment)
+
+
+def low_match(alignment: Alignment) -> str | None:
+    """Say so if fewer than half of the ids of the side with the fewest are common; None if not."""
+    sizes = {name: size for name, size in alignment.sizes.items() if not name.startswith("intersection") and name != "union"}
+    both, fewest = alignment.sizes["intersection"], min(sizes.values())
+    if both >= LOW_MATCH * fewest:
+        return None
+    return f"only {both} ids are common, {both / fewest:.1%} of the {fewest} of the side that has the fewest"
+
+
+def _label_ids(contract: Contract, party: str, alignment: Alignment) -> int:
+    return alignment.sizes["own" if party == contract.label_party else contract.label_party]

@@ -1,0 +1,101 @@
+"""Training as a phase, per role: rows encoded, the network put together and trained or loaded, defences charged for first."""
+
+from collections.abc import Sequence
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.data.keys import Keys
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.table import linkage_of
+from tallystick.job.handshake import Agreement
+from tallystick.job.job import Job
+from tallystick.job.phases.audit import recorders
+from tallystick.job.phases.defense import RunDefense
+from tallystick.models.build import width_of
+from tallystick.network.channel import Channel
+from tallystick.network.messages import MEBIBYTE
+from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.messages import CutWidth, receive_width
+from tallystick.training.plan import Schedule, batches_per_message
+from tallystick.training.run import TrainingRun
+
+
+def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
+    """This party's rows at the linked positions; their encoders are kept."""
+    own = OwnRows(party=job.party, is_label=job.is_label, frame=job.frame, keys=keys, alignment=alignment)
+    dataset = linkage_of(job.contract).dataset.of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
+    keep_encoders(job.folder, dataset)
+    for note in dataset.encoder.notes if dataset.encoder is not None else ():
+        job.logbook.watcher.say(note)
+    return dataset
+
+
+def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedLabelParty:
+    """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used."""
+    widths = _receive_widths(job, dataset)
+    if not _trains(job, agreement):
+        return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
+    model = job.architecture.label_model(dataset.encoder, widths)
+    defense = RunDefense.of(job.contract, job.folder)
+    what = f"training of {job.contract.name}, run {agreement.run_id}"
+    defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
+    defended = defense.defended(dataset)
+    schedule = defended.schedule(job.contract.training, seed=job.contract.seed)
+    observers = recorders(job, dataset, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
+    peers = [
+        FeaturePeer(channel=channel, width=width, observer=observer)
+        for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
+    ]
+    run = _training_run(job, schedule, agreement)
+    state = train_label_party(model, defended.source, defended.objective(), peers, run, defense=defense.cut(schedule))
+    trained = TrainedLabelParty(
+        model=model,
+        encoder=dataset.encoder,
+        widths=widths,
+        coder=dataset.known_labels.coder,
+        calibration=dataset.calibration(state),
+        state=state,
+    )
+    trained.keep(job.folder)
+    return trained
+
+
+def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
+    """Train the bottom model, or load the trained one; its width is announced first."""
+    assert dataset.encoder is not None, "a feature party has columns"
+    assert dataset.source is not None, "a feature party has columns"
+    channel = job.channels[job.contract.label_party]
+    bottom = job.architecture.bottom_model(dataset)
+    channel.send(CutWidth(width=width_of(bottom)))
+    if not _trains(job, agreement):
+        return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
+    (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
+    run = _training_run(job, dataset.schedule(job.contract.training, seed=job.contract.seed), agreement)
+    state = train_feature_party(bottom, dataset.source, channel, run, observer=observer)
+    trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.encoder, state=state)
+    trained.keep(job.folder)
+    return trained
+
+
+def _trains(job: Job, agreement: Agreement) -> bool:
+    return "training" in job.phases and agreement.train
+
+
+def _receive_widths(job: Job, dataset: Dataset) -> list[int]:
+    training, most = job.contract.training, job.contract.network.max_message_mib * MEBIBYTE
+    largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
+    together = min(training.batch_size * batches_per_message(training), largest)
+    return [receive_width(channel, rows=together, max_message_bytes=most) for channel in job.feature_channels]
+
+
+def _training_run(job: Job, schedule: Schedule, agreement: Agreement) -> TrainingRun:
+    return TrainingRun(
+        training=job.contract.training,
+        schedule=schedule,
+        store=job.folder.store(),
+        resume_from=agreement.resume_from,
+        progress=job.logbook.watcher.progress,
+        committed=job.logbook.commit,
+    )

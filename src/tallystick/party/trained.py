@@ -1,0 +1,183 @@
+"""A trained party: its part of the network and what belongs to it, as a run folder keeps them.
+
+Shapes: N positions.
+
+The model is put together here, before training and whenever it is loaded again; ``keep`` and ``load`` are inverse.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import nn
+
+from tallystick.config.contract import Contract, NetworkModel, Target
+from tallystick.data.encoder import Encoder
+from tallystick.data.target import LabelCoder
+from tallystick.dataset.dataset import Dataset
+from tallystick.errors import DataError
+from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.split import LabelModel
+from tallystick.party.folder import RunFolder
+from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
+from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
+
+NOTE = "training"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given."""
+
+    model: NetworkModel
+    target: Target
+    seed: int
+    party: str
+    device: str = "cpu"
+    bottom: nn.Module | None = None
+    top: nn.Module | None = None
+
+    @classmethod
+    def of(
+        cls, contract: Contract, party: str, *, device: str = "cpu", bottom: nn.Module | None = None, top: nn.Module | None = None
+    ) -> "Architecture":
+        """As the contract says."""
+        return cls(
+            model=contract.model,
+            target=contract.target,
+            seed=contract.seed,
+            party=party,
+            device=device,
+            bottom=bottom,
+            top=top,
+        )
+
+    def bottom_model(self, dataset: Dataset) -> nn.Module:
+        """A feature party's bottom model, with what its way of linking rows does to the cut embedding."""
+        assert dataset.encoder is not None
+        shape = dataset.encoder.feature_shape
+        bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed)
+        return dataset.wrap(bottom).to(self.device)
+
+    def label_model(self, encoder: Encoder | None, widths: Sequence[int]) -> LabelModel:
+        """The label party's share of the network for these cut widths; none of them for its own columns alone."""
+        if self.top is not None:
+            return LabelModel(self.top, bottom=self.bottom).to(self.device)
+        outputs = self.target.classes if self.target.type == "multiclass" else 1
+        own = encoder.feature_shape if encoder is not None else None
+        return build_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed).to(self.device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedFeatureParty:
+    """A feature party's trained bottom model, and the encoder of its columns."""
+
+    bottom: nn.Module
+    encoder: Encoder
+    state: TrainingState
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write model and facts."""
+        _keep(folder, self.bottom, self.state, {})
+
+    @classmethod
+    def load(cls, folder: RunFolder, architecture: Architecture, dataset: Dataset) -> "TrainedFeatureParty":
+        """Read it back, for a dataset of the kept encoder or of one that was fitted alike.
+
+        Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
+        """
+        assert dataset.encoder is not None, "a feature party has columns"
+        bottom = architecture.bottom_model(dataset)
+        _load(folder, bottom)
+        return cls(bottom=bottom, encoder=dataset.encoder, state=_state(folder))
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainedLabelParty:
+    """The label party's trained model, and how its logits become scores.
+
+    Args:
+        model: the top model and the own bottom.
+        encoder: of its own columns, if it has any.
+        widths: cut widths of the feature parties, in the contract's order.
+        coder: what the outputs mean.
+        calibration: what turns logits into those of real rows.
+        state: of the training.
+    """
+
+    model: LabelModel
+    encoder: Encoder | None
+    widths: list[int]
+    coder: LabelCoder
+    calibration: Calibration
+    state: TrainingState
+
+    def keep(self, folder: RunFolder) -> None:
+        """Write model and facts."""
+        facts = {"widths": self.widths, "calibration": asdict(self.calibration)}
+        _keep(folder, self.model, self.state, facts)
+
+    @classmethod
+    def load(cls, folder: RunFolder, architecture: Architecture, *, widths: Sequence[int] | None = None) -> "TrainedLabelParty":
+        """Read it back; ``widths`` are those that the feature parties announced, the kept ones if left out.
+
+        Raises DataError if there is none or it is of other columns or widths, DamagedFile for a damaged one.
+        """
+        facts, encoder = _facts(folder), kept_encoder(folder)
+        found = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
+        model = architecture.label_model(encoder, found)
+        _load(folder, model)
+        return cls(
+            model=model,
+            encoder=encoder,
+            widths=found,
+            coder=LabelCoder.from_json(folder.read_json(folder.label_coder)),
+            calibration=_calibration(facts["calibration"]),
+            state=_state(folder),
+        )
+
+
+def keep_encoders(folder: RunFolder, dataset: Dataset) -> None:
+    """Write the encoder of the columns and the coding of labels, before training: a model is of no use without them."""
+    if dataset.encoder is not None:
+        folder.write(folder.encoder, dataset.encoder.to_json())
+    if dataset.labels is not None:
+        folder.write(folder.label_coder, dataset.labels.coder.to_json())
+
+
+def kept_encoder(folder: RunFolder) -> Encoder | None:
+    """The encoder of a run's columns; None for a label party that had none."""
+    return Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
+
+
+def epochs_trained(folder: RunFolder) -> int | None:
+    """How many epochs a run's training took; None if it was not finished."""
+    return _state(folder).epoch if folder.trained else None
+
+
+def _keep(folder: RunFolder, module: nn.Module, state: TrainingState, facts: dict[str, Any]) -> None:
+    folder.note(NOTE, {"state": vars(state), **facts})
+    write_tensors(folder.model, dict(module.state_dict()), {})
+
+
+def _load(folder: RunFolder, module: nn.Module) -> None:
+    if not folder.trained:
+        raise DataError(f"{folder.path} holds no trained model; run `tallystick train` on both sides first")
+    load_weights(module, folder.model)
+
+
+def _facts(folder: RunFolder) -> dict[str, Any]:
+    if not folder.trained:
+        raise DataError(f"{folder.path} holds no trained model; run `tallystick train` on both sides first")
+    return folder.noted(NOTE)
+
+
+def _state(folder: RunFolder) -> TrainingState:
+    return TrainingState(**_facts(folder)["state"])
+
+
+def _calibration(facts: dict[str, Any] | None) -> Calibration:
+    if facts is None:
+        return NO_CALIBRATION
+    parts = {"shift": LogitShift(**facts["shift"]), "line": LogitLine(**facts["line"])}
+    return Calibration(**(facts | parts))
