@@ -71,8 +71,8 @@ def cert(
         for name in parties:
             if not PARTY_NAME.fullmatch(name):
                 raise ConfigError(
-                    f"party {shown(name)}: must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit, as in "
-                    "the contract"
+                    f"party {shown(name)}: must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit, "
+                    "as in the contract"
                 )
             if parties.count(name) > 1:
                 raise ConfigError(f"party {name}: is named twice; each party has one certificate")
@@ -136,6 +136,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         for name, value in profile.items():
             if isinstance(value, dict):
                 console.print(f"{name}: {', '.join(f'{key} {_cell(part)}' for key, part in value.items())}", markup=False)
+        if profile["positive_class"] is not None:
+            console.print(f"positive_class: {profile['positive_class']}; a score is its probability", markup=False)
     for line in found["peers"]:
         console.print(line, markup=False)
     for line in found["warnings"]:
