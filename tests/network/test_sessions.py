@@ -234,6 +234,7 @@ def test_another_ca_of_the_same_name(networks, pool, issue, identity, tmp_path):
     error = dial(networks, pool, caller=caller, at="bank", listener=identity("bank"))
     assert isinstance(error, IdentityError)
     assert "its certificate is refused" in str(error)
+    assert "it is not signed by the CA in tls.ca: one CA, or one `tallystick cert`" in str(error)
 
 
 def test_a_listener_that_does_not_trust_the_callers_ca(networks, pool, issue, identity, tmp_path):

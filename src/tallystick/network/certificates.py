@@ -24,6 +24,7 @@ from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, i
 from tallystick.network.session import LinkBroken
 
 ALPN = "tallystick/1"
+NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self-signed, no issuer at hand
 """What both sides agree on in the TLS handshake; neither talks to who offers something else."""
 
 
@@ -130,6 +131,14 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             file.write(pem)
 
 
+def refusal(error: ssl.SSLCertVerificationError) -> str:
+    """Say why a peer's certificate is refused, and what to do where no CA of ours has signed it."""
+    text = f"its certificate is refused: {error.verify_message}"
+    if error.verify_code not in NOT_OF_OUR_CA:
+        return text
+    return f"{text}; it is not signed by the CA in tls.ca: one CA, or one `tallystick cert`, makes the certificates of both sides"
+
+
 def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials.
 
@@ -179,7 +188,7 @@ def probe(identity: Identity, peer: str, address: str, *, proxy: Proxy | None = 
             except TimeoutError:
                 pass
     except ssl.SSLCertVerificationError as error:
-        return f"{peer} at {address}: its certificate is refused: {error.verify_message}"
+        return f"{peer} at {address}: {refusal(error)}"
     except ssl.SSLError as error:
         return f"{peer} at {address}: TLS 1.3 handshake failed: {reason(error)}"
     except TimeoutError:
