@@ -85,6 +85,7 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
+    folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
     standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
     encoder = Encoder.from_json(folder.read_json(folder.encoder)) if folder.encoder.exists() else None
     keys = require_to_predict(contract, party, frame, encoder)

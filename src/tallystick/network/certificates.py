@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -60,8 +60,8 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
     try:
         private = serialization.load_pem_private_key(private_key, password=None)
-    except (ValueError, TypeError):
-        raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key of a kind that TLS knows") from None
     now = datetime.datetime.now(datetime.UTC)
     if now > own.not_valid_after_utc:
         raise ConfigError(
@@ -259,7 +259,7 @@ def _read(path: Path) -> bytes:
 def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 
