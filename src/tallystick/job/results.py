@@ -215,6 +215,9 @@ def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None, match_
         return None
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
     shape = rows.encoder.feature_shape if rows.encoder is not None else None
+    coder, positive = rows.label_coder, []
+    if coder is not None and coder.type == "binary":
+        positive = [f"the positive class of {party.label!r} is {coder.classes[1]!r}; a score is its probability"]
     columns = shown.Columns(
         party=party.party,
         numeric=shape.numeric if shape else 0,
@@ -224,7 +227,7 @@ def _data(party: PartyFile, rows: Aligned | None, keys: KeyReport | None, match_
     return shown.DataSummary(
         rows={"train": len(rows.train_N), "validation": len(rows.validation_N), "test": len(rows.test_N)},
         columns=[columns],
-        notes=[*of_keys, *(rows.encoder.notes if rows.encoder is not None else [])],
+        notes=[*positive, *of_keys, *(rows.encoder.notes if rows.encoder is not None else [])],
     )
 
 
