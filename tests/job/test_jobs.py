@@ -137,7 +137,7 @@ def test_a_data_error_of_one_side_ends_both_and_stays_private(lay_out_job):
     (log,) = (path / "run.log" for path in job.runs("bank"))
     assert log.stat().st_mode & 0o777 == 0o600
     kept = log.read_text()
-    for said in ("run of contract tiny", "phase alignment", "learnt: ", "phase training", f"Error: {told}", " in aligned_rows"):
+    for said in ("run of contract tiny", "phase alignment", "learnt: ", "phase training", f"Error: {told}", " in fit_labels"):
         assert said in kept
     assert running["bank"].error.removeprefix("error: ").split(" [phase")[0] not in kept  # it may name private values
 

@@ -26,7 +26,7 @@ def crossed(schedule, folder, *, epochs=3, skip=0, plan=None, contract="abc", ru
     """What crosses in a training run, observed by a recorder; gives its store."""
     store = ViewStore(folder=folder, contract=contract, run_id=run_id)
     plan = plan or Plan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
-    recorder = Recorder(steps_per_epoch=schedule.steps_per_epoch, plan=plan, store=store)
+    recorder = Recorder(plan=plan, store=store)
     for epoch in range(epochs):
         for batch in schedule.epoch(epoch, skip=skip if epoch == 0 else 0):
             given_BD, answer_BD = embedding(batch.index_B), -embedding(batch.index_B)

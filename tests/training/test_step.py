@@ -31,7 +31,7 @@ CUT_DEFENSES = {
 }
 
 
-def in_process(setting, how, *, modules=None, defense=None, sources=None):
+def in_process(setting, how, *, modules=None, defense=None, sources=None, steps=None):
     """Train all parties in one process; gives their modules."""
     bottoms, label = modules or setting.modules()
     network = SplitNetwork(
@@ -44,8 +44,8 @@ def in_process(setting, how, *, modules=None, defense=None, sources=None):
         schedule=setting.schedule,
         defense=defense,
     )
-    steps = [step for epoch in range(how.epochs) for step in network.epoch(epoch)]
-    assert len(steps) == how.epochs * setting.schedule.steps_per_epoch
+    taken = [step for epoch in range(how.epochs) for step in network.epoch(epoch)]
+    assert len(taken) == (how.epochs * setting.schedule.steps_per_epoch if steps is None else steps)
     return bottoms, label
 
 

@@ -27,7 +27,7 @@ from tallystick.data.target import LabelCoder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective
-from tallystick.training.plan import Schedule
+from tallystick.training.plan import Schedule, no_positions
 
 D = TypeVar("D", bound="Dataset")
 
@@ -56,11 +56,6 @@ class Labels:
         return self.coder.in_units(self.true_N[index_B].cpu().numpy()), weight_B
 
 
-def no_positions() -> Tensor:
-    """An empty part of the split."""
-    return torch.empty(0, dtype=torch.int64)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
     """One party's rows at the linked positions.
@@ -81,7 +76,13 @@ class Dataset(ABC):
 
     def schedule(self, training: Training, *, seed: int) -> Schedule:
         """The batches of training."""
-        return Schedule(train_N=self.train_N, validation_N=self.validation_N, batch_size=training.batch_size, seed=seed)
+        return Schedule(
+            train_N=self.train_N,
+            validation_N=self.validation_N,
+            batch_size=training.batch_size,
+            seed=seed,
+            cut_rows=self.cut_rows,
+        )
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:
         """The test positions in batches."""

@@ -179,15 +179,13 @@ class Recorder:
     resumes within an epoch records the rest of that epoch.
     """
 
-    steps_per_epoch: int
     plan: Plan
     store: ViewStore
     _taken: list[tuple[Batch, Tensor, Tensor]] = field(default_factory=list)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Keep a planned step as it was, whoever trains on the same memory meanwhile."""
-        epoch, number = divmod(batch.step - 1, self.steps_per_epoch)
-        if self.plan.records(epoch) and number < self.plan.batches:
+        if self.plan.records(batch.epoch) and batch.number < self.plan.batches:
             self._taken.append((batch, embedding_BD.cpu().clone(), gradient_BD.cpu().clone()))
 
     def epoch_ended(self, epoch: int) -> None:

@@ -42,15 +42,17 @@ def train_feature_party(
     state = run.resume(bottom, optimizer)
     loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training), observer=observer)
     bottom.train()
-    last_commit = state.step
+    last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
-        while state.epoch < training.epochs and not state.stopped:
+        while state.epoch < run.epochs and not state.stopped:
             messages = _Messages(run.messages(state), source)
-            for group, features in messages:
-                loop.forward(group, features, meanwhile=messages.load)
-                if last_commit and group[0].step <= last_commit + 1 + loop.staleness <= group[-1].step:
+            for group, joint, features in messages:
+                if joint:
+                    loop.forward(joint, features, meanwhile=messages.load)
+                if told < last_commit < loop.answered:
                     run.committed(last_commit)
-                if commits(group, training, schedule):
+                    told = last_commit
+                if commits(group, training, schedule, last=last_commit):
                     loop.drain()
                     state.step = last_commit = group[-1].step
                     refuse_lost_weights(bottom, optimizer, step=last_commit)
@@ -60,7 +62,7 @@ def train_feature_party(
             send_embeddings(bottom, source, schedule.validation(), channel)
             verdict = receive_verdict(channel, epoch=state.epoch, first=state.best_epoch is None)
             state.epoch += 1
-            state.step = last_commit = state.epoch * schedule.steps_per_epoch
+            state.step = last_commit = told = schedule.steps_before(state.epoch)
             state.stopped = verdict.stop
             refuse_lost_weights(bottom, optimizer, step=last_commit)
             if verdict.improved:
@@ -74,15 +76,18 @@ def train_feature_party(
     return state
 
 
+_Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]
+
+
 class _Messages:
-    """An epoch's messages, each with the features of its batches; the next one's can be loaded ahead of its turn."""
+    """An epoch's messages: their batches, the joint ones and the features of these, which can be loaded ahead of their turn."""
 
     def __init__(self, groups: Iterator[tuple[Batch, ...]], source: Source) -> None:
         self._groups = groups
         self._source = source
-        self._next: tuple[tuple[Batch, ...], list[Features]] | None = None
+        self._next: _Message | None = None
 
-    def __iter__(self) -> Iterator[tuple[tuple[Batch, ...], list[Features]]]:
+    def __iter__(self) -> Iterator[_Message]:
         while True:
             self.load()
             if self._next is None:
@@ -94,7 +99,8 @@ class _Messages:
         """Have the next message ready, if there is one."""
         group = next(self._groups, None) if self._next is None else None
         if group is not None:
-            self._next = group, [self._source(batch.index_B) for batch in group]
+            joint = tuple(batch for batch in group if not batch.is_local)
+            self._next = group, joint, [self._source(batch.index_B) for batch in joint]
 
 
 class _Loop:
@@ -116,6 +122,7 @@ class _Loop:
         self.observer = observer
         self._in_flight: deque[tuple[Sequence[Batch], list[Tensor]]] = deque()
         self._batches_in_flight = 0
+        self.answered = 0  # the last step whose gradients came back
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
     def forward(self, group: Sequence[Batch], features: Sequence[Features], *, meanwhile: Callable[[], None]) -> None:
@@ -152,6 +159,7 @@ class _Loop:
                 self.optimizer.zero_grad()
             if self.observer is not None:
                 self.observer.crossed(batch, cut_BD.detach(), grad_BD)
+        self.answered = group[-1].step
 
     def _stash(self) -> AbstractContextManager[object]:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""

@@ -4,23 +4,24 @@ For experiments that train hundreds of networks and look into both sides between
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import Training
 from tallystick.cut.forward import Source
+from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule, optimizer_of
-from tallystick.training.step import LabelStep, apply, embed, label_step
+from tallystick.training.step import LabelStep, absent_cuts, apply, embed, label_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class CrossedStep:
-    """A step and what crossed the cut in it: the embeddings of each feature party, and the label party's answer."""
+    """A step and what crossed the cut in it, if it was joint: the embeddings of each feature party, the label party's answer."""
 
     batch: Batch
     embeddings_BD: list[Tensor]
@@ -60,6 +61,9 @@ class SplitNetwork:
         self.train(True)
         own_optimizer, *optimizers = self._optimizers
         for batch in self.schedule.epoch(number):
+            if batch.is_local:
+                yield self._local(batch)
+                continue
             cuts_BD = [embed(bottom, source(batch.index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
             sent_BD = [cut_BD.detach() for cut_BD in cuts_BD]
             own = self.own(batch.index_B) if self.own is not None else None
@@ -71,6 +75,15 @@ class SplitNetwork:
                     optimizer.zero_grad()
                 apply(optimizer, cut_BD, grad_BD)
             yield CrossedStep(batch=batch, embeddings_BD=sent_BD, answer=step)
+
+    def _local(self, batch: Batch) -> CrossedStep:
+        """A step of rows that only the label party has: it trains, and nothing crosses."""
+        own = self.own(batch.index_B) if self.own is not None else None
+        absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
+        step = label_step(self.model, self._optimizers[0], self.objective, batch, absent, own)
+        if (optimizer := self._optimizers[0]) is not None:
+            optimizer.step()
+        return CrossedStep(batch=batch, embeddings_BD=[], answer=replace(step, grads_BD=[], undefended_BD=[]))
 
     @torch.no_grad()
     def logits(self, batches: Sequence[Tensor]) -> Tensor:

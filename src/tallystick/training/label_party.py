@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.config.contract import Training
 from tallystick.cut.forward import Source, receive_logits
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
@@ -22,7 +21,7 @@ from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, optimizer_of
 from tallystick.training.run import TrainingRun
-from tallystick.training.step import CutObserver, label_step
+from tallystick.training.step import CutObserver, absent_cuts, label_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,26 +58,27 @@ def train_label_party(
     optimizer = optimizer_of(training, model)
     state = run.resume(model, optimizer)
     model.train()
-    last_commit = state.step
+    last_commit = told = state.step
     with parallel_embedding_lookup(model):
-        while state.epoch < training.epochs and not state.stopped:
+        while state.epoch < run.epochs and not state.stopped:
             started = time.monotonic()
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64)
             for group in run.messages(state):
                 loss_sum += _answer(model, optimizer, own, objective, peers, group, defense)
-                if last_commit and group[0].step == last_commit + 1:
-                    run.committed(last_commit)
-                if commits(group, training, schedule):
+                if told < last_commit and any(not batch.is_local for batch in group):
+                    run.committed(last_commit)  # the peers commit before they send more
+                    told = last_commit
+                if commits(group, training, schedule, last=last_commit):
                     state.step, state.loss_sum = group[-1].step, loss_sum.item()
                     last_commit = group[-1].step
                     refuse_lost_weights(model, optimizer, step=last_commit)
                     run.store.save(state, model, optimizer)
                 run.progress("training", group[-1].step, run.steps)
-            train_loss = loss_sum.item() / len(schedule.train_N)
-            logits = receive_logits(model, own, schedule.validation(), channels, widths)
+            train_loss = loss_sum.item() / schedule.rows(state.epoch)
+            logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
             validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
-            verdict = _judge(state, train_loss, validation_loss, time.monotonic() - started, training)
-            state.step = last_commit = state.epoch * schedule.steps_per_epoch
+            verdict = _judge(state, train_loss, validation_loss, time.monotonic() - started, run)
+            state.step = last_commit = schedule.steps_before(state.epoch)
             refuse_lost_weights(model, optimizer, step=last_commit)
             if verdict.improved:
                 run.store.save_best(model)
@@ -103,41 +103,53 @@ def _answer(
 ) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
-    The answer leaves before the last update of the own weights, so that the peers need not wait for it.
+    The answer leaves before the own weights' update of the last joint batch, so that the peers need not wait for it. Of local
+    batches nothing is received and nothing leaves.
     """
     own_columns = [own(batch.index_B) if own is not None else None for batch in group]
-    rows = [len(batch.index_B) for batch in group]
+    joint = [batch for batch in group if not batch.is_local]
     device = group[0].index_B.device
-    received = [
-        torch.split(receive_embedding(peer.channel, group[0].step, sum(rows), peer.width).to(device), rows) for peer in peers
-    ]
+    received = iter(_received(peers, joint, device))
     answers: list[list[Tensor]] = [[] for _ in peers]
     loss_sum = torch.zeros((), device=device)
-    for number, batch in enumerate(group):
-        cuts_BD = [parts[number] for parts in received]
-        checked = batch is group[-1] or defense is not None
+    for batch, columns in zip(group, own_columns, strict=True):
+        answered = bool(joint) and batch is joint[-1]
+        cuts_BD = absent_cuts(batch, [peer.width for peer in peers]) if batch.is_local else next(received)
+        checked = answered or batch is group[-1] or defense is not None
         step = label_step(
             model,
             optimizer,
             objective,
             batch,
             cuts_BD,
-            own_columns[number],
-            defense=defense,
+            columns,
+            defense=None if batch.is_local else defense,
             check=_refusing(peers, batch, loss_sum) if checked else None,
         )
-        for answer, grad_BD in zip(answers, step.grads_BD, strict=True):
-            answer.append(grad_BD)
-        if batch is group[-1]:
+        if not batch.is_local:
+            for answer, grad_BD in zip(answers, step.grads_BD, strict=True):
+                answer.append(grad_BD)
+        if answered:
             for peer, answer in zip(peers, answers, strict=True):
-                send_gradient(peer.channel, group[0].step, *answer)
+                send_gradient(peer.channel, joint[0].step, *answer)
         if optimizer is not None:
             optimizer.step()
         for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True):
-            if peer.observer is not None:
+            if peer.observer is not None and not batch.is_local:
                 peer.observer.crossed(batch, cut_BD, grad_BD)
-        loss_sum += step.loss * rows[number]
+        loss_sum += step.loss * len(batch.index_B)
     return loss_sum
+
+
+def _received(peers: Sequence[FeaturePeer], joint: Sequence[Batch], device: torch.device) -> list[list[Tensor]]:
+    """The cut embeddings of a message: for each joint batch, one per peer."""
+    if not joint:
+        return []
+    rows = [batch.cut_rows for batch in joint]
+    parts = [
+        torch.split(receive_embedding(peer.channel, joint[0].step, sum(rows), peer.width).to(device), rows) for peer in peers
+    ]
+    return [[part[number] for part in parts] for number in range(len(joint))]
 
 
 def _refusing(peers: Sequence[FeaturePeer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:
@@ -151,18 +163,22 @@ def _refusing(peers: Sequence[FeaturePeer], batch: Batch, loss_sum: Tensor) -> C
 
 
 def _judge(
-    state: TrainingState, train_loss: float, validation_loss: float | None, seconds: float, training: Training
+    state: TrainingState, train_loss: float, validation_loss: float | None, seconds: float, run: TrainingRun
 ) -> EpochVerdict:
-    """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best."""
-    epoch = state.epoch
+    """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best.
+
+    An epoch of a phase before is kept until the next one, and loses to any of the usual ones.
+    """
+    epoch, patience = state.epoch, run.training.patience
     if not math.isfinite(train_loss) or (validation_loss is not None and not math.isfinite(validation_loss)):
         raise Diverged(
             f"training diverged in epoch {epoch + 1}: loss {train_loss}, validation {validation_loss}; "
             "lower training.learning_rate"
         )
+    is_usual = epoch >= run.schedule.epochs_before
     improved = validation_loss is None or state.best_loss is None or validation_loss < state.best_loss
     if improved:
-        state.best_epoch, state.best_loss, state.epochs_since_best = epoch, validation_loss, 0
+        state.best_epoch, state.best_loss, state.epochs_since_best = epoch, validation_loss if is_usual else None, 0
     else:
         state.epochs_since_best += 1
     record = {"epoch": epoch, "train_loss": train_loss, "seconds": seconds}
@@ -171,5 +187,5 @@ def _judge(
     state.history.append(record)
     state.epoch += 1
     state.loss_sum = 0.0
-    state.stopped = training.patience is not None and state.epochs_since_best >= training.patience
+    state.stopped = patience is not None and state.epochs_since_best >= patience
     return EpochVerdict(epoch=epoch, improved=improved, stop=state.stopped)

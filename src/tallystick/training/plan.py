@@ -1,7 +1,11 @@
-"""What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N rows, B batch."""
+"""What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N positions, B batch, R cut rows.
+
+A batch is *joint* or *local*. A joint one's cut embeddings and gradients cross; a local one's rows are the label party's alone
+and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may come before the usual ones.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
@@ -15,36 +19,121 @@ GROUPED_ROWS = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """One step of the schedule: its number, counted from 1 over the whole run, and the aligned positions it takes."""
+    """One step of the schedule: its number, counted from 1 over the whole run, its place, and the positions it takes.
+
+    Args:
+        step: the number.
+        epoch: counted from 0.
+        number: of the epoch's steps, counted from 0.
+        index_B: positions.
+        cut_rows: R, rows of a cut embedding that cross: usually B, 0 for a local batch.
+    """
 
     step: int
+    epoch: int
+    number: int
     index_B: Tensor
+    cut_rows: int
+
+    @property
+    def is_local(self) -> bool:
+        """Whether nothing crosses."""
+        return self.cut_rows == 0
+
+
+def no_positions() -> Tensor:
+    """No position at all."""
+    return torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phase:
+    """Epochs that come before the usual ones: how many, and the positions of their joint and their local batches."""
+
+    epochs: int
+    joint_N: Tensor = field(default_factory=no_positions)
+    local_N: Tensor = field(default_factory=no_positions)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
     """The batches that all parties go through together, drawn from the contract's seed.
 
-    Positions are aligned positions, the same for every party; which own row stands there is each party's matter.
+    Positions are aligned positions, the same for every party; which own row stands there is each party's matter. Of local
+    positions the feature parties need to know the number only.
+
+    Args:
+        train_N: positions of the joint batches.
+        validation_N: positions by which epochs are compared.
+        batch_size: positions of a batch.
+        seed: the contract's.
+        local_N: positions of the local batches, spread evenly among the joint ones of each epoch.
+        before: phases before; training goes on from their weights, and no epoch of theirs is a candidate for the best.
+        cut_rows: says how many rows of a cut embedding cross for a joint batch's positions.
     """
 
     train_N: Tensor
     validation_N: Tensor
     batch_size: int
     seed: int
+    local_N: Tensor = field(default_factory=no_positions)
+    before: tuple[Phase, ...] = ()
+    cut_rows: Callable[[Tensor], int] = len
 
     @property
     def steps_per_epoch(self) -> int:
-        """Steps in an epoch; the last batch may be smaller."""
-        return -(-len(self.train_N) // self.batch_size)
+        """Steps in a usual epoch; the last batch of a kind may be smaller."""
+        return self._count(self.train_N, self.local_N)
+
+    @property
+    def epochs_before(self) -> int:
+        """Epochs of the phases before."""
+        return sum(phase.epochs for phase in self.before)
+
+    def steps_before(self, epoch: int) -> int:
+        """Steps of all epochs before this one."""
+        steps = 0
+        for phase in self.before:
+            steps += min(epoch, phase.epochs) * self._count(phase.joint_N, phase.local_N)
+            epoch = max(epoch - phase.epochs, 0)
+        return steps + epoch * self.steps_per_epoch
+
+    def epoch_of(self, step: int) -> int:
+        """The epoch in which the step after this one falls."""
+        epoch = 0
+        while epoch < self.epochs_before and self.steps_before(epoch + 1) <= step:
+            epoch += 1
+        return epoch if epoch < self.epochs_before else epoch + (step - self.steps_before(epoch)) // self.steps_per_epoch
+
+    def rows(self, epoch: int) -> int:
+        """Positions that an epoch takes."""
+        return sum(len(part_N) for part_N in self._parts(epoch))
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterable[Batch]:
         """The batches of an epoch in their order, without the first ``skip``."""
         generator = torch.Generator().manual_seed((self.seed << 16) + epoch)
-        order_N = self.train_N[torch.randperm(len(self.train_N), generator=generator).to(self.train_N.device)]
-        for number, index_B in enumerate(torch.split(order_N, self.batch_size)):
+        joint, local = (self._shuffled(part_N, generator) for part_N in self._parts(epoch))
+        first = self.steps_before(epoch) + 1
+        for number, (index_B, is_local) in enumerate(_spread(joint, local)):
             if number >= skip:
-                yield Batch(step=epoch * self.steps_per_epoch + number + 1, index_B=index_B)
+                rows = 0 if is_local else self.cut_rows(index_B)
+                yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B, cut_rows=rows)
+
+    def _parts(self, epoch: int) -> tuple[Tensor, Tensor]:
+        for phase in self.before:
+            if epoch < phase.epochs:
+                return phase.joint_N, phase.local_N
+            epoch -= phase.epochs
+        return self.train_N, self.local_N
+
+    def _count(self, *parts_N: Tensor) -> int:
+        return sum(-(-len(part_N) // self.batch_size) for part_N in parts_N)
+
+    def _shuffled(self, part_N: Tensor, generator: torch.Generator) -> Sequence[Tensor]:
+        if not len(part_N):
+            return ()
+        order_N = part_N[torch.randperm(len(part_N), generator=generator).to(part_N.device)]
+        return torch.split(order_N, self.batch_size)
 
     def messages(self, epoch: int, *, size: int, skip: int = 0) -> Iterator[tuple[Batch, ...]]:
         """The same batches, ``size`` of them to a message; skip whole messages."""
@@ -85,11 +174,25 @@ def batches_per_message(training: Training) -> int:
     return max(1, min(staleness_of(training) // 2, GROUPED_ROWS // training.batch_size))
 
 
-def commits(group: Sequence[Batch], training: Training, schedule: Schedule) -> bool:
-    """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch."""
-    first, last = group[0].step, group[-1].step
-    passed = last // training.checkpoint_every > (first - 1) // training.checkpoint_every
-    return passed and last % schedule.steps_per_epoch != 0
+def commits(group: Sequence[Batch], training: Training, schedule: Schedule, *, last: int) -> bool:
+    """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
+
+    ``last`` is the step that was committed last. Between local steps nobody hears of another, so nobody commits: else one party
+    could run ahead and drop the checkpoints that the others are still at.
+    """
+    step = group[-1].step
+    passed = step // training.checkpoint_every > last // training.checkpoint_every
+    return passed and any(not batch.is_local for batch in group) and step != schedule.steps_before(group[-1].epoch + 1)
+
+
+def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tensor, bool]]:
+    """The batches of both kinds, each spread evenly over the epoch; says of each whether it is local."""
+    placed = [
+        ((number + 0.5) / len(part), is_local, index_B)
+        for is_local, part in ((False, joint), (True, local))
+        for number, index_B in enumerate(part)
+    ]
+    return [(index_B, is_local) for _, is_local, index_B in sorted(placed, key=lambda each: each[:2])]
 
 
 def staleness_of(training: Training) -> int:

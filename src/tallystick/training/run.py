@@ -33,9 +33,14 @@ class TrainingRun:
     committed: Committed = ignore_commit
 
     @property
+    def epochs(self) -> int:
+        """Epochs in all, if training is not stopped early."""
+        return self.schedule.epochs_before + self.training.epochs
+
+    @property
     def steps(self) -> int:
         """Steps in all, if training is not stopped early."""
-        return self.training.epochs * self.schedule.steps_per_epoch
+        return self.schedule.steps_before(self.epochs)
 
     def resume(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> TrainingState:
         """Take module and optimizer up where the run goes on; later checkpoints are dropped."""
@@ -45,5 +50,5 @@ class TrainingRun:
 
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:
         """What is left of the present epoch: the batches of each message."""
-        done = state.step - state.epoch * self.schedule.steps_per_epoch
+        done = state.step - self.schedule.steps_before(state.epoch)
         return self.schedule.messages(state.epoch, size=batches_per_message(self.training), skip=done)

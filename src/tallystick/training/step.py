@@ -58,6 +58,11 @@ def embed(bottom: nn.Module, features: Features) -> Tensor:
     return cut_BD
 
 
+def absent_cuts(batch: Batch, widths: Sequence[int]) -> list[Tensor]:
+    """What stands for the cut embeddings of rows that only the label party has: zeros, one per feature party."""
+    return [torch.zeros(len(batch.index_B), width, device=batch.index_B.device) for width in widths]
+
+
 def apply(optimizer: torch.optim.Optimizer | None, cut_BD: Tensor, grad_BD: Tensor) -> None:
     """The feature party's second half: take the received cut gradients into the bottom model, and update it."""
     if optimizer is None:

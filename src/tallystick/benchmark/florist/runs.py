@@ -17,7 +17,6 @@ from tallystick.attacks.view import StepView
 from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.experiment import PASS
 from tallystick.config.contract import Training
-from tallystick.dataset.dataset import no_positions
 from tallystick.dataset.union import Imputation
 from tallystick.imputation.draws import Redraw
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
@@ -29,7 +28,7 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
 from tallystick.training.in_process import CrossedStep, SplitNetwork
-from tallystick.training.plan import Schedule
+from tallystick.training.plan import Schedule, no_positions
 
 Side = Literal["labels", "features", "both"]
 

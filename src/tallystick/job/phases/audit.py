@@ -56,9 +56,9 @@ def recorders(job: Job, dataset: Dataset, widths: Sequence[int], *, run_id: str,
     schedule, epochs = dataset.schedule(job.contract.training, seed=job.contract.seed), job.contract.training.epochs
     made = []
     for width, store in zip(widths, _stores(job, run_id), strict=True):
-        store.drop_from(resume_from // schedule.steps_per_epoch)
+        store.drop_from(schedule.epoch_of(resume_from))
         plan = Plan.of(schedule, first=first, later=later, epochs=epochs, width=width)
-        made.append(Recorder(steps_per_epoch=schedule.steps_per_epoch, plan=plan, store=store))
+        made.append(Recorder(plan=plan, store=store))
     return made
 
 
