@@ -57,5 +57,5 @@ class GradientCompression(Defense):
     def guarantee(self) -> Guarantee:
         """Say that there is none."""
         return Guarantee(
-            text=f"no formal guarantee: of each batch's cut gradients only the largest are sent, a share {self.keep:g} of coordinates"
+            text=f"no formal guarantee: of each batch's cut gradients only the largest are sent, a share of {self.keep:g}"
         )
