@@ -234,8 +234,9 @@ class Kills:
     def _judge_time(self, plan: Plan, running: dict[str, Process], dead_at: float, seen: _Seen) -> None:
         """Hold the time from a death to the other side's exit against the deadline, or against wait_s where they had not met.
 
-        Who waits for a peer that never comes may have begun to only after the death; who loads its modules ends with one of them. A machine that was quiet at the beginning
-        may be busy now: before an exit counts as late, the undisturbed run is timed again.
+        Who waits for a peer that never comes may have begun to only after the death; who loads its modules ends with one of them.
+        A machine that was quiet at the beginning may be busy now: before an exit counts as late, the undisturbed run is timed
+        again.
         """
         if plan.kind == "a short SIGSTOP":
             return
