@@ -72,6 +72,8 @@ def test_paths_start_from_the_party_file(tmp_path: Path) -> None:
         ),
         ({"party": "absent"}, "party.yaml: party: is missing; it says: this party's name in the contract"),
         ({"partys": "x"}, "party.yaml: partys: is not a known key; did you mean party?"),
+        ({"party": "\u202egnihtyna"}, r'party.yaml: party = "\u202egnihtyna": must be 1 to 63 of'),
+        ({"\u202eytrap": "x"}, r"party.yaml: \u202eytrap: is not a known key"),
         ({"table": {}}, "party.yaml: table.path, query: exactly one of the two must be given"),
         (
             {"table": {"path": "a.csv", "query": "select 1"}},

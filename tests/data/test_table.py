@@ -75,6 +75,22 @@ def test_unusable_parquet(tmp_path: Path) -> None:
         read_table(table(tmp_path, path="t.parquet"))
 
 
+def test_a_flipped_bit_in_parquet_is_an_error_or_a_table(tmp_path: Path) -> None:
+    """Never the end of the process, which is what the reader of polars makes of some."""
+    FRAME.write_parquet(tmp_path / "t.parquet")
+    content = (tmp_path / "t.parquet").read_bytes()
+    ended = set()
+    for place in range(len(content)):
+        spoilt = bytearray(content)
+        spoilt[place] ^= 1 << place * 5 % 8
+        (tmp_path / "t.parquet").write_bytes(spoilt)
+        try:
+            ended.add(type(read_table(table(tmp_path, path="t.parquet"))))
+        except DataError as error:
+            ended.add(type(error))
+    assert ended == {pl.DataFrame, DataError}
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [

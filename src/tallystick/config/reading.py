@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, printable
 
 SHOWN_CHARACTERS = 60
 MAX_FILE_BYTES = 1 << 20
@@ -80,7 +80,7 @@ def validate(model: type[M], data: Any, *, source: str, context: Mapping[str, An
         return model.model_validate(dict(data), context=context)
     except ValidationError as error:
         # Unchained: pydantic's own error holds the raw values.
-        raise ConfigError("\n".join(f"{source}: {line}" for line in _lines(model, error))) from None
+        raise ConfigError("\n".join(f"{source}: {printable(line)}" for line in _lines(model, error))) from None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -100,7 +100,8 @@ def shown(value: Any) -> str:
     """Show a value as YAML would have it, shortened, without passwords; empty for mappings and long lists."""
     if isinstance(value, str):
         text = redacted(value)
-        return json.dumps(text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "...", ensure_ascii=False)
+        short = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+        return printable(json.dumps(short, ensure_ascii=False))
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):

@@ -67,11 +67,27 @@ def _read_files(table: Table, text: Collection[str]) -> pl.DataFrame:
     try:
         if ending != ".parquet":
             return read_delimited(paths, table, text=text)
-        return _joined(paths, [pl.read_parquet(path, glob=False, hive_partitioning=False) for path in paths])
+        return _joined(paths, [_read_parquet(path) for path in paths])
     except pl.exceptions.NoDataError:
         raise DataError(f"{table.path}: is empty") from None
-    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{table.path}: cannot be read: {_reason(error)}") from None
+
+
+def _read_parquet(path: Path) -> pl.DataFrame:
+    """By Arrow's own reader: one flipped bit can make the one of polars end the whole process."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            rows = file.read().replace_schema_metadata(None)
+        rows.validate(full=True)
+    except (pa.ArrowException, MemoryError, UnicodeError) as error:
+        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
+    frame = pl.from_arrow(rows)
+    assert isinstance(frame, pl.DataFrame)
+    return frame
 
 
 def _files(path: Path) -> list[Path]:
