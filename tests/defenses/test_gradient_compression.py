@@ -13,9 +13,8 @@ from tallystick.defenses.gradient_compression import GradientCompression
 from tallystick.errors import ConfigError
 
 ANY = torch.Generator()
-numbers = arrays(
-    np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=st.sampled_from([-2.0, -0.5, 0.0, 0.25, 2.0, 3.0])
-)
+sizes = st.sampled_from([-2.0, -0.5, 0.0, 0.25, 2.0, 3.0])
+numbers = arrays(np.float64, array_shapes(min_dims=2, max_dims=2, max_side=6), elements=sizes)
 
 
 @given(numbers, st.floats(0.01, 0.99))

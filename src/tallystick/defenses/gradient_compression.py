@@ -57,5 +57,5 @@ class GradientCompression(Defense):
     def guarantee(self) -> Guarantee:
         """Say that there is none."""
         return Guarantee(
-            text=f"no formal guarantee: of each batch's cut gradients only the largest are sent, a share of {self.keep:g}"
+            text=f"no formal guarantee: of each batch's cut gradients the largest coordinates are sent, {self.keep:g} of all"
         )
