@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+from tiny import PATIENCE_S
 
 import tallystick
 
@@ -22,7 +23,7 @@ HEAVY = {"torch", "scipy", "polars", "pyarrow", "numpy", "pandas", "sklearn", "d
 def loaded_after(script, folder):
     """The heavy libraries that a fresh interpreter has loaded after a script."""
     listed = f"\nimport json, sys\nprint(json.dumps(sorted({HEAVY!r} & set(sys.modules))))"
-    done = subprocess.run([sys.executable, "-c", script + listed], cwd=folder, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script + listed], cwd=folder, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -74,7 +75,7 @@ def test_the_lists_of_libraries_would_catch_one(tmp_path):
 
 def test_a_misspelt_command_is_answered_with_the_nearest(tmp_path):
     done = subprocess.run(
-        [sys.executable, "-m", "tallystick", "predct"], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [sys.executable, "-m", "tallystick", "predct"], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert done.returncode == 2
     assert "predict" in done.stderr
@@ -130,7 +131,7 @@ def both(job, work):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(PATIENCE_S)
     return found
 
 

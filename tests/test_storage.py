@@ -10,6 +10,7 @@ import textwrap
 
 import pytest
 import torch
+from tiny import PATIENCE_S
 
 from tallystick.errors import ConfigError, DamagedFile, StorageError
 from tallystick.storage import check_sealed, locked, make_folder, read_json, write_bytes, write_json
@@ -135,7 +136,9 @@ def test_a_file_system_that_turned_read_only_is_a_clear_error(tmp_path):
     own = ["unshare", "--user", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*own, "true"], capture_output=True).returncode:
         pytest.skip("no mount namespaces here, so no file system can be made read-only")
-    done = subprocess.run([*own, sys.executable, "-c", READ_ONLY, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [*own, sys.executable, "-c", READ_ONLY, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     *errors, steps = done.stdout.splitlines()
     assert [error.partition(" ")[0] for error in errors] == ["cannot"] * 3

@@ -28,7 +28,7 @@ from tallystick.network.certificates import write_test_certificates
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
 
-PATIENCE_S = 60  # a hang, on a machine that is very busy
+PATIENCE_S = 240  # a hang, on a machine that is very busy
 QUICK = Limits(heartbeat_s=0.2, deadline_s=1.5, wait_s=10.0, max_message_bytes=32 << 20)
 
 
@@ -81,7 +81,7 @@ def contract_values(parties, **changes):
         "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
         "training": {"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
         "evaluation": {"calibration_bins": 5, "bootstrap": 10},
-        "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 30.0},
+        "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 120.0},
         "seed": 1,
     }
     for path, value in changes.items():

@@ -115,8 +115,10 @@ def recorded(tmp_path_factory):
     return Messages(tmp_path_factory.mktemp("messages"), seed=0, limited=False)
 
 
-def test_messages_reach_every_role_and_repeat_by_number(recorded):
+def test_messages_reach_every_role_and_repeat_by_number(recorded, monkeypatch):
+    monkeypatch.setattr(messages, "SMALL", 0.55)  # whole jobs, which take a second each, are one case in twenty here
     outcomes = [recorded.case(number) for number in range(150)]
+    assert {True, False} == {outcome.what.startswith("job") for outcome in outcomes}
     assert all(outcome.case == number for number, outcome in enumerate(outcomes))
     assert {outcome.ended for outcome in outcomes} >= {"refused", "accepted"}
     assert len({outcome.what for outcome in outcomes}) > 25
@@ -165,7 +167,9 @@ def test_damaged_files_of_every_kind(tmp_path):
 
 def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("tallystick.benchmark.faults.worker.CASE_S", 4.0)
-    worker = Worker("messages", 0, tmp_path / "worker")
+    monkeypatch.setattr(Worker, "module", "planted_worker")
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+    worker = Worker("planted", 0, tmp_path / "worker")
     try:
         outcomes, lost = worker.run(range(5))
         assert (len(outcomes), lost) == (5, None)

@@ -11,7 +11,7 @@ import time
 import polars as pl
 import pytest
 import yaml
-from tiny import columns, contract_values, tables
+from tiny import PATIENCE_S, columns, contract_values, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -316,7 +316,7 @@ def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_fact
                 time.sleep(0.001)
             process.send_signal(signal.SIGTERM)
             break
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert [path.name for path in temporary.iterdir() if not path.name.startswith("torchinductor")] == []  # PyTorch's own
     last = said.splitlines()[-1]

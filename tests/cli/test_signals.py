@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from tiny import PATIENCE_S
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -18,7 +19,7 @@ def test_a_signal_while_modules_load_is_one_line(tmp_path, number):
                 process.send_signal(number)
                 break
         lines += process.stderr.read().splitlines()
-        assert process.wait(60) == 130
+        assert process.wait(PATIENCE_S) == 130
         assert process.stdout.read() == ""
     assert [line for line in lines if not line.startswith("import time:")] == ["interrupted before anything began"]
 
@@ -57,7 +58,7 @@ main()
 
 def test_at_the_end_no_garbage_is_collected_and_no_signal_makes_a_traceback(tmp_path):
     """Collecting it took 1 to 10 seconds, most of it after the line that says what happened."""
-    done = subprocess.run([sys.executable, "-c", END], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", END], cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
     frozen, ignored = done.stdout.splitlines()[-1].split()
     assert float(frozen) > 0.9

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
-from tiny import within
+from tiny import PATIENCE_S, within
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -86,7 +86,7 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
         assert within(25, lambda: all(_entries(path) == 1 for path in spent))  # their answers leave right after
         os.kill(parties.pids["client-3"], signal.SIGKILL)
         killed = time.monotonic()
-        waiting.join(60)
+        waiting.join(PATIENCE_S)
         assert time.monotonic() - killed < limits.deadline_s + 30  # the rest is a busy machine's
         before_the_answer.close()
     (error,) = caught

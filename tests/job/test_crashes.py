@@ -114,7 +114,7 @@ def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
     alone.wait_for(lambda event: event.get("what") == "waiting for bank (s)" and 2 <= event["done"] <= event["total"] == 30)
     os.kill(alone.process.pid, signal.SIGTERM)
     assert alone.end(15) == 130
-    assert [event["say"] for event in alone.events if "say" in event] == ["waiting for bank, at most 30 s"]
+    assert [event["say"] for event in alone.events if "say" in event] == ["waiting for bank, at most 120 s"]
 
 
 def test_one_of_two_feature_parties_dies(lay_out_job):

@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import torch
 from rich.console import Console
-from tiny import columns, contract_values, tables
+from tiny import PATIENCE_S, columns, contract_values, tables
 
 from tallystick.cli.jobs import headline, show_headline
 from tallystick.errors import ConfigError, DataError
@@ -230,8 +230,8 @@ def test_a_notebook_shows_progress_in_one_line_and_the_result_as_a_table(tmp_pat
     client, messages = manager.client(), []
     try:
         client.start_channels()
-        client.wait_for_ready(timeout=60)
-        reply = client.execute_interactive(CELL, timeout=60, output_hook=messages.append)
+        client.wait_for_ready(timeout=PATIENCE_S)
+        reply = client.execute_interactive(CELL, timeout=PATIENCE_S, output_hook=messages.append)
     finally:
         client.stop_channels()
         manager.shutdown_kernel(now=True)
@@ -252,7 +252,7 @@ def test_a_terminal_shows_progress(tmp_path):
     """In a terminal of its own, which this test opens, simulate writes its phases to standard error."""
     ours, theirs = pty.openpty()
     script = CELL + "\nprint('done')"
-    done = subprocess.run([sys.executable, "-c", script], stderr=theirs, stdout=subprocess.PIPE, cwd=tmp_path, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], stderr=theirs, stdout=subprocess.PIPE, cwd=tmp_path, timeout=PATIENCE_S)
     os.close(theirs)
     said = os.read(ours, 1 << 16).decode()
     os.close(ours)

@@ -6,6 +6,7 @@ import sys
 import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of
+from tiny import PATIENCE_S
 
 from tallystick.errors import Diverged, StorageError
 from tallystick.storage import write_bytes
@@ -125,7 +126,7 @@ for save in (lambda m: store.save(TrainingState(step=10), m, None), store.save_b
 
 
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
-    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     first, second = done.stdout.splitlines()
     assert first.startswith(

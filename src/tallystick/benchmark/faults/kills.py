@@ -108,7 +108,8 @@ class Kills:
         try:
             self._undisturbed = self._measure()
         except BaseException:
-            self._zygote.close()
+            if zygote is None:  # another's goes on
+                self._zygote.close()
             raise
 
     def __enter__(self) -> Self:

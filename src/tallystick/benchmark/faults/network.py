@@ -55,7 +55,8 @@ class NetworkFaults:
         try:
             self._digests, self._passes, self._grace_s = self._measure()
         except BaseException:
-            self._zygote.close()
+            if zygote is None:  # another's goes on
+                self._zygote.close()
             raise
 
     def __enter__(self) -> Self:

@@ -30,6 +30,8 @@ GROUNDS: dict[str, type[Messages] | type[Files]] = {"messages": Messages, "files
 class Worker:
     """The starter's end of a worker process."""
 
+    module = "tallystick.benchmark.faults.worker"
+
     def __init__(self, campaign: str, seed: int, scratch: Path) -> None:
         """Start it and wait until its ground is laid."""
         self._scratch = scratch
@@ -39,7 +41,7 @@ class Worker:
         self.memory_mib, self.baseline_mib = 0, 0
         with self._words.open("wb") as words:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tallystick.benchmark.faults.worker", campaign, str(seed), str(scratch)],
+                [sys.executable, "-m", self.module, campaign, str(seed), str(scratch)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=words,
