@@ -172,6 +172,7 @@ def test_check_shows_people_the_profile(lay_out_job):
     shown = CliRunner().invoke(app, ["check", str(home / "party.yaml"), str(home / "contract.yaml")])
     assert shown.exit_code == 0, shown.output
     assert "no problems" in shown.output
+    assert "positive_class: 1; a score is its probability" in shown.output
     assert "noise" in shown.output  # a column of the table
     assert "defence: none; no formal guarantee" in shown.output
 

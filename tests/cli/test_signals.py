@@ -23,6 +23,26 @@ def test_a_signal_while_modules_load_is_one_line(tmp_path, number):
     assert [line for line in lines if not line.startswith("import time:")] == ["interrupted before anything began"]
 
 
+BEFORE_ITS_WORK = """
+import os, signal, sys
+from tallystick.cli.main import main
+import tallystick.cli.app
+def strike(frame, event, _):
+    if event == "call" and frame.f_code.co_name == "make_context":
+        sys.setprofile(None)
+        os.kill(os.getpid(), signal.SIGTERM)
+sys.argv = ["tallystick", "version"]
+sys.setprofile(strike)
+main()
+"""
+
+
+def test_a_signal_while_arguments_are_read_is_one_line(tmp_path):
+    """Typer, which reads them, ends without a word."""
+    done = subprocess.run([sys.executable, "-c", BEFORE_ITS_WORK], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 END = """
 import atexit, gc, signal, sys
 def look():

@@ -53,7 +53,15 @@ def test_counts_types_and_balance() -> None:
     assert columns["x"].missing_share == pytest.approx(2 / 6)
     assert (columns["leak"].minimum, columns["leak"].maximum, columns["leak"].distinct) == ("10", "20", 2)
     assert found.label_balance == {"0": 0.5, "1": 0.5}
+    assert found.positive_class == "1"
     assert json.loads(json.dumps(found.to_dict()))["keys"]["rows"] == 6
+
+
+def test_the_positive_class_of_words_is_the_one_that_the_scores_are_of() -> None:
+    words = FRAME.with_columns(y=pl.Series(["nein", "ja", "ja", "nein", "nein", "ja"]))
+    assert profile(words, party(), CONTRACT).positive_class == "nein"
+    assert profile(words, party()).positive_class is None, "without a contract the target is unknown"
+    assert profile(FRAME.with_columns(y=pl.Series(range(6))), party(), CONTRACT).positive_class is None
 
 
 def test_warnings_name_what_looks_wrong() -> None:

@@ -180,7 +180,10 @@ def test_a_ledger_that_is_gone_replaced_or_older_is_refused_before_anybody_is_ca
     with pytest.raises(StorageError, match=rf"is {other}, not privacy\.identity = {identity}"):
         known_ledger(load_party(party))
     path.unlink()
-    with pytest.raises(StorageError, match=r"is gone: privacy\.identity in the party file knows of it"):
+    with pytest.raises(
+        StorageError,
+        match=r"is gone: privacy\.identity in the party file knows of it\. Does privacy\.ledger name the right file\?",
+    ):
         known_ledger(load_party(party))
     kept.rename(path)
     assert known_ledger(load_party(party)).total("labels") == 1.0

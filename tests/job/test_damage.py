@@ -115,6 +115,14 @@ def test_damaged_encoders_are_noticed_before_a_prediction_calls_anybody(job, nam
     assert f"{name} is damaged" in bank.error
 
 
+@pytest.mark.parametrize(("party", "name"), [("bank", "label.json"), ("shop", "encoder.json")])
+def test_encoders_that_are_gone_are_missed_before_a_prediction_calls_anybody(job, party, name):
+    (folder(job, party) / name).unlink()
+    started = job.start(party, "predict", *(("--output", "scores.csv") if party == "bank" else ()))
+    assert started.end() == 3
+    assert f"{name} is damaged: it is missing; `tallystick run` with --resume" in started.error
+
+
 def test_a_damaged_secret_ends_a_run_that_would_flip_labels_anew(job):
     flip(folder(job, "bank") / "defense.json", 85)
     bank = job.start("bank", "run", "--resume")

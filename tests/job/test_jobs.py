@@ -150,4 +150,4 @@ def test_input_errors_before_the_network_exit_with_2(lay_out_job):
     assert "label column 'z' is not in the table" in bank.error
     shop = job.start("shop", "run", "--resume")
     assert shop.end() == 2
-    assert "start one without --resume" in shop.error
+    assert "begin one with `tallystick run` or `tallystick align`, without --resume" in shop.error

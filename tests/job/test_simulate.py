@@ -55,6 +55,15 @@ def test_binary_with_weights_and_two_feature_parties():
     assert value(result, "auc") > value(result, "auc", "own_only") + 0.05
 
 
+def test_the_result_names_the_positive_class():
+    frames = tables(PARTIES, rows=300)
+    label = columns(PARTIES)["bank"]["label"]
+    words = pl.col(label).cast(pl.Int64).replace_strict({0: "nein", 1: "ja"})
+    frames["bank"] = frames["bank"].with_columns(words.alias(label))
+    notes = run(frames=frames, training__epochs=1).data.notes
+    assert f"the positive class of {label!r} is 'nein'; a score is its probability" in notes
+
+
 def test_multiclass():
     assert value(run(target="multiclass"), "accuracy") > 0.5
 

@@ -1,5 +1,6 @@
 """Sessions over real TLS when things go wrong: identities, strangers, broken connections, silence, restarts."""
 
+import base64
 import contextlib
 import socket
 import ssl
@@ -174,6 +175,20 @@ def test_a_file_that_only_tls_does_not_take_is_refused_when_it_is_read(tmp_path,
         load_identity("bank", ca=tmp_path / "ca.pem", certificate=tmp_path / "bank.pem", key=tmp_path / "bank.key")
 
 
+@pytest.mark.parametrize(("name", "words"), [("bank.key", "of a kind that TLS knows"), ("ca.pem", "not issued by the CA in")])
+def test_a_key_of_a_kind_that_nobody_knows_is_refused(tmp_path, name, words):
+    """As one flipped bit in the name of its curve makes it."""
+    write_test_certificates(tmp_path, ["bank"])
+    path = tmp_path / name
+    head, *body, foot = path.read_text().splitlines()
+    curve, other = bytes.fromhex("06082a8648ce3d030107"), bytes.fromhex("06082a8648ce3d037107")
+    der = base64.b64decode("".join(body))
+    assert curve in der
+    path.write_text(f"{head}\n{base64.encodebytes(der.replace(curve, other)).decode()}{foot}\n")
+    with pytest.raises(ConfigError, match=words):
+        load_identity("bank", ca=tmp_path / "ca.pem", certificate=tmp_path / "bank.pem", key=tmp_path / "bank.key")
+
+
 def test_own_certificate_of_another_ca_or_with_another_key(certificates, tmp_path):
     write_test_certificates(tmp_path, ["bank"])
     own = {"certificate": certificates / "bank.pem", "key": certificates / "bank.key"}
@@ -234,6 +249,7 @@ def test_another_ca_of_the_same_name(networks, pool, issue, identity, tmp_path):
     error = dial(networks, pool, caller=caller, at="bank", listener=identity("bank"))
     assert isinstance(error, IdentityError)
     assert "its certificate is refused" in str(error)
+    assert "it is not signed by the CA in tls.ca: one CA, or one `tallystick cert`" in str(error)
 
 
 def test_a_listener_that_does_not_trust_the_callers_ca(networks, pool, issue, identity, tmp_path):

@@ -38,6 +38,13 @@ def runs(make):
     return first, msgspec.structs.replace(first, evaluation=strong, contract=contract, sections=sections)
 
 
+def test_a_run_without_a_promise_has_no_epsilon(runs) -> None:
+    bare = msgspec.structs.replace(runs[1].sections.privacy, releases=[], not_private=["training"])
+    other = msgspec.structs.replace(runs[1], sections=msgspec.structs.replace(runs[1].sections, privacy=bare))
+    facts = {row.name: row.values for row in side_by_side(["a", "b"], [runs[1], other]).facts}
+    assert facts["epsilon of labels, this run"] == [3.0, None]
+
+
 def test_metrics_settings_and_leaks_stand_beside_each_other(runs) -> None:
     found = side_by_side(["a", "b"], runs)
     metrics = {row.name: row for row in found.metrics}

@@ -1,11 +1,17 @@
 """Pipelined training equals a slow reference in one process, which computes each stale gradient from kept weights."""
 
 import copy
+import gc
+import weakref
 
 import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of
 
+from tallystick.errors import PeerLost
+from tallystick.network.channel import memory_channels
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.feature_party import train_feature_party
 from tallystick.training.plan import optimizer_of
 
 
@@ -94,3 +100,22 @@ def test_a_user_module_with_dropout_and_reused_weights_runs(tmp_path):
     trained, _ = setting.train(how, tmp_path, modules=modules())
     setting.modules = modules
     assert_same_bits(weights_of(trained), reference(setting, how))
+
+
+def test_a_training_that_ends_with_batches_in_flight_leaves_no_model_behind(tmp_path):
+    setting = Setting()
+    bottom = setting.modules()[0]["shop"]
+    channel, _ = memory_channels("bank", "shop", timeout_s=0.0)
+    with pytest.raises(PeerLost):
+        train_feature_party(
+            bottom,
+            setting.columns["shop"].rows,
+            channel,
+            training=training(mode="pipelined", staleness=2),
+            schedule=setting.schedule,
+            store=CheckpointStore(tmp_path),
+        )
+    held = weakref.ref(bottom)
+    del bottom
+    gc.collect()
+    assert held() is None

@@ -16,6 +16,10 @@ def main() -> None:
     except KeyboardInterrupt:
         sys.stderr.write(f"{NOTHING_BEGUN}\n")
         sys.exit(EXIT_INTERRUPTED)
+    except SystemExit as end:
+        if end.__context__ is not None and isinstance(end.__context__.__cause__, KeyboardInterrupt):
+            sys.stderr.write("interrupted\n")  # before or after a command's own work, where Typer ends without a word
+        raise
     finally:
         ignore_signals()
         # Some 400,000 objects: Python's last collection of garbage would go through them all, for seconds on a busy machine.

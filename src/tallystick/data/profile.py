@@ -14,6 +14,7 @@ from tallystick.config.party import PartyFile
 from tallystick.data.encoder import feature_columns
 from tallystick.data.keys import KeyReport, read_keys
 from tallystick.data.table import require_column
+from tallystick.data.target import classes_of
 from tallystick.data.text import as_text
 from tallystick.errors import ConfigError
 
@@ -43,6 +44,7 @@ class Profile:
     keys: KeyReport
     columns: tuple[ColumnProfile, ...]
     label_balance: dict[str, float] | None  # class -> share; None for a feature party or a label with many values
+    positive_class: str | None  # of a binary label: the one whose probability a score is
     warnings: tuple[str, ...]
 
     def to_dict(self) -> dict[str, Any]:
@@ -68,6 +70,7 @@ def profile(frame: pl.DataFrame, party: PartyFile, contract: Contract | None = N
         keys=keys.report,
         columns=columns,
         label_balance=_balance(label) if label is not None else None,
+        positive_class=_positive_class(label, contract) if label is not None else None,
         warnings=tuple(_warnings(frame, columns, keys.report, label)),
     )
 
@@ -100,6 +103,13 @@ def _balance(label: pl.Series) -> dict[str, float] | None:
         return None
     counts = text.value_counts(sort=True, normalize=True, name="share")
     return dict(sorted(zip(counts.get_column(label.name).to_list(), counts.get_column("share").to_list(), strict=True)))
+
+
+def _positive_class(label: pl.Series, contract: Contract | None) -> str | None:
+    if contract is None or contract.target.type != "binary":
+        return None
+    classes = classes_of(label)
+    return classes[1] if len(classes) == 2 else None
 
 
 def _warnings(frame: pl.DataFrame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:

@@ -17,6 +17,11 @@ from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
 
 
+def classes_of(column: pl.Series) -> tuple[str, ...]:
+    """The distinct labels as text, sorted (numbers by value, text by code point); of two, the last is the positive class."""
+    return tuple(as_text(column.drop_nulls().unique().sort()).unique(maintain_order=True).to_list())
+
+
 class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     """How a label column becomes a tensor, saved beside the model."""
 
@@ -36,7 +41,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         _refuse_missing(column)
         if target.type == "regression":
             return _fit_regression(column, training_rows)
-        values = as_text(column.unique().sort()).unique(maintain_order=True)
+        values = classes_of(column)
         if len(values) != target.classes:
             raise LabelError(
                 f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
@@ -44,7 +49,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
             )
         if as_text(column.gather(training_rows)).n_unique() < 2:
             raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
-        return cls(type=target.type, classes=tuple(values.to_list()))
+        return cls(type=target.type, classes=values)
 
     def encode(self, column: pl.Series) -> Tensor:
         """Encode labels: float32 0/1 for binary, int64 class numbers for multiclass, standardised float32 for regression.

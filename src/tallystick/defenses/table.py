@@ -11,6 +11,7 @@ from tallystick.defenses.defense import Defense
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_labels import GaussianLabels
+from tallystick.defenses.gradient_compression import GradientCompression
 from tallystick.defenses.isotropic import Isotropic
 from tallystick.defenses.label_dp import LabelDP, LabelDPPrior
 from tallystick.defenses.marvell import Marvell
@@ -27,6 +28,7 @@ DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
             LabelDPPrior,
             GaussianLabels,
             GaussianGradients,
+            GradientCompression,
             DistanceCorrelation,
         )
     }

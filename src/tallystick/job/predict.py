@@ -56,7 +56,9 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     is_label = contract.role_of(party.party) == "label"
     gets_scores = is_label or linkage_of(contract).shares_scores
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
-        raise ConfigError(f"output = {output}: name a .csv or .parquet file for the scores")
+        raise ConfigError(
+            f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores"
+        )
     if output is not None and not gets_scores:
         raise ConfigError(f"output = {output}: the scores of an intersection stay with {contract.label_party}; leave it out")
     if output is not None and output.exists():
@@ -74,6 +76,7 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
+    folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
     standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
     encoder = kept_encoder(folder)
     keys = require_to_predict(contract, party, frame, encoder)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -24,6 +24,7 @@ from tallystick.network.link import LinkBroken
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
 
 ALPN = "tallystick/1"
+NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self-signed, no issuer at hand
 """What both sides agree on in the TLS handshake; neither talks to who offers something else."""
 
 
@@ -59,8 +60,8 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         raise ConfigError(f"tls.ca = {ca}: not a PEM file of CA certificates") from None
     try:
         private = serialization.load_pem_private_key(private_key, password=None)
-    except (ValueError, TypeError):
-        raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"tls.key = {key}: not an unencrypted PEM private key of a kind that TLS knows") from None
     now = datetime.datetime.now(datetime.UTC)
     if now > own.not_valid_after_utc:
         raise ConfigError(
@@ -130,6 +131,14 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             file.write(pem)
 
 
+def refusal(error: ssl.SSLCertVerificationError) -> str:
+    """Say why a peer's certificate is refused, and what to do where no CA of ours has signed it."""
+    text = f"its certificate is refused: {error.verify_message}"
+    if error.verify_code not in NOT_OF_OUR_CA:
+        return text
+    return f"{text}; it is not signed by the CA in tls.ca: one CA, or one `tallystick cert`, makes the certificates of both sides"
+
+
 def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
     """TLS 1.3 that proves this party's identity and wants the peer's from its CAs; a dialler also wants the name it dials.
 
@@ -179,7 +188,7 @@ def probe(identity: Identity, peer: str, address: str, *, proxy: Proxy | None = 
             except TimeoutError:
                 pass
     except ssl.SSLCertVerificationError as error:
-        return f"{peer} at {address}: its certificate is refused: {error.verify_message}"
+        return f"{peer} at {address}: {refusal(error)}"
     except ssl.SSLError as error:
         return f"{peer} at {address}: TLS 1.3 handshake failed: {reason(error)}"
     except TimeoutError:
@@ -250,7 +259,7 @@ def _read(path: Path) -> bytes:
 def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     try:
         certificate.verify_directly_issued_by(authority)
-    except (ValueError, TypeError, InvalidSignature):
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from tallystick.errors import IdentityError
-from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, tls_context
+from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, refusal, tls_context
 from tallystick.network.link import FrameTooLarge, Link, LinkBroken
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
@@ -285,7 +285,7 @@ class TlsTransport:
         except TimeoutError:
             raise LinkBroken(f"{where}: took the call but said nothing") from None
         except ssl.SSLCertVerificationError as error:
-            raise IdentityError(peer, f"{where}: its certificate is refused: {error.verify_message}") from None
+            raise IdentityError(peer, f"{where}: {refusal(error)}") from None
         except LinkBroken as error:
             raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
 

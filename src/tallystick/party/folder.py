@@ -69,7 +69,10 @@ class RunFolder:
         """Find the last run of this contract; raises ConfigError if there is none."""
         found = _folders_of(runs, contract)
         if not found:
-            raise ConfigError(f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}; start one without --resume")
+            raise ConfigError(
+                f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}; "
+                "begin one with `tallystick run` or `tallystick align`, without --resume"
+            )
         return cls(path=found[-1])
 
     @property

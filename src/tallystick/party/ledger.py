@@ -44,7 +44,9 @@ def known_ledger(party: PartyFile) -> Ledger:
                 "for all jobs on these labels"
             )
         knows = "privacy.identity in the party file" if budget.identity is not None else str(next(iter(notes)))
-        raise StorageError(f"the privacy ledger {budget.ledger} is gone: {knows} knows of it. {LOST}")
+        raise StorageError(
+            f"the privacy ledger {budget.ledger} is gone: {knows} knows of it. Does privacy.ledger name the right file? {LOST}"
+        )
     ledger = Ledger(budget.ledger, party=party.party)
     if budget.identity not in (None, ledger.identity):
         raise StorageError(

@@ -178,8 +178,8 @@ def _facts(results: Sequence[Result]) -> list[Row]:
             "epsilon of labels, this run",
             [
                 sum(release.epsilon for release in result.sections.privacy.releases)
-                if result.sections.privacy is not None
-                else None
+                if result.sections.privacy is not None and result.sections.privacy.releases
+                else None  # a run that promises nothing has no epsilon: 0 would be the perfect one
                 for result in results
             ],
         ),

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -156,7 +157,9 @@ class _Loop:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""
         if self.staleness == 0:
             return nullcontext()
-        return saved_tensors_hooks(self._copy_weights, lambda tensor: tensor)
+        # The graph keeps the hook: one that held this loop, which holds the graph, would be a circle that Python cannot collect.
+        return saved_tensors_hooks(partial(_copy_of_weights, self._weights), lambda tensor: tensor)
 
-    def _copy_weights(self, tensor: Tensor) -> Tensor:
-        return tensor.clone() if tensor.untyped_storage().data_ptr() in self._weights else tensor
+
+def _copy_of_weights(weights: set[int], tensor: Tensor) -> Tensor:
+    return tensor.clone() if tensor.untyped_storage().data_ptr() in weights else tensor

@@ -218,6 +218,10 @@ def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, mat
         return None
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
+    positive = []
+    if dataset.labels is not None and dataset.labels.coder.type == "binary":
+        classes = dataset.labels.coder.classes
+        positive = [f"the positive class of {party.label!r} is {classes[1]!r}; a score is its probability"]
     columns = shown.Columns(
         party=party.party,
         numeric=shape.numeric if shape else 0,
@@ -227,7 +231,7 @@ def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, mat
     return shown.DataSummary(
         rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],
-        notes=[*of_keys, *(dataset.encoder.notes if dataset.encoder is not None else [])],
+        notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else [])],
     )
 
 
