@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from tallystick.config.linkage import LINKAGES
     from tallystick.config.party import PartyFile, load_party
     from tallystick.defenses.table import DEFENSES
-    from tallystick.evaluation.metrics import METRICS
+    from tallystick.metrics import METRICS
     from tallystick.evaluation.private.result import NothingReleased
     from tallystick.job.process import JobFailed
     from tallystick.networked import predict, run
@@ -98,7 +98,7 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "DEFENSES": "tallystick.defenses.table",
         "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.table",
         "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.table",
-        "METRICS": "tallystick.evaluation.metrics",
+        "METRICS": "tallystick.metrics",
         "JobFailed": "tallystick.job.process",
         "BudgetExceeded": "tallystick.privacy.ledger",
         "NothingReleased": "tallystick.evaluation.private.result",

@@ -218,9 +218,10 @@ def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, mat
         return None
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
-    coder, positive = dataset.labels.coder if dataset.labels is not None else None, []
-    if coder is not None and coder.type == "binary":
-        positive = [f"the positive class of {party.label!r} is {coder.classes[1]!r}; a score is its probability"]
+    positive = []
+    if dataset.labels is not None and dataset.labels.coder.type == "binary":
+        classes = dataset.labels.coder.classes
+        positive = [f"the positive class of {party.label!r} is {classes[1]!r}; a score is its probability"]
     columns = shown.Columns(
         party=party.party,
         numeric=shape.numeric if shape else 0,
