@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     from tallystick.config.linkage import LINKAGES
     from tallystick.config.party import PartyFile, load_party
     from tallystick.defenses.table import DEFENSES
-    from tallystick.metrics import METRICS
     from tallystick.evaluation.private.result import NothingReleased
     from tallystick.job.process import JobFailed
+    from tallystick.metrics import METRICS
     from tallystick.networked import predict, run
     from tallystick.privacy.ledger import BudgetExceeded
     from tallystick.report.page import render
