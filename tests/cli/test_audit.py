@@ -291,7 +291,7 @@ def test_regression_and_feature_parties_are_refused(home):
 
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home):
     contract = yaml.safe_load((home / "contract.yaml").read_text())
-    change(home / "contract.yaml", training=contract["training"] | {"optimizer": "sgd", "learning_rate": 100.0})
+    change(home / "contract.yaml", training=contract["training"] | {"optimizer": "sgd", "learning_rate": 10.0})
     values = found(swept(home, "--seeds", 1, "--rows", 300, "--sweep", "isotropic=1e12", "--json"))
     assert [trial["strength"] for trial in values["sweep"]["trials"]] == [""]
     (note,) = values["notes"]

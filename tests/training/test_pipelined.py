@@ -13,6 +13,7 @@ from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.plan import optimizer_of
+from tallystick.training.run import TrainingRun
 
 
 def reference(setting, how):
@@ -111,9 +112,11 @@ def test_a_training_that_ends_with_batches_in_flight_leaves_no_model_behind(tmp_
             bottom,
             setting.columns["shop"].rows,
             channel,
-            training=training(mode="pipelined", staleness=2),
-            schedule=setting.schedule,
-            store=CheckpointStore(tmp_path),
+            TrainingRun(
+                training=training(mode="pipelined", staleness=2),
+                schedule=setting.schedule,
+                store=CheckpointStore(tmp_path),
+            ),
         )
     held = weakref.ref(bottom)
     del bottom
