@@ -9,7 +9,7 @@ import pytest
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_while_modules_load_is_one_line(tmp_path, number):
-    command = [sys.executable, "-X", "importtime", "-m", "tallystick", "version"]
+    command = [sys.executable, "-X", "importtime", "-m", "tallystick", "--version"]
     with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         lines = []
         for line in process.stderr:
@@ -31,7 +31,7 @@ def strike(frame, event, _):
     if event == "call" and frame.f_code.co_name == "make_context":
         sys.setprofile(None)
         os.kill(os.getpid(), signal.SIGTERM)
-sys.argv = ["tallystick", "version"]
+sys.argv = ["tallystick", "--version"]
 sys.setprofile(strike)
 main()
 """
@@ -49,7 +49,7 @@ def look():
     handlers = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
     print(gc.get_freeze_count() / (gc.get_freeze_count() + len(gc.get_objects())), handlers == [signal.SIG_IGN] * 2)
 atexit.register(look)
-sys.argv = ["tallystick", "version"]
+sys.argv = ["tallystick", "--version"]
 from tallystick.cli.main import main
 main()
 """

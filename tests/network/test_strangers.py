@@ -117,9 +117,7 @@ def test_a_caller_of_another_ca_is_named_at_once(networks, pool, issue, identity
     bank = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=60))
     said = []
     waiting = pool.submit(error_of, lambda: bank.connect({"shop": None}, notice=said.append))
-    foreign = replace(
-        identity("shop"), certificate=(tmp_path / "shop.pem").read_bytes(), key=(tmp_path / "shop.key").read_bytes()
-    )
+    foreign = replace(identity("shop"), certificate=tmp_path / "shop.pem", key=tmp_path / "shop.key")
     shop = networks("shop", who=foreign, limits=replace(QUICK, wait_s=3))
     assert isinstance(error_of(shop.connect, {"bank": f"127.0.0.1:{bank.port}"}), PeerLost)
     assert not waiting.done()
