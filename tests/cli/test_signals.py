@@ -32,7 +32,7 @@ def strike(frame, event, _):
     if event == "call" and frame.f_code.co_name == "make_context":
         sys.setprofile(None)
         os.kill(os.getpid(), signal.SIGTERM)
-sys.argv = ["tallystick", "version"]
+sys.argv = ["tallystick", "--version"]
 sys.setprofile(strike)
 main()
 """

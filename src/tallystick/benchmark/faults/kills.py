@@ -175,8 +175,8 @@ class Kills:
     def _loading_s(self) -> float:
         """What a process that loads everything itself takes to load and to end."""
         began = time.monotonic()
-        if not self._zygote.start("cold", "tallystick", ["version"], self._scratch, cold=True).wait(began + PATIENCE_S):
-            raise TallystickError("`tallystick version` does not end")
+        if not self._zygote.start("cold", "tallystick", ["--version"], self._scratch, cold=True).wait(began + PATIENCE_S):
+            raise TallystickError("`tallystick --version` does not end")
         return time.monotonic() - began
 
     def _start(self, homes: Homes, name: str, *, resume: bool, **options: Any) -> Process:
