@@ -105,6 +105,7 @@ def test_what_a_peer_says_at_the_end_reaches_terminal_json_log_and_the_third_par
     identity = load_identity(
         "shop", **{"ca": certificates / "ca.pem", "certificate": certificates / "shop.pem", "key": certificates / "shop.key"}
     )
+    bank.wait_for(lambda event: event.get("what") == "waiting for shop (s)")  # club has joined
     shop = Network(identity, limits=QUICK)
     address = yaml.safe_load((job.home("shop") / "party.yaml").read_text())["peers"]["bank"]["address"]
     session = shop.connect({"bank": address})["bank"]
