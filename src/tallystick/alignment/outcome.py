@@ -1,14 +1,38 @@
 """What an alignment hands to training: which own row stands at which common position, and what this side learnt.
 
-Shapes: N aligned positions.
+Shapes: N aligned positions, K candidates.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 Rows = np.ndarray[Any, np.dtype[np.int64]]
+Similarities = np.ndarray[Any, np.dtype[np.float32]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidates:
+    """The K rows of one feature party that are most similar to each position's row, the most similar first.
+
+    Both sides number the feature party's rows alike, 0 to ``rows`` - 1, in an order that the helper drew; only the feature
+    party can tell which of its rows a number is.
+    """
+
+    numbers_NK: Rows
+    """Numbers of candidate rows; -1 pads where fewer were linked."""
+    rows: int
+    """How many rows of the feature party are numbered."""
+    own_rows: Rows | None = None
+    """The feature party's own row of each number (rows,); None at the label party."""
+    similarity_NK: Similarities | None = field(default=None, repr=False)
+    """How similar each is, with noise, mean 0 and variance 1 over all; 0 at pads; None at the feature party."""
+
+    def __post_init__(self) -> None:
+        if self.numbers_NK.ndim != 2 or self.numbers_NK.dtype != np.int64:
+            raise ValueError(f"numbers_NK must be int64 of shape (N, K), got {self.numbers_NK.dtype} of {self.numbers_NK.shape}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,9 +44,8 @@ class Alignment:
     tables train in the same order. Union: sorted by universal id, a group element under both sides' secret keys,
     which looks random to each; fresh keys give a fresh order. Union with a helper: drawn by the helper.
 
-    A one-to-many method (fuzzy linkage: K candidate rows per position) keeps ``rows_N`` for the side that has one
-    row per position, and for the other side adds ``rows_NK`` (-1 pads) with ``similarity_NK`` beside it in a type
-    derived from this one; ``sizes`` and ``learnt`` mean the same there.
+    Similarity: a position for each row of the label party; ``candidates`` says which rows of a feature party are linked to it,
+    whose own ``rows_N`` are then -1.
     """
 
     method: str
@@ -35,6 +58,8 @@ class Alignment:
     """All that this side learnt, one plain sentence each, for the terminal and the report."""
     uids_N16: np.ndarray[Any, np.dtype[np.uint8]] | None = field(default=None, repr=False)
     """Universal ids, the same bytes on both sides (union only)."""
+    candidates: Mapping[str, Candidates] = field(default_factory=dict, repr=False)
+    """By feature party; a feature party has its own only (similarity only)."""
     multiplications: int = 0
     """Scalar multiplications this side spent."""
 
