@@ -55,7 +55,10 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"training__batch_size": True}, "contract.yaml: training.batch_size = true: must be a whole number"),
         ({"training__learning_rate": "fast"}, 'contract.yaml: training.learning_rate = "fast": must be a number'),
         ({"training__learning_rate": float("nan")}, "contract.yaml: training.learning_rate = NaN: must be a finite number"),
-        ({"training__optimizer": "adamw"}, 'contract.yaml: training.optimizer = "adamw": must be adam or sgd'),
+        ({"training__optimizer": "lion"}, 'contract.yaml: training.optimizer = "lion": must be adam, adamw or sgd'),
+        ({"training__ema": 1.0}, "contract.yaml: training.ema = 1.0: must be below 1"),
+        ({"training__clip": 0.0}, "contract.yaml: training.clip = 0.0: must be at least 1e-09"),
+        ({"training__warm_up": 0.1}, "contract.yaml: training.warm_up = 0.1: goes with training.schedule = cosine only"),
         ({"training__epoch": 3}, "contract.yaml: training.epoch: is not a known key; did you mean epochs?"),
         (
             {"network": {"transport": "grpc"}},

@@ -20,7 +20,14 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("optimizer", [{"optimizer": "adam", "weight_decay": 0.01}, {"optimizer": "sgd"}], ids=["adam", "sgd"])
+OPTIMIZERS = {
+    "adam": {"optimizer": "adam", "weight_decay": 0.01},
+    "sgd": {"optimizer": "sgd"},
+    "all": {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "warm_up": 0.2, "ema": 0.9, "clip": 0.1},
+}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS.values(), ids=OPTIMIZERS.keys())
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS.keys())
 def test_federated_training_equals_joined_training(setting, optimizer, tmp_path):
     how = training(**optimizer)

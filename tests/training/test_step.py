@@ -1,5 +1,6 @@
 """The steps of both roles: one process and two parties over channels take the same ones, with every defence and every imputer."""
 
+from copy import deepcopy
 from dataclasses import replace
 
 import pytest
@@ -31,7 +32,7 @@ CUT_DEFENSES = {
 }
 
 
-def in_process(setting, how, *, modules=None, defense=None, sources=None, steps=None):
+def in_process(setting, how, *, modules=None, defense=None, sources=None, steps=None, averaged=False):
     """Train all parties in one process; gives their modules."""
     bottoms, label = modules or setting.modules()
     network = SplitNetwork(
@@ -46,6 +47,9 @@ def in_process(setting, how, *, modules=None, defense=None, sources=None, steps=
     )
     taken = [step for epoch in range(how.epochs) for step in network.epoch(epoch)]
     assert len(taken) == (how.epochs * setting.schedule.steps_per_epoch if steps is None else steps)
+    if averaged:
+        with network.averaged():
+            bottoms, label = deepcopy((bottoms, label))
     return bottoms, label
 
 

@@ -136,9 +136,25 @@ class Training(Model):
 
     epochs: int = Field(default=5, strict=True, ge=1, le=65_535, description="most passes over the training rows")
     batch_size: Count = Field(default=512, description="rows per step")
-    optimizer: Literal["adam", "sgd"] = Field(default="adam", description="optimizer of every party")
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="optimizer of every party")
     learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
+    schedule: Literal["constant", "cosine"] = Field(
+        default="constant", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"
+    )
+    warm_up: float = Field(
+        default=0.0, strict=True, ge=0, lt=1, description="share of all steps over which the rate first rises (cosine only)"
+    )
     weight_decay: float = Field(default=0.0, strict=True, ge=0, le=100, description="weight decay of every party")
+    clip: float | None = Field(
+        default=None, strict=True, ge=1e-9, le=1e9, description="largest norm of the gradients of a party's weights; null is any"
+    )
+    ema: float | None = Field(
+        default=None,
+        strict=True,
+        gt=0,
+        lt=1,
+        description="how much of the averaged weights a step keeps; they are validated and kept; null averages none",
+    )
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
     )
@@ -346,6 +362,8 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(f"split.validation + split.test = {split.validation + split.test:g}: must be below 1")
     if contract.training.patience is not None and split.validation == 0:
         problems.append("split.validation = 0: must be above 0, or set training.patience to null (nothing to stop early on)")
+    if contract.training.warm_up and contract.training.schedule == "constant":
+        problems.append(f"training.warm_up = {contract.training.warm_up:g}: goes with training.schedule = cosine only")
     if model.cut_after > len(model.hidden):
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"

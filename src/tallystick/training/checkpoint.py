@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -19,6 +18,7 @@ from torch import Tensor, nn
 
 from tallystick.errors import DamagedFile, DataError
 from tallystick.storage import BLANK, check_sealed, make_folder, remove, write_sealed
+from tallystick.training.updates import Updates
 
 KEPT = 2
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
@@ -74,26 +74,26 @@ class CheckpointStore:
                 damaged.append(error)
         return good, damaged
 
-    def save(self, state: TrainingState, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> None:
+    def save(self, state: TrainingState, module: nn.Module, updates: Updates | None) -> None:
         """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
         tensors = {f"model/{name}": tensor for name, tensor in module.state_dict().items()}
-        tensors |= _optimizer_tensors(optimizer)
+        tensors |= updates.tensors() if updates is not None else {}
         tensors["random"] = torch.get_rng_state()
         make_folder(self._folder)
         write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))})
         for step in self.steps()[:-KEPT]:
             remove(self._path(step))
 
-    def load(self, step: int, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> TrainingState:
-        """Put a committed step back into the module and the optimizer.
+    def load(self, step: int, module: nn.Module, updates: Updates | None) -> TrainingState:
+        """Put a committed step back into the module and its updates.
 
         Raises DamagedFile, and DataError if it is of another module.
         """
         tensors, metadata = read_tensors(self._path(step))
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model/")}
         put_weights(module, weights, source=self._path(step))
-        if optimizer is not None:
-            _restore_optimizer(optimizer, tensors)
+        if updates is not None:
+            updates.restore(tensors)
         torch.set_rng_state(tensors["random"])
         return TrainingState(**json.loads(metadata["state"]))
 
@@ -149,24 +149,3 @@ def put_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source: Pat
             f"{source} is of another model than the one that the contract and the columns give now ({first}); put the table, the "
             "party file and your own modules back as they were, or start a new run without --resume"
         ) from None
-
-
-def _optimizer_tensors(optimizer: torch.optim.Optimizer | None) -> dict[str, Tensor]:
-    if optimizer is None:
-        return {}
-    state: dict[int, dict[str, Any]] = optimizer.state_dict()["state"]
-    return {
-        f"optimizer/{index}/{name}": value
-        for index, values in state.items()
-        for name, value in values.items()
-        if value is not None
-    }
-
-
-def _restore_optimizer(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor]) -> None:
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        if name.startswith("optimizer/"):
-            _, index, key = name.split("/")
-            state.setdefault(int(index), {})[key] = tensor
-    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -17,9 +17,10 @@ from tallystick.training.checkpoint import TrainingState
 from tallystick.training.finite import refuse_lost_weights
 from tallystick.training.messages import receive_verdict
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
-from tallystick.training.plan import Batch, commits, optimizer_of, staleness_of
+from tallystick.training.plan import Batch, commits, staleness_of
 from tallystick.training.run import TrainingRun
 from tallystick.training.step import CutObserver, apply, embed
+from tallystick.training.updates import Updates
 
 
 def train_feature_party(
@@ -38,9 +39,9 @@ def train_feature_party(
     a weight is no longer finite: what is committed stays as it was.
     """
     training, schedule = run.training, run.schedule
-    optimizer = optimizer_of(training, bottom)
-    state = run.resume(bottom, optimizer)
-    loop = _Loop(bottom, optimizer, channel, staleness=staleness_of(training), observer=observer)
+    updates = run.updates(bottom)
+    state = run.resume(bottom, updates)
+    loop = _Loop(bottom, updates, channel, staleness=staleness_of(training), observer=observer)
     bottom.train()
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
@@ -55,22 +56,24 @@ def train_feature_party(
                 if commits(group, training, schedule, last=last_commit):
                     loop.drain()
                     state.step = last_commit = group[-1].step
-                    refuse_lost_weights(bottom, optimizer, step=last_commit)
-                    run.store.save(state, bottom, optimizer)
+                    refuse_lost_weights(bottom, updates, step=last_commit)
+                    run.store.save(state, bottom, updates)
                 run.progress("training", group[-1].step, run.steps)
             loop.drain()
-            send_embeddings(bottom, source, schedule.validation(), channel)
+            with updates.averaged():
+                send_embeddings(bottom, source, schedule.validation(), channel)
             verdict = receive_verdict(channel, epoch=state.epoch, first=state.best_epoch is None)
             state.epoch += 1
             state.step = last_commit = told = schedule.steps_before(state.epoch)
             state.stopped = verdict.stop
-            refuse_lost_weights(bottom, optimizer, step=last_commit)
+            refuse_lost_weights(bottom, updates, step=last_commit)
             if verdict.improved:
                 state.best_epoch = verdict.epoch
-                run.store.save_best(bottom)
+                with updates.averaged():
+                    run.store.save_best(bottom)
             if observer is not None:
                 observer.epoch_ended(verdict.epoch)
-            run.store.save(state, bottom, optimizer)
+            run.store.save(state, bottom, updates)
             run.committed(last_commit)  # the label party commits before its verdict
     run.store.load_best(bottom)
     return state
@@ -109,14 +112,14 @@ class _Loop:
     def __init__(
         self,
         bottom: nn.Module,
-        optimizer: torch.optim.Optimizer | None,
+        updates: Updates,
         channel: Channel,
         *,
         staleness: int,
         observer: CutObserver | None,
     ) -> None:
         self.bottom = bottom
-        self.optimizer = optimizer
+        self.updates = updates
         self.channel = channel
         self.staleness = staleness
         self.observer = observer
@@ -150,13 +153,12 @@ class _Loop:
         group, cuts_BD = self._in_flight.popleft()
         self._batches_in_flight -= len(cuts_BD)
         rows = [len(cut_BD) for cut_BD in cuts_BD]
-        if self.optimizer is not None:
-            self.optimizer.zero_grad()  # takes a while for large tables, in which the gradient is on its way
+        self.updates.zero_grad()  # takes a while for large tables, in which the gradient is on its way
         grads_BD = receive_gradient(self.channel, group[0].step, sum(rows), cuts_BD[0].shape[1]).to(cuts_BD[0].device)
         for batch, cut_BD, grad_BD in zip(group, cuts_BD, torch.split(grads_BD, rows), strict=True):
-            apply(self.optimizer, cut_BD, grad_BD)
-            if self.optimizer is not None and batch is not group[-1]:
-                self.optimizer.zero_grad()
+            apply(self.updates, cut_BD, grad_BD, step=batch.step)
+            if batch is not group[-1]:
+                self.updates.zero_grad()
             if self.observer is not None:
                 self.observer.crossed(batch, cut_BD.detach(), grad_BD)
         self.answered = group[-1].step

@@ -3,23 +3,23 @@
 import math
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor, nn
 
 from tallystick.cut.messages import all_finite
 from tallystick.errors import Diverged
 from tallystick.network.channel import Channel
+from tallystick.training.updates import Updates
 
 
-def refuse_lost_weights(module: nn.Module, optimizer: torch.optim.Optimizer | None, *, step: int) -> None:
+def refuse_lost_weights(module: nn.Module, updates: Updates | None, *, step: int) -> None:
     """Raise Diverged, before a step is committed, unless all weights and what the optimizer keeps of them are finite.
 
     A module's buffers may hold infinities on purpose, such as those of a mask, but no NaN.
     """
     for name, weight in module.named_parameters():
         kept = {name: weight.detach()}
-        if optimizer is not None:
-            kept |= {f"the optimizer's {key} of {name}": value for key, value in optimizer.state.get(weight, {}).items()}
+        if updates is not None:
+            kept |= {f"the optimizer's {key} of {name}": value for key, value in updates.kept_of(weight).items()}
         for what, values in kept.items():
             if isinstance(values, Tensor) and not all_finite(values):
                 raise _lost(what, "NaN or infinite", step)

@@ -4,6 +4,7 @@ For experiments that train hundreds of networks and look into both sides between
 """
 
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -15,8 +16,9 @@ from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.objective import Objective
-from tallystick.training.plan import Batch, Schedule, optimizer_of
+from tallystick.training.plan import Batch, Schedule
 from tallystick.training.step import LabelStep, absent_cuts, apply, embed, label_step
+from tallystick.training.updates import Updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +32,7 @@ class CrossedStep:
 
 @dataclass(kw_only=True)
 class SplitNetwork:
-    """All parties' models, columns and optimizers; synchronous training only.
+    """All parties' models, columns and updates; synchronous training only.
 
     Args:
         bottoms: the feature parties' models.
@@ -51,15 +53,16 @@ class SplitNetwork:
     training: Training
     schedule: Schedule
     defense: CutDefense | None = None
-    _optimizers: list[torch.optim.Optimizer | None] = field(init=False)
+    _updates: list[Updates] = field(init=False)
 
     def __post_init__(self) -> None:
-        self._optimizers = [optimizer_of(self.training, module) for module in (self.model, *self.bottoms)]
+        steps = self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
+        self._updates = [Updates(self.training, module, steps=steps) for module in (self.model, *self.bottoms)]
 
     def epoch(self, number: int) -> Iterator[CrossedStep]:
         """Train an epoch, step by step."""
         self.train(True)
-        own_optimizer, *optimizers = self._optimizers
+        own_updates, *others = self._updates
         for batch in self.schedule.epoch(number):
             if batch.is_local:
                 yield self._local(batch)
@@ -67,32 +70,38 @@ class SplitNetwork:
             cuts_BD = [embed(bottom, source(batch.index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
             sent_BD = [cut_BD.detach() for cut_BD in cuts_BD]
             own = self.own(batch.index_B) if self.own is not None else None
-            step = label_step(self.model, own_optimizer, self.objective, batch, sent_BD, own, defense=self.defense)
-            if own_optimizer is not None:
-                own_optimizer.step()
-            for optimizer, cut_BD, grad_BD in zip(optimizers, cuts_BD, step.grads_BD, strict=True):
-                if optimizer is not None:
-                    optimizer.zero_grad()
-                apply(optimizer, cut_BD, grad_BD)
+            step = label_step(self.model, own_updates, self.objective, batch, sent_BD, own, defense=self.defense)
+            own_updates.step(batch.step)
+            for updates, cut_BD, grad_BD in zip(others, cuts_BD, step.grads_BD, strict=True):
+                updates.zero_grad()
+                apply(updates, cut_BD, grad_BD, step=batch.step)
             yield CrossedStep(batch=batch, embeddings_BD=sent_BD, answer=step)
 
     def _local(self, batch: Batch) -> CrossedStep:
         """A step of rows that only the label party has: it trains, and nothing crosses."""
         own = self.own(batch.index_B) if self.own is not None else None
         absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
-        step = label_step(self.model, self._optimizers[0], self.objective, batch, absent, own)
-        if (optimizer := self._optimizers[0]) is not None:
-            optimizer.step()
+        step = label_step(self.model, self._updates[0], self.objective, batch, absent, own)
+        self._updates[0].step(batch.step)
         return CrossedStep(batch=batch, embeddings_BD=[], answer=replace(step, grads_BD=[], undefended_BD=[]))
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within this block all modules have the averaged weights, if the contract asks for them."""
+        with ExitStack() as stack:
+            for updates in self._updates:
+                stack.enter_context(updates.averaged())
+            yield
 
     @torch.no_grad()
     def logits(self, batches: Sequence[Tensor]) -> Tensor:
-        """Give the logits of the batches' positions without training."""
+        """Give the logits of the batches' positions without training, by the averaged weights where there are some."""
         self.train(False)
         logits: list[Tensor] = []
-        for index_B in batches:
-            cuts_BD = [bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
-            logits.append(self.model(cuts_BD, self.own(index_B) if self.own is not None else None))
+        with self.averaged():
+            for index_B in batches:
+                cuts_BD = [bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
+                logits.append(self.model(cuts_BD, self.own(index_B) if self.own is not None else None))
         return torch.cat(logits)
 
     def train(self, mode: bool) -> None:

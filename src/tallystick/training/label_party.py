@@ -19,9 +19,10 @@ from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
 from tallystick.training.messages import EpochVerdict
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
-from tallystick.training.plan import Batch, commits, optimizer_of
+from tallystick.training.plan import Batch, commits
 from tallystick.training.run import TrainingRun
 from tallystick.training.step import CutObserver, absent_cuts, label_step
+from tallystick.training.updates import Updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,8 +56,8 @@ def train_label_party(
     """
     training, schedule = run.training, run.schedule
     channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
-    optimizer = optimizer_of(training, model)
-    state = run.resume(model, optimizer)
+    updates = run.updates(model)
+    state = run.resume(model, updates)
     model.train()
     last_commit = told = state.step
     with parallel_embedding_lookup(model):
@@ -64,26 +65,28 @@ def train_label_party(
             started = time.monotonic()
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64)
             for group in run.messages(state):
-                loss_sum += _answer(model, optimizer, own, objective, peers, group, defense)
+                loss_sum += _answer(model, updates, own, objective, peers, group, defense)
                 if told < last_commit and any(not batch.is_local for batch in group):
                     run.committed(last_commit)  # the peers commit before they send more
                     told = last_commit
                 if commits(group, training, schedule, last=last_commit):
                     state.step, state.loss_sum = group[-1].step, loss_sum.item()
                     last_commit = group[-1].step
-                    refuse_lost_weights(model, optimizer, step=last_commit)
-                    run.store.save(state, model, optimizer)
+                    refuse_lost_weights(model, updates, step=last_commit)
+                    run.store.save(state, model, updates)
                 run.progress("training", group[-1].step, run.steps)
             train_loss = loss_sum.item() / schedule.rows(state.epoch)
-            logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
+            with updates.averaged():
+                logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
             validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
             verdict = _judge(state, train_loss, validation_loss, time.monotonic() - started, run)
             state.step = last_commit = schedule.steps_before(state.epoch)
-            refuse_lost_weights(model, optimizer, step=last_commit)
+            refuse_lost_weights(model, updates, step=last_commit)
             if verdict.improved:
-                run.store.save_best(model)
+                with updates.averaged():
+                    run.store.save_best(model)
                 state.best_fitted = objective.fitted()
-            run.store.save(state, model, optimizer)
+            run.store.save(state, model, updates)
             for peer in peers:
                 peer.channel.send(verdict)
                 if peer.observer is not None:
@@ -94,7 +97,7 @@ def train_label_party(
 
 def _answer(
     model: LabelModel,
-    optimizer: torch.optim.Optimizer | None,
+    updates: Updates,
     own: Source | None,
     objective: Objective,
     peers: Sequence[FeaturePeer],
@@ -118,7 +121,7 @@ def _answer(
         checked = answered or batch is group[-1] or defense is not None
         step = label_step(
             model,
-            optimizer,
+            updates,
             objective,
             batch,
             cuts_BD,
@@ -132,8 +135,7 @@ def _answer(
         if answered:
             for peer, answer in zip(peers, answers, strict=True):
                 send_gradient(peer.channel, joint[0].step, *answer)
-        if optimizer is not None:
-            optimizer.step()
+        updates.step(batch.step)
         for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True):
             if peer.observer is not None and not batch.is_local:
                 peer.observer.crossed(batch, cut_BD, grad_BD)

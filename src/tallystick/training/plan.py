@@ -147,11 +147,11 @@ class Schedule:
 
 
 def optimizer_of(training: Training, module: nn.Module) -> torch.optim.Optimizer | None:
-    """A party's optimizer over its own parameters; None for a module that has none."""
+    """An optimizer over a module's parameters, at the contract's first rate; None for a module that has none."""
     parameters = list(module.parameters())
     if not parameters:
         return None
-    kind = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[training.optimizer]
+    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
     optimizer: torch.optim.Optimizer = kind(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
     return optimizer
 

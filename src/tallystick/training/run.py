@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import torch
 from torch import nn
 
 from tallystick.config.contract import Training
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, TrainingState
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, ignore_commit
+from tallystick.training.updates import Updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,9 +42,13 @@ class TrainingRun:
         """Steps in all, if training is not stopped early."""
         return self.schedule.steps_before(self.epochs)
 
-    def resume(self, module: nn.Module, optimizer: torch.optim.Optimizer | None) -> TrainingState:
-        """Take module and optimizer up where the run goes on; later checkpoints are dropped."""
-        state = self.store.load(self.resume_from, module, optimizer) if self.resume_from else TrainingState()
+    def updates(self, module: nn.Module) -> Updates:
+        """The updates of a party's module."""
+        return Updates(self.training, module, steps=self.steps)
+
+    def resume(self, module: nn.Module, updates: Updates) -> TrainingState:
+        """Take a module and its updates up where the run goes on; later checkpoints are dropped."""
+        state = self.store.load(self.resume_from, module, updates) if self.resume_from else TrainingState()
         self.store.drop_after(self.resume_from)
         return state
 

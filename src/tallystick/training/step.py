@@ -21,6 +21,7 @@ from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
+from tallystick.training.updates import Updates
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +64,17 @@ def absent_cuts(batch: Batch, widths: Sequence[int]) -> list[Tensor]:
     return [torch.zeros(len(batch.index_B), width, device=batch.index_B.device) for width in widths]
 
 
-def apply(optimizer: torch.optim.Optimizer | None, cut_BD: Tensor, grad_BD: Tensor) -> None:
-    """The feature party's second half: take the received cut gradients into the bottom model, and update it."""
-    if optimizer is None:
+def apply(updates: Updates, cut_BD: Tensor, grad_BD: Tensor, *, step: int) -> None:
+    """The feature party's second half: take a step's received cut gradients into the bottom model, and update it."""
+    if updates.are_none:
         return
     torch.autograd.backward(cut_BD, grad_BD)
-    optimizer.step()
+    updates.step(step)
 
 
 def label_step(
     model: LabelModel,
-    optimizer: torch.optim.Optimizer | None,
+    updates: Updates,
     objective: Objective,
     batch: Batch,
     cuts_BD: Sequence[Tensor],
@@ -84,11 +85,11 @@ def label_step(
 ) -> LabelStep:
     """The label party's step: finish the forward pass, take the loss, go back to the cut.
 
-    The gradients of the own weights are left for ``optimizer.step()``, which the caller does once the answer is on its way.
+    The gradients of the own weights are left for ``updates.step()``, which the caller does once the answer is on its way.
 
     Args:
         model: top model and own bottom.
-        optimizer: of its weights; None where it has none.
+        updates: of its weights.
         objective: the loss.
         batch: the step's number and positions.
         cuts_BD: received cut embeddings, one per feature party; none where the label party trains on its own columns alone.
@@ -102,8 +103,7 @@ def label_step(
     loss, targets_B = objective(model(leaves_BD, own), batch.index_B, leaves_BD)
     if check is not None:
         check(loss.detach(), leaves_BD)
-    if optimizer is not None:
-        optimizer.zero_grad()
+    updates.zero_grad()
     torch.autograd.backward(loss)
     undefended_BD = [_gradient(leaf_BD, number) for number, leaf_BD in enumerate(leaves_BD)]
     grads_BD = undefended_BD

@@ -1,14 +1,17 @@
 """Training of the joined model in one process: the reference for speed and for every bit. Shapes: B batch."""
 
 from collections.abc import Callable, Sequence
+from itertools import islice
 
 import torch
+from torch import nn
 
 from tallystick.config.contract import Training
 from tallystick.cut.forward import Source
 from tallystick.models.split import JoinedModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, optimizer_of
+from tallystick.training.updates import decay_at, rate_at
 
 
 def train_joined(
@@ -22,20 +25,27 @@ def train_joined(
     steps: int,
     progress: Callable[[int], None] = lambda step: None,  # noqa: ARG005
 ) -> None:
-    """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule."""
+    """Train for a number of steps: plain PyTorch, nothing of tallystick but the schedule; it leaves the averaged weights where
+    there are some."""
     optimizer = optimizer_of(training, model)
     assert optimizer is not None
     model.train()
-    done = 0
-    for epoch in range(training.epochs):
-        for batch in schedule.epoch(epoch):
-            features = [source(batch.index_B) for source in sources]
-            logits = model(features, own(batch.index_B) if own is not None else None)
-            loss, _ = objective(logits, batch.index_B)
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-            done += 1
-            progress(done)
-            if done == steps:
-                return
+    averages = [weight.detach().clone() for weight in model.parameters()] if training.ema else []
+    batches = (batch for epoch in range(training.epochs) for batch in schedule.epoch(epoch))
+    for done, batch in enumerate(islice(batches, steps), start=1):
+        features = [source(batch.index_B) for source in sources]
+        logits = model(features, own(batch.index_B) if own is not None else None)
+        loss, _ = objective(logits, batch.index_B)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        if training.clip is not None:  # each party's own norm
+            for module in (*model.bottoms, model.label):
+                nn.utils.clip_grad_norm_(module.parameters(), training.clip)
+        for group in optimizer.param_groups:
+            group["lr"] = rate_at(training, batch.step, schedule.steps_before(training.epochs))
+        optimizer.step()
+        for average, weight in zip(averages, model.parameters(), strict=bool(averages)):
+            average.lerp_(weight.detach(), 1 - decay_at(training.ema or 0.0, batch.step))
+        progress(done)
+    for average, weight in zip(averages, model.parameters(), strict=bool(averages)):
+        weight.detach().copy_(average)

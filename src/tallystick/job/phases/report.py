@@ -12,7 +12,7 @@ from torch import nn
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
-from tallystick.config.contract import Contract
+from tallystick.config.contract import Contract, Training
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
@@ -137,10 +137,15 @@ def contract_info(contract: Contract) -> shown.ContractInfo:
             "epochs at most": training.epochs,
             "batch size": training.batch_size,
             "optimizer": training.optimizer,
-            "learning rate": training.learning_rate,
+            "learning rate": _rate(training),
             "seed": contract.seed,
         },
     )
+
+
+def _rate(training: Training) -> float | str:
+    """The learning rate, and in words what is not constant about it."""
+    return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
 
 def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.Alignment | None:

@@ -1,0 +1,129 @@
+"""A party's updates of its own weights: the rate at each step, clipped gradients, the optimizer, averaged weights.
+
+All of it depends on the contract and the step's number alone, so every party, and training in one process, does the same.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.contract import Training
+from tallystick.training.plan import optimizer_of
+
+
+def rate_at(training: Training, step: int, steps: int) -> float:
+    """The learning rate of a step.
+
+    With ``schedule: cosine`` it rises in a line over the warm-up and then falls along half a cosine to nearly 0 at the last step
+    (Loshchilov and Hutter 2017, "SGDR", equation 5, without restarts).
+
+    Args:
+        training: the contract's settings.
+        step: the step's number, counted from 1.
+        steps: steps of the whole run, if it is not stopped early.
+    """
+    if training.schedule == "constant":
+        return training.learning_rate
+    rising = math.ceil(training.warm_up * steps)
+    if step <= rising:
+        return training.learning_rate * step / rising
+    return training.learning_rate * (1 + math.cos(math.pi * (step - rising - 1) / (steps - rising))) / 2
+
+
+def decay_at(ema: float, step: int) -> float:
+    """What is kept of the average at a step: less in the first steps, whose weights are soon of no use."""
+    return min(ema, (1 + step) / (10 + step))
+
+
+class Updates:
+    """The optimizer of one party's module, with what the contract asks for around it; of a module without weights nothing.
+
+    Clipping bounds the norm of all gradients of this party's own weights: a norm over all parties' would be another number that
+    crosses. Averaged weights are an exponential mean over the steps (Polyak and Juditsky 1992); training goes on from the others.
+
+    Args:
+        training: the contract's settings.
+        module: what this party trains.
+        steps: of the whole run, if it is not stopped early: the schedule's length.
+    """
+
+    def __init__(self, training: Training, module: nn.Module, *, steps: int) -> None:
+        self.optimizer = optimizer_of(training, module)
+        self._training = training
+        self._steps = steps
+        self._weights = dict(module.named_parameters())
+        self._averages = {name: weight.detach().clone() for name, weight in self._weights.items()} if training.ema else {}
+
+    @property
+    def are_none(self) -> bool:
+        """Whether there is nothing to update."""
+        return self.optimizer is None
+
+    def zero_grad(self) -> None:
+        """Forget the gradients."""
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+
+    def step(self, number: int) -> None:
+        """Update the weights by their gradients; ``number`` is the run's step that these are of, counted from 1."""
+        if self.optimizer is None:
+            return
+        if self._training.clip is not None:
+            nn.utils.clip_grad_norm_(self._weights.values(), self._training.clip)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate_at(self._training, number, self._steps)
+        self.optimizer.step()
+        if self._training.ema:
+            with torch.no_grad():
+                decay = decay_at(self._training.ema, number)
+                torch._foreach_lerp_(list(self._averages.values()), list(self._weights.values()), 1 - decay)
+
+    @contextmanager
+    def averaged(self) -> Iterator[None]:
+        """Within this block the module has the averaged weights, if the contract asks for them."""
+        present = {name: self._weights[name].detach().clone() for name in self._averages}
+        self._put(self._averages)
+        try:
+            yield
+        finally:
+            self._put(present)
+
+    def kept_of(self, weight: nn.Parameter) -> Mapping[str, Any]:
+        """What the optimizer keeps of a weight."""
+        return self.optimizer.state.get(weight, {}) if self.optimizer is not None else {}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint has to hold of this."""
+        averages = {f"average/{name}": average for name, average in self._averages.items()}
+        if self.optimizer is None:
+            return averages
+        state: dict[int, dict[str, Any]] = self.optimizer.state_dict()["state"]
+        return averages | {
+            f"optimizer/{index}/{name}": value
+            for index, values in state.items()
+            for name, value in values.items()
+            if value is not None
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """Take back what ``tensors`` gave; other names are left alone."""
+        for name, average in self._averages.items():
+            average.copy_(tensors[f"average/{name}"])
+        if self.optimizer is None:
+            return
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in tensors.items():
+            if name.startswith("optimizer/"):
+                _, index, key = name.split("/")
+                state.setdefault(int(index), {})[key] = tensor
+        self.optimizer.load_state_dict({"state": state, "param_groups": self.optimizer.state_dict()["param_groups"]})
+
+    def _put(self, weights: Mapping[str, Tensor]) -> None:
+        """In place: a pipelined party knows its weights by where they lie."""
+        with torch.no_grad():
+            for name, weight in weights.items():
+                self._weights[name].copy_(weight)
