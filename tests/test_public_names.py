@@ -117,6 +117,40 @@ def test_the_reference_is_what_the_docstrings_say():
     assert not [line for line in page.splitlines() if line.endswith(": ") or "Create a function object" in line]
 
 
+# --- a name means one thing
+
+SAME = {
+    "a command of the command line, and the function behind it": {"align", "evaluate", "predict", "run"},
+    "the same role in several files: a benchmark's, a demo's or a process's": {
+        "main",
+        "page_of",
+        "party",
+        "prepare",
+        "report_of",
+        "run",
+    },
+    "the same for attacks of either family": {"per_step"},
+}
+
+
+def public_names():
+    """Where each public class and function is defined, of every module."""
+    where: dict[str, set[str]] = {}
+    package = Path(tallystick.__file__).parent
+    for path in sorted(package.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and not node.name.startswith("_"):
+                where.setdefault(node.name, set()).add(str(path.relative_to(package)))
+    return where
+
+
+def test_no_public_name_stands_twice_with_two_meanings():
+    twice = {name: files for name, files in public_names().items() if len(files) > 1}
+    told = set().union(*SAME.values())
+    assert {name: files for name, files in twice.items() if name not in told} == {}, "rename one of them"
+    assert told - set(twice) == set(), "leave out what stands once"
+
+
 # --- run and predict
 
 

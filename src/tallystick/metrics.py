@@ -135,7 +135,7 @@ def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Sta
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bins:
+class ReliabilityBins:
     """Equal-mass bins of predictions, in ascending order: what was predicted, what happened, how much weight."""
 
     predicted: Floats  # (R,)
@@ -143,7 +143,7 @@ class Bins:
     mass: float  # weight (rows, if unweighted) in each bin
 
 
-def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Callable[[Floats], Bins | None]:
+def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Callable[[Floats], ReliabilityBins | None]:
     """Cut the rows, in order of prediction, into ``bins`` bins of exactly equal weight.
 
     Rows with equal predictions are indistinguishable, so each carries its group's mean label, and a row on a
@@ -158,7 +158,7 @@ def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int)
     prediction_G = predictions_N[ties.order][ties.starts]
     share_R1 = np.linspace(0.0, 1.0, min(bins, len(labels_N)) + 1)
 
-    def binned(weights_N: Floats) -> Bins | None:
+    def binned(weights_N: Floats) -> ReliabilityBins | None:
         sorted_weights_N = weights_N[ties.order]
         mass_G = ties.sums(sorted_weights_N)
         cumulative_G = np.concatenate(([0.0], np.cumsum(mass_G)))
@@ -172,7 +172,7 @@ def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int)
                 np.diff(np.interp(share_R1 * total, cumulative_G, np.concatenate(([0.0], np.cumsum(sum_G))))) / mass
             )
 
-        return Bins(
+        return ReliabilityBins(
             predicted=per_bin(mass_G * prediction_G),
             observed=per_bin(ties.sums(sorted_weights_N * sorted_labels_N)),
             mass=float(mass),
@@ -396,13 +396,13 @@ METRICS: dict[TargetType, dict[str, Metric]] = {"binary": BINARY, "multiclass": 
 
 def auc(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike | None = None) -> float:
     """Area under the ROC curve of real-valued scores (see auc_statistic); raises UndefinedMetric."""
-    scores_N = finite(scores_N, "scores")
+    scores_N = finite_values(scores_N, "scores")
     return _value(auc_statistic(labels_N, scores_N), row_weights(weights_N, len(scores_N)), "AUC", _ONE_CLASS)
 
 
 def ace(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int, weights_N: ArrayLike | None = None) -> float:
     """Adaptive calibration error of probabilities (see ace_statistic); raises UndefinedMetric."""
-    predictions_N = finite(predictions_N, "predictions")
+    predictions_N = finite_values(predictions_N, "predictions")
     weights_N = row_weights(weights_N, len(predictions_N))
     return _value(ace_statistic(labels_N, predictions_N, bins=bins), weights_N, "calibration error", _NO_ROWS)
 
@@ -422,7 +422,7 @@ def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike 
     One point per distinct score. An exact curve can be inverted into labels by whoever knows the scores:
     it is for the label party's eyes, and thinning it protects nothing.
     """
-    labels_N, scores_N = _binary(labels_N), finite(scores_N, "scores")
+    labels_N, scores_N = _binary(labels_N), finite_values(scores_N, "scores")
     weights_N = row_weights(weights_N, len(scores_N))
     ties = _Ties.of(scores_N)
     weights_N, sorted_labels_N = weights_N[ties.order], labels_N[ties.order]
@@ -442,7 +442,7 @@ def precision_recall_curve(
 
     As exact as an exact ROC curve, and as easily turned back into labels: for the label party's eyes.
     """
-    labels_N, scores_N = _binary(labels_N), finite(scores_N, "scores")
+    labels_N, scores_N = _binary(labels_N), finite_values(scores_N, "scores")
     weights_N = row_weights(weights_N, len(scores_N))
     ties = _Ties.of(scores_N)
     weights_N, sorted_labels_N = weights_N[ties.order], labels_N[ties.order]
@@ -479,19 +479,19 @@ def check_rows(target: TargetType, labels_N: ArrayLike, logits: ArrayLike) -> tu
         raise DataError(f"{len(labels)} labels and {len(logits)} rows of logits: give one label per row of logits")
     if len(labels) == 0:
         raise UndefinedMetric("there are no rows")
-    logits = finite(logits, "logits")
+    logits = finite_values(logits, "logits")
     if target == "binary":
         return _binary(labels), logits
     if target == "regression":
-        return finite(labels, "labels"), logits
+        return finite_values(labels, "labels"), logits
     classes = logits.shape[1]
-    whole = finite(labels, "labels").astype(np.int64)
+    whole = finite_values(labels, "labels").astype(np.int64)
     if (whole != labels).any() or whole.min() < 0 or whole.max() >= classes:
         raise DataError(f"labels range over {labels.min()}..{labels.max()}; {classes} classes are numbered 0..{classes - 1}")
     return whole, logits
 
 
-def finite(values: ArrayLike, name: str) -> Floats:
+def finite_values(values: ArrayLike, name: str) -> Floats:
     """Give the values as float64; raises UndefinedMetric if one is NaN or infinite."""
     values = np.asarray(values, dtype=np.float64)
     bad = int(np.count_nonzero(~np.isfinite(values)))

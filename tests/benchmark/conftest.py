@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tallystick.benchmark.clicks import ClickData, ClickTable, prepare, read_clicks
+from tallystick.benchmark.clicks import ClickData, ClickTable, encode_clicks, read_clicks
 
 
 def criteo_text(rows: int) -> str:
@@ -40,4 +40,4 @@ def table(file: Path) -> ClickTable:
 
 @pytest.fixture(scope="session")
 def clicks(table: ClickTable) -> ClickData:
-    return prepare(table, seed=1)
+    return encode_clicks(table, seed=1)

@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from tallystick.benchmark.faults.outcome import Outcome
+from tallystick.benchmark.faults.outcome import CaseOutcome
 from tallystick.benchmark.faults.worker import GROUNDS, main
 
 
@@ -23,7 +23,7 @@ class Planted:
         return {}
 
     def case(self, number):
-        return Outcome(case=number, what="planted", how="", ended="refused", seconds=0.0)
+        return CaseOutcome(case=number, what="planted", how="", ended="refused", seconds=0.0)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.benchmark.clicks import AVAZU_CATEGORICAL, prepare, read_clicks, split_columns
+from tallystick.benchmark.clicks import AVAZU_CATEGORICAL, encode_clicks, read_clicks, split_columns
 from tallystick.errors import DataError
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
@@ -58,9 +58,9 @@ def test_other_files_are_refused(tmp_path: Path, criteo_lines: Callable[[int], s
 def test_split_and_encoding(tmp_path: Path, criteo_lines: Callable[[int], str]) -> None:
     (tmp_path / "train.txt").write_text(criteo_lines(400))
     table = read_clicks(tmp_path)
-    data = prepare(table, seed=3)
+    data = encode_clicks(table, seed=3)
     assert (len(data.training), len(data.test)) == (360, 40)
-    again, other = prepare(table, seed=3), prepare(table, seed=4)
+    again, other = encode_clicks(table, seed=3), encode_clicks(table, seed=4)
     assert data.training_labels_N.tolist() == again.training_labels_N.tolist() != other.training_labels_N.tolist()
     total = float(data.training_labels_N.sum() + data.test_labels_T.sum())
     assert total == table.frame.get_column("label").sum()

@@ -18,10 +18,10 @@ from tallystick.benchmark.faults.files import Files
 from tallystick.benchmark.faults.messages import Messages
 from tallystick.benchmark.faults.mutate import BYTE_MUTATIONS, Frame, due, spoil_message
 from tallystick.benchmark.faults.network import NetworkFaults
-from tallystick.benchmark.faults.outcome import Outcome, attempt, broken_weights, unclean
+from tallystick.benchmark.faults.outcome import CaseOutcome, attempt, broken_weights, unclean
 from tallystick.benchmark.faults.page import page_of
 from tallystick.benchmark.faults.processes import Zygote
-from tallystick.benchmark.faults.proxy import Plan as NetworkPlan
+from tallystick.benchmark.faults.proxy import FaultPlan as NetworkPlan
 from tallystick.benchmark.faults.scenes import Heard, Scene
 from tallystick.benchmark.faults.worker import Worker
 from tallystick.cut.messages import CutEmbedding
@@ -154,9 +154,9 @@ def test_damaged_files_of_every_kind(tmp_path):
     done = {}
     for number in range(400):
         kind = damaged.kind(number)
-        if kind not in done and len(done) < len(files.KINDS):
+        if kind not in done and len(done) < len(files._KINDS):
             done[kind] = damaged.case(number)
-    assert set(done) == set(files.KINDS)
+    assert set(done) == set(files._KINDS)
     assert all(outcome.ended in ("refused", "withstood", "accepted", "failed") for outcome in done.values())
     # A table with another value gives other weights: the comparison with the undamaged run sees it.
     homes = damaged.copy_of_the_finished("planted")
@@ -226,11 +226,13 @@ def test_a_cut_connection_is_ridden_out(zygote, tmp_path):
 
 def test_the_log_resumes_and_the_page_shows_every_way_to_fail(tmp_path):
     outcomes = [
-        Outcome(case=number, what="decoder: Size", how="cut short", ended=ended, seconds=0.1, failure=failure)
+        CaseOutcome(case=number, what="decoder: Size", how="cut short", ended=ended, seconds=0.1, failure=failure)
         for number, (ended, failure) in enumerate([("refused", ""), ("failed", "KeyError at x"), ("failed", "KeyError at x")])
     ]
     line = campaign.line_of(range(3), outcomes, facts={"rows": 5})
-    found = campaign.figures_of(campaign.Setting(campaign="messages", count=3, seed=1), [json.loads(json.dumps(line))], 2.0)
+    found = campaign.figures_of(
+        campaign.CampaignSettings(campaign="messages", count=3, seed=1), [json.loads(json.dumps(line))], 2.0
+    )
     assert found["ended"] == {"refused": 1, "failed": 2}
     assert found["failures"]["KeyError at x"]["cases"] == 2
     page = page_of({"seed": 1, "campaigns": {"messages": found}}, command="tallystick bench faults")
@@ -246,7 +248,7 @@ def test_a_campaign_goes_on_where_its_log_ends(tmp_path, monkeypatch):
     def play(setting, chunks, jobs, scratch):
         for chunk in chunks:
             played.append(chunk.start)
-            rows = [Outcome(case=number, what="x", how="", ended="refused", seconds=0.0) for number in chunk]
+            rows = [CaseOutcome(case=number, what="x", how="", ended="refused", seconds=0.0) for number in chunk]
             yield campaign.line_of(chunk, rows, facts={})
             if len(played) == 2:
                 raise KeyboardInterrupt

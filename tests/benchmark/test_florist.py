@@ -13,7 +13,7 @@ from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.florist import page as florist_page
 from tallystick.benchmark.florist import sweep as florist
 from tallystick.benchmark.florist.runs import Membership, Setting, Trained, Treatment
-from tallystick.benchmark.shared import spread
+from tallystick.benchmark.shared import summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -80,7 +80,7 @@ def test_sweep(file: Path) -> None:
     assert len(found["curves"]["2d"]["curves"]["majority"]) == 2
     assert "feature party/direction" in by_key["both", "florist-tr", 0.5]["attacks"]
     assert "label party/spectral" in by_key["both", "florist-tr", 0.5]["attacks"]
-    merged = florist.report_of([florist.Run(**each) for each in found["runs"]], data=found["data"])
+    merged = florist.report_of([florist.FloristRun(**each) for each in found["runs"]], data=found["data"])
     assert merged["summaries"] == found["summaries"]
 
 
@@ -92,10 +92,10 @@ def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
 
 
 def test_spread_is_students(clicks: ClickData) -> None:
-    found = spread([1.0, 2.0, 3.0, 4.0, 5.0])
+    found = summarize_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (found["mean"], found["n"]) == (3.0, 5)
     assert found["high"] - 3 == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=2e-3)
-    assert spread([2.0]) == {"mean": 2.0, "n": 1}
+    assert summarize_seeds([2.0]) == {"mean": 2.0, "n": 1}
 
 
 def test_unusable_arguments_are_refused(file: Path) -> None:

@@ -15,7 +15,7 @@ from tallystick.benchmark.experiment import TrainingPlan
 from tallystick.benchmark.label_leakage import page as leakage_page
 from tallystick.benchmark.label_leakage import paper
 from tallystick.benchmark.label_leakage import sweep as leakage
-from tallystick.benchmark.label_leakage.runs import Network, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
+from tallystick.benchmark.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
 from tallystick.benchmark.label_leakage.scenarios import parts, scenarios
 from tallystick.defenses.chain import chain
 from tallystick.defenses.distance_correlation import DistanceCorrelation
@@ -26,7 +26,7 @@ from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.plan import Schedule
 
-SMALL = Network(below=2, above=1, width=16)
+SMALL = PaperNetwork(below=2, above=1, width=16)
 SHORT = TrainingPlan(epochs=2, batch_size=64)
 
 
@@ -74,7 +74,7 @@ def test_each_defence_is_applied_where_it_belongs(clicks: ClickData) -> None:
 
 
 def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: ClickData) -> None:
-    for network in (SMALL, Network(below=2, above=1, width=16, normalised=True)):
+    for network in (SMALL, PaperNetwork(below=2, above=1, width=16, normalised=True)):
         split = network.build(clicks, SHORT, seed=5)
         list(split.epochs())
         ((rows_B, outputs),) = layer_outputs(split)
@@ -147,7 +147,7 @@ def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_sprea
 ) -> None:
     rows = len(clicks.training)
     size = next(size for size in range(10, rows) if rows % size == 1)  # 630 rows: 17
-    normalised = Network(below=2, above=1, width=16, normalised=True)
+    normalised = PaperNetwork(below=2, above=1, width=16, normalised=True)
     (epoch,) = normalised.build(clicks, TrainingPlan(epochs=1, batch_size=size), seed=1).epochs()
     assert sum(len(step.rows_B) for step in epoch.steps) == rows - 1
     monkeypatch.setattr(experiment, "KEPT_ROWS", 3 * size)

@@ -57,7 +57,7 @@ def test_a_recorded_run_is_attacked_again(folders):
     before = read_result((folders["bank"] / "result.json").read_bytes())
     values = found(call(folders["bank"], "--json", "--progress", "none"))
     assert [attack["auc"] for attack in values["attacks"]] == [attack.auc for attack in before.sections.leakage.attacks]
-    after = found(call(folders["bank"], "--hints", 20, "--json", "--progress", "none"))
+    after = found(call(folders["bank"], "--auxiliary-labels", 20, "--json", "--progress", "none"))
     shown = read_result((folders["bank"] / "result.json").read_bytes())
     assert [attack.auc for attack in shown.sections.leakage.attacks] == [attack["auc"] for attack in after["attacks"]]
     assert "20 labels" in " ".join(attack["view"] for attack in after["attacks"])
@@ -194,7 +194,7 @@ def test_a_sweep_sets_utility_beside_leakage(home):
     assert leak(("label-dp", "0.5"), "direction-5") < 0.8
     assert trials[("label-dp", "0.5")]["guarantee"].startswith("0.5-label-DP")
     assert trials[("marvell", "4")]["guarantee"].startswith("no formal guarantee")
-    assert values["sweep"]["own_only"]["mean"] < trials[("none", "")]["utility"]["mean"]
+    assert values["sweep"]["local_baseline"]["mean"] < trials[("none", "")]["utility"]["mean"]
     # What is left behind: one folder with a whole page and its numbers; no ledger, no view.
     (folder,) = (home / "runs").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "result.json"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm, rankdata
 from sklearn.preprocessing import StandardScaler
 
-from tallystick.config.party import Encoding, FeatureColumns, parse_party
+from tallystick.config.party import EncodingConfig, FeatureColumns, parse_party
 from tallystick.data.encoder import CLIP, Encoder, feature_columns
 from tallystick.errors import DataError
 
@@ -21,7 +21,9 @@ def fit(
     frame: pl.DataFrame, *, numeric: tuple[str, ...] = (), categorical: tuple[str, ...] = (), rows: Any = None, **encoding: Any
 ) -> Encoder:
     rows = np.arange(frame.height) if rows is None else np.array(rows)
-    encoder = Encoder.fit(frame, FeatureColumns(numeric=numeric, categorical=categorical), rows, encoding=Encoding(**encoding))
+    encoder = Encoder.fit(
+        frame, FeatureColumns(numeric=numeric, categorical=categorical), rows, encoding=EncodingConfig(**encoding)
+    )
     restored = Encoder.from_json(encoder.to_json())
     assert restored == encoder
     features = restored.encode(frame)
@@ -40,7 +42,7 @@ def test_numbers_match_sklearn(transform: str) -> None:
     values = rng.normal(size=(500, 3)) * [1, 1e6, 1e-6] + [0, 5, -3]
     frame = pl.DataFrame(values, schema=["a", "b", "c"], orient="row")
     rows = np.arange(0, 400)
-    encoder = Encoder.fit(frame, FeatureColumns(numeric=("a", "b", "c")), rows, encoding=Encoding(numeric=transform))
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=("a", "b", "c")), rows, encoding=EncodingConfig(numeric=transform))
     features = encoder.encode(frame)
     shaped = np.sign(values) * np.log1p(np.abs(values)) if transform == "log" else values
     oracle = StandardScaler().fit(shaped[rows]).transform(shaped)
@@ -50,7 +52,7 @@ def test_numbers_match_sklearn(transform: str) -> None:
 @given(st.lists(st.integers(-50, 50), min_size=2, max_size=60))
 def test_ranks_match_scipy(values: list[int]) -> None:
     frame = pl.DataFrame({"x": values})
-    encoder = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=Encoding(numeric="rank"))
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=EncodingConfig(numeric="rank"))
     if len(set(values)) == 1:
         assert encoder.feature_shape.numeric == 0
         return
@@ -62,7 +64,7 @@ def test_ranks_match_scipy(values: list[int]) -> None:
 def test_ranks_of_many_values_are_close_to_normal() -> None:
     values = np.random.default_rng(1).lognormal(sigma=3, size=20_000)
     frame = pl.DataFrame({"x": values})
-    ranked = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=Encoding(numeric="rank"))
+    ranked = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=EncodingConfig(numeric="rank"))
     scores = norm.ppf((rankdata(values) - 0.5) / len(values))
     # Between 1,000 knots, evenly spaced over 8 standard deviations, the map is a straight line.
     assert np.abs(ranked.encode(frame).numeric_NF[:, 0].numpy() - scores).max() < 0.01
@@ -82,7 +84,7 @@ def test_auto_ranks_the_skewed_columns_and_leaves_the_others() -> None:
     )
     names = tuple(frame.columns)
     rows = np.arange(frame.height)
-    encoder = Encoder.fit(frame, FeatureColumns(numeric=names), rows, encoding=Encoding(numeric="auto"))
+    encoder = Encoder.fit(frame, FeatureColumns(numeric=names), rows, encoding=EncodingConfig(numeric="auto"))
     chosen = {column.name: column.transform for column in encoder.numeric}
     assert chosen | {"rare": None} == {
         "income": "rank",
@@ -99,7 +101,7 @@ def test_auto_ranks_the_skewed_columns_and_leaves_the_others() -> None:
     # Each column is what it is with its own transform named, and a column of two values is the same either way.
     for index, name in enumerate(names):
         for transform in {chosen[name], "standard"} if name == "rare" else {chosen[name]}:
-            alone = Encoder.fit(frame, FeatureColumns(numeric=(name,)), rows, encoding=Encoding(numeric=transform))
+            alone = Encoder.fit(frame, FeatureColumns(numeric=(name,)), rows, encoding=EncodingConfig(numeric=transform))
             torch.testing.assert_close(encoded[:, index], alone.encode(frame).numeric_NF[:, 0])
     assert Encoder.from_json(encoder.to_json()) == encoder
 

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.contract import Alignment, Key, Step
+from tallystick.config.contract import AlignmentConfig, KeyColumn, Step
 from tallystick.data.keys import join, normalise, read_keys
 from tallystick.errors import DataError
 
 words = st.text(max_size=12)
 
 
-def alignment(*steps: Step, **rules: Any) -> Alignment:
-    return Alignment(keys=(Key(name="k", normalise=steps),), **rules)
+def alignment(*steps: Step, **rules: Any) -> AlignmentConfig:
+    return AlignmentConfig(keys=(KeyColumn(name="k", normalise=steps),), **rules)
 
 
 def ids(values: Any, *steps: Step, **rules: Any) -> list[bytes]:

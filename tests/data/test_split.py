@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.contract import Split
+from tallystick.config.contract import SplitConfig
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.errors import DataError
 
 
 @given(st.lists(st.binary(max_size=8), unique=True, max_size=50), st.integers(0, 2**63 - 1), st.randoms())
 def test_an_ids_part_depends_on_nothing_else(ids: list[bytes], seed: int, random: object) -> None:
-    split = Split(validation=0.3, test=0.3)
+    split = SplitConfig(validation=0.3, test=0.3)
     parts = dict(zip(ids, split_by_hash(ids, split, seed=seed).tolist(), strict=True))
     shuffled = sorted(ids, key=lambda _: random.random())[: len(ids) // 2]  # type: ignore[attr-defined]
     assert split_by_hash(shuffled, split, seed=seed).tolist() == [parts[uid] for uid in shuffled]
 
 
 def test_shares_are_as_asked() -> None:
-    rows, split = 50_000, Split(validation=0.1, test=0.2)
+    rows, split = 50_000, SplitConfig(validation=0.1, test=0.2)
     ids = [f"customer-{number}".encode() for number in range(rows)]
     counts = np.bincount(split_by_hash(ids, split, seed=7), minlength=3)
     for part, share in ((TRAINING, 0.7), (VALIDATION, 0.1), (TEST, 0.2)):
@@ -33,19 +33,19 @@ def test_shares_are_as_asked() -> None:
 
 def test_the_seed_gives_another_split() -> None:
     ids = [bytes([number]) for number in range(200)]
-    assert (split_by_hash(ids, Split(), seed=1) != split_by_hash(ids, Split(), seed=2)).any()
-    assert set(split_by_hash(ids, Split(validation=0, test=0), seed=1).tolist()) == {TRAINING}
+    assert (split_by_hash(ids, SplitConfig(), seed=1) != split_by_hash(ids, SplitConfig(), seed=2)).any()
+    assert set(split_by_hash(ids, SplitConfig(validation=0, test=0), seed=1).tolist()) == {TRAINING}
 
 
 def test_known_answer() -> None:
     # Pinned: two versions of tallystick must split alike, or one side trains on the other's test rows.
-    parts = split_by_hash([b"a", b"b", b"c", b"d", b"e", b"f"], Split(validation=0.3, test=0.3), seed=1)
+    parts = split_by_hash([b"a", b"b", b"c", b"d", b"e", b"f"], SplitConfig(validation=0.3, test=0.3), seed=1)
     assert parts.tolist() == [VALIDATION, VALIDATION, TEST, VALIDATION, TEST, TEST]
 
 
 @given(st.lists(st.integers(0, 1000), unique=True, min_size=20, max_size=100))
 def test_latest_rows_are_test(times: list[int]) -> None:
-    parts = split_by_time(pl.Series("t", times), Split(validation=0.2, test=0.3))
+    parts = split_by_time(pl.Series("t", times), SplitConfig(validation=0.2, test=0.3))
     in_order = parts[np.argsort(times)]
     rows = len(times)
     test = round(0.3 * rows)
@@ -62,12 +62,12 @@ def test_latest_rows_are_test(times: list[int]) -> None:
     ],
 )
 def test_types_of_time(times: pl.Series) -> None:
-    assert split_by_time(times, Split(validation=0.1, test=0.2)).tolist() == [0] * 7 + [1] + [2] * 2
+    assert split_by_time(times, SplitConfig(validation=0.1, test=0.2)).tolist() == [0] * 7 + [1] + [2] * 2
 
 
 def test_rows_of_one_time_stay_together() -> None:
     times = pl.Series([3, 1, 1, 1, 2, 2, 1, 3, 3, 3])
-    assert split_by_time(times, Split(validation=0.1, test=0.2)).tolist() == [2, 0, 0, 0, 1, 1, 0, 2, 2, 2]
+    assert split_by_time(times, SplitConfig(validation=0.1, test=0.2)).tolist() == [2, 0, 0, 0, 1, 1, 0, 2, 2, 2]
 
 
 @pytest.mark.parametrize(
@@ -79,4 +79,4 @@ def test_rows_of_one_time_stay_together() -> None:
 )
 def test_unusable_times(times: list[int | None], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        split_by_time(pl.Series("t", times), Split())
+        split_by_time(pl.Series("t", times), SplitConfig())

@@ -10,14 +10,14 @@ import polars as pl
 import pytest
 from pydantic import SecretStr
 
-from tallystick.config.party import Table, parse_party
+from tallystick.config.party import TableConfig, parse_party
 from tallystick.data.table import read_party_table, read_table
 from tallystick.errors import DataError
 
 FRAME = pl.DataFrame({"id": ["007", "8"], "x": [1.5, None], "c": ["a", None]})
 
 
-def table(folder: Path, **keys: Any) -> Table:
+def table(folder: Path, **keys: Any) -> TableConfig:
     party = parse_party({"party": "p", "table": keys}, folder=folder)
     assert party.table is not None
     return party.table
@@ -117,7 +117,7 @@ def test_postgres_that_cannot_be_reached_never_shows_the_password(tmp_path: Path
     url = "postgresql://me:hunt%40er2@127.0.0.1:1/db"
     pytest.importorskip("adbc_driver_postgresql", reason="no driver (pip install 'tallystick[postgres]')")
     with pytest.raises(DataError, match="cannot be reached") as caught:
-        read_table(Table(query="select 1", database=SecretStr(url)))
+        read_table(TableConfig(query="select 1", database=SecretStr(url)))
     assert "me:***@127.0.0.1" in str(caught.value)
     assert "hunt" not in str(caught.value)
 
@@ -125,7 +125,7 @@ def test_postgres_that_cannot_be_reached_never_shows_the_password(tmp_path: Path
 def test_postgres_without_its_driver_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "adbc_driver_postgresql", None)
     with pytest.raises(DataError, match=r"run: pip install 'tallystick\[postgres\]'") as caught:
-        read_table(Table(query="select 1", database=SecretStr("postgresql://me:hunter2@127.0.0.1:1/db")))
+        read_table(TableConfig(query="select 1", database=SecretStr("postgresql://me:hunter2@127.0.0.1:1/db")))
     assert "hunter2" not in str(caught.value)
 
 

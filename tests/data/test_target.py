@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from tallystick.config.contract import Target
+from tallystick.config.contract import TargetConfig
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import DataError
 
 
 def fit(values: Any, rows: list[int] | None = None, **target: Any) -> tuple[LabelCoder, torch.Tensor]:
     column = pl.Series("y", values)
-    coder = LabelCoder.fit(column, Target(**target), np.array(range(len(column)) if rows is None else rows))
+    coder = LabelCoder.fit(column, TargetConfig(**target), np.array(range(len(column)) if rows is None else rows))
     assert LabelCoder.from_json(coder.to_json()) == coder
     return coder, coder.encode(column)
 

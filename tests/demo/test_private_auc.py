@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 from tallystick.cli.app import app
 from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, peers_of, run_private_auc
-from tallystick.demo.processes import Parties
+from tallystick.demo.processes import PartyProcesses
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
@@ -68,7 +68,7 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
     before_the_key = locked(ledgers["client-1"])
     limits = Limits(heartbeat_s=0.3, deadline_s=3.0)
     arguments = {"rows": 600, "clients": 3, "epsilon": 1.0}
-    with Parties(tmp_path, MODULE, peers_of(NAMES), arguments, limits=limits) as parties:
+    with PartyProcesses(tmp_path, MODULE, peers_of(NAMES), arguments, limits=limits) as parties:
         caught: list[TallystickError] = []
 
         def run():

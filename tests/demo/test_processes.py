@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, Parties, run_parties
+from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyProcesses, run_parties
 from tallystick.errors import TallystickError
 from tallystick.network.session import Limits
 
@@ -49,7 +49,7 @@ def test_a_bug_is_shown_with_its_traceback_and_nobody_waits_for_a_start_that_nev
 
 def test_parties_that_hang_are_ended_and_say_where_they_stood(tmp_path):
     with (
-        Parties(tmp_path, "shouting", PAIR, {LABEL: "", FEATURE: "stuck"}, limits=QUICK) as parties,
+        PartyProcesses(tmp_path, "shouting", PAIR, {LABEL: "", FEATURE: "stuck"}, limits=QUICK) as parties,
         pytest.raises(TallystickError, match=r"(?s)feature had not ended in time.*shouting.py.* in party"),
     ):
         parties.run(timeout_s=1)

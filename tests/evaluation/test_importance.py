@@ -16,7 +16,7 @@ from tallystick.evaluation.importance import (
     MAX_COLUMNS,
     ShuffledColumns,
     column_places,
-    finish,
+    complete_logits,
     own_falls,
     receive_falls,
     sampled_rows,
@@ -25,7 +25,7 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.metrics import auc
 from tallystick.models.build import build_bottom, build_label_model
-from tallystick.models.split import JoinedModel
+from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
 
 ROWS, HOW = 300, {"repeats": 3, "batch_size": 64}
@@ -51,7 +51,7 @@ class Trained:
         shape = self.encoder.feature_shape
         self.bottom = build_bottom(network, "shop", shape, seed=1)
         self.model = build_label_model(network, "bank", shape, [8], outputs=1, seed=1)
-        self.joined = JoinedModel([self.bottom], self.model)
+        self.joined = CentralizedModel([self.bottom], self.model)
         with torch.no_grad():
             self.cuts = [self.bottom(self.features)]
             logits = self.joined([self.features], self.own)
@@ -121,8 +121,8 @@ def test_a_shuffled_column_takes_its_missing_indicator_along_and_leaves_the_rest
 
 
 def test_logits_do_not_depend_on_the_batches(net) -> None:
-    whole = finish(net.model, net.own, net.cuts, batch_size=ROWS)
-    torch.testing.assert_close(finish(net.model, net.own, net.cuts, batch_size=7), whole)
+    whole = complete_logits(net.model, net.own, net.cuts, batch_size=ROWS)
+    torch.testing.assert_close(complete_logits(net.model, net.own, net.cuts, batch_size=7), whole)
 
 
 def test_every_party_samples_the_same_rows() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.evaluation.intervals import bootstrap, percentile_interval
-from tallystick.evaluation.measure import CURVE_POINTS, compare, measure
+from tallystick.evaluation.measure import CURVE_POINTS, compare_models, measure
 from tallystick.metrics import auc, auc_statistic, mean_statistic, metric, sigmoid
 
 
@@ -63,7 +63,7 @@ def test_paired_differences_are_tighter_than_unpaired() -> None:
     rng = np.random.default_rng(2)
     labels, joint = binormal(rng, 3000, 1.0)
     own = joint + rng.normal(size=3000) * 0.1
-    found = compare("binary", labels, joint, own, generator=rng, resamples=100)
+    found = compare_models("binary", labels, joint, own, generator=rng, resamples=100)
     width = found["difference"]["auc"]["high"] - found["difference"]["auc"]["low"]
     assert width < 0.5 * (found["joint"]["auc"]["high"] - found["joint"]["auc"]["low"])
     assert found["difference"]["auc"]["value"] == pytest.approx(auc(labels, joint) - auc(labels, own))
@@ -85,13 +85,13 @@ def test_results_are_json_and_hold_the_plain_metrics(target) -> None:
     ]
     joint, own = (rng.normal(size=(400, 3) if target == "multiclass" else 400) for _ in range(2))
     weights = rng.random(400)
-    found = compare(target, labels, joint, own, weights=weights, bins=10, resamples=20, generator=rng)
+    found = compare_models(target, labels, joint, own, weights=weights, bins=10, resamples=20, generator=rng)
     assert json.loads(json.dumps(found, allow_nan=False)) == found
     for name, value in found["joint"].items():
         assert value["value"] == pytest.approx(metric(target, name, labels, joint, bins=10, weights_N=weights))
         assert value["low"] <= value["value"] <= value["high"]
         difference = found["difference"][name]
-        assert difference["value"] == pytest.approx(value["value"] - found["own_only"][name]["value"])
+        assert difference["value"] == pytest.approx(value["value"] - found["local_baseline"][name]["value"])
     alone = measure(target, labels, joint, weights=weights, bins=10, resamples=20, generator=rng)
     assert {name: value["value"] for name, value in alone["metrics"].items()} == {
         name: value["value"] for name, value in found["joint"].items()
@@ -118,12 +118,12 @@ def test_values_that_do_not_exist_are_none_with_a_reason() -> None:
     assert one_class["metrics"]["nll"]["value"] is not None
     assert one_class["curves"]["roc"] is None
 
-    diverged = compare("binary", [0, 1], [0.0, np.nan], [0.0, 1.0], generator=rng)
+    diverged = compare_models("binary", [0, 1], [0.0, np.nan], [0.0, 1.0], generator=rng)
     assert "1 of 2 logits are NaN" in diverged["joint"]["nll"]["reason"]
     assert "1 of 2 logits are NaN" in diverged["difference"]["nll"]["reason"]
-    assert diverged["own_only"]["auc"]["value"] == 1.0
+    assert diverged["local_baseline"]["auc"]["value"] == 1.0
 
-    empty = compare("regression", [], [], [], generator=rng)
+    empty = compare_models("regression", [], [], [], generator=rng)
     assert empty["joint"]["rmse"]["reason"] == "there are no rows"
 
     weightless = measure("multiclass", [0, 1], np.eye(2), weights=[0, 0], generator=rng)

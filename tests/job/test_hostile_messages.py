@@ -21,20 +21,20 @@ from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.protocol import NoisyScoreRows, PublicBins, PublicResult, client, noisy_scores_server
 from tallystick.evaluation.private.ranks import TwoStatistics
 from tallystick.evaluation.private.scores import NoisyScores
-from tallystick.job.handshake import Agreement, ContractText, Greeting, Standing, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import Agreement, ContractText, Greeting, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import MEBIBYTE, Array, Bulk
 from tallystick.privacy.masks import Join, Term, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
 from tallystick.serving.predict import UnionScores, receive_scores_message
-from tallystick.training.messages import CutWidth, EpochVerdict, receive_verdict, receive_width
+from tallystick.training.messages import CutWidth, EpochDecision, receive_decision, receive_width
 
 NAN, INF = math.nan, math.inf
 RUN_ID, OTHER_RUN = "0123456789abcdef", "fedcba9876543210"
 CONTRACT = parse_contract(contract_values(("bank", "shop")))
 ENDED = {"rows": 9, "auc": 0.7, "low": 0.6, "high": 0.8, "epsilon": 1.0}
 RESUMED = {"run_id": RUN_ID, "align": False, "resume_from": 5, "train": True}
-STANDING = Standing(resume=True, run_id=RUN_ID, checkpoints=(5, 10))
+STANDING = ResumeState(resume=True, run_id=RUN_ID, checkpoints=(5, 10))
 
 
 def array(values, dtype="float32"):
@@ -51,9 +51,9 @@ def greeting(**changes):
     return Greeting(**{**given, "checkpoints": [5, 10], "trained": False, **changes})
 
 
-def greeted(standing):
+def greeted(resume_state):
     def agree(channel):
-        shake_hands(CONTRACT, standing, channel)
+        shake_hands(CONTRACT, resume_state, channel)
 
     return agree
 
@@ -81,10 +81,10 @@ HOSTILE = {
         lambda channel: receive_width(channel, rows=256, max_message_bytes=64 * MEBIBYTE),
         [[CutWidth(width=width)] for width in (0, -1, (1 << 16) + 1, 10**9, 1 << 40, (1 << 63) - 1)],
     ),
-    EpochVerdict: (
-        lambda channel: receive_verdict(channel, epoch=0, first=True),
+    EpochDecision: (
+        lambda channel: receive_decision(channel, epoch=0, first=True),
         [
-            [EpochVerdict(epoch=epoch, improved=improved, stop=False)]
+            [EpochDecision(epoch=epoch, improved=improved, stop=False)]
             for epoch, improved in ((1, True), (-1, True), (1 << 62, True), (0, False))
         ],
     ),
@@ -264,10 +264,10 @@ def test_a_hostile_field_is_refused_by_name_before_it_costs(kind, number):
 
 def test_honest_messages_pass():
     own, theirs = memory_channels("shop", "bank", timeout_s=2)
-    for message in (CutWidth(width=1 << 16), EpochVerdict(epoch=0, improved=True, stop=False), Finished(**ENDED)):
+    for message in (CutWidth(width=1 << 16), EpochDecision(epoch=0, improved=True, stop=False), Finished(**ENDED)):
         theirs.send(message)
     assert receive_width(own, rows=256, max_message_bytes=64 * MEBIBYTE) == 1 << 16
-    assert receive_verdict(own, epoch=0, first=True).improved
+    assert receive_decision(own, epoch=0, first=True).improved
     assert receive_finished(own, rows=9, epsilon=1.0) == Finished(**ENDED)
     theirs.send(Finished(rows=9, epsilon=1.0, reveals="\x1b[2Jnothing\u202e" * 999))  # the noise left no AUC
     reveals = receive_finished(own, rows=9, epsilon=1.0).reveals
@@ -287,7 +287,7 @@ def test_a_helper_which_keeps_nothing_takes_any_start_of_a_run():
     own, theirs = memory_channels("helper", "bank", timeout_s=2)
     for message in (greeting(run_id=""), Agreement(**RESUMED)):
         theirs.send(message)
-    assert not shake_hands(CONTRACT, Standing(resume=True), own, keeps=False).align
+    assert not shake_hands(CONTRACT, ResumeState(resume=True), own, keeps=False).align
 
 
 def test_steps_that_a_peer_makes_up_are_not_gone_on_from():

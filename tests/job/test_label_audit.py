@@ -153,7 +153,7 @@ def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):
 
 
 def test_several_classes_and_pipelined_messages(tmp_path, monkeypatch):
-    monkeypatch.setattr(audit, "HINTS", 2)  # more classes than hints are not refused once all is trained
+    monkeypatch.setattr(audit, "AUXILIARY_LABELS", 2)  # more classes than known labels are not refused once all is trained
     target = {"type": "multiclass", "classes": 3}
     frames = tables(PARTIES, rows=800, target="multiclass")
     changes = {"training__mode": "pipelined", "training__staleness": 4, "defense": [LABEL_DP]}
@@ -203,7 +203,7 @@ def test_flipped_labels_train_and_true_ones_judge(undefended, tmp_path):
     result, plain = run(tmp_path, defense=[LABEL_DP]), undefended[0]
     # Test labels stay here: the share of positives and the baseline are those of a run without a defence.
     assert result.evaluation["label_mean"] == plain.evaluation["label_mean"]
-    assert result.evaluation["own_only"] == plain.evaluation["own_only"]
+    assert result.evaluation["local_baseline"] == plain.evaluation["local_baseline"]
     # At epsilon 1 about 27 % of labels are flipped: a hint of one true label tells little of flipped gradients.
     assert leaks(result.sections.leakage)["direction-1"].auc < 0.8
     # Seven in eight labels are negative: flips towards one half lift what training takes for the share of positives.

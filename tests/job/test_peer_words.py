@@ -10,7 +10,7 @@ import pytest
 import yaml
 from tiny import QUICK, error_of, within
 
-from tallystick.alignment.exchange import telling
+from tallystick.alignment.exchange import notify_peers
 from tallystick.errors import (
     MOST_CHARACTERS,
     ConfigError,
@@ -27,7 +27,7 @@ from tallystick.errors import (
     category_of,
     printable,
 )
-from tallystick.job.log import LOG, MOST_BYTES, RunLog, Silent
+from tallystick.job.log import LOG, MAX_LOG_BYTES, RunLog, Silent
 from tallystick.network.certificates import load_identity
 from tallystick.network.channel import memory_channels, open_payload
 from tallystick.network.messages import BODY_LENGTH, MEBIBYTE, WIRE_VERSION, Stopped
@@ -86,7 +86,7 @@ def test_a_stop_of_a_mebibyte_is_passed_on_shortened():
     theirs.send(Stopped(reason=NASTY[:-1] + "x" * (MEBIBYTE - 99)))  # no lone surrogate: UTF-8 has none
 
     def align():
-        with telling([own, to_club]):
+        with notify_peers([own, to_club]):
             own.receive(CutWidth)
 
     stopped = error_of(align)
@@ -176,7 +176,7 @@ def test_the_log_is_bounded_and_says_when_it_cannot_be_written(tmp_path):
         log.say(f"{NASTY}{'x' * 3900}")
     files = sorted(tmp_path.iterdir())
     assert [path.name for path in files] == [LOG, f"{LOG}.1"]
-    assert all(0 < path.stat().st_size <= MOST_BYTES and path.stat().st_mode & 0o777 == 0o600 for path in files)
+    assert all(0 < path.stat().st_size <= MAX_LOG_BYTES and path.stat().st_mode & 0o777 == 0o600 for path in files)
     assert all(line.isprintable() for path in files for line in path.read_text().splitlines())
     log.keep_in(tmp_path / "absent")
     watcher.said.clear()

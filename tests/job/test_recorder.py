@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from tallystick.errors import ConfigError, DataError
-from tallystick.party.recorder import MOST_BYTES, Plan, Recorder, ViewStore
+from tallystick.party.recorder import MAX_VIEW_BYTES, Recorder, RecordingPlan, ViewStore
 from tallystick.training.plan import Schedule
 
 ROWS, BATCH, WIDTH = 22, 4, 3
@@ -25,7 +25,7 @@ def embedding(index_B):
 def crossed(schedule, folder, *, epochs=3, skip=0, plan=None, contract="abc", run_id="r"):
     """What crosses in a training run, observed by a recorder; gives its store."""
     store = ViewStore(folder=folder, contract=contract, run_id=run_id)
-    plan = plan or Plan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
+    plan = plan or RecordingPlan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
     recorder = Recorder(plan=plan, store=store)
     for epoch in range(epochs):
         for batch in schedule.epoch(epoch, skip=skip if epoch == 0 else 0):
@@ -59,19 +59,19 @@ def test_a_resumed_epoch_is_recorded_from_where_it_resumed(schedule, tmp_path):
 
 
 def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
-    plan = Plan(first=1, later=1, batches=2)
+    plan = RecordingPlan(first=1, later=1, batches=2)
     store = crossed(schedule, tmp_path, plan=plan)
     assert [step.epoch for step in store.load("cut_gradient")] == [0, 0, 2, 2]
     assert len(store.files()) == 2
-    store = crossed(schedule, tmp_path / "first", plan=Plan(first=2, later=0, batches=2))
+    store = crossed(schedule, tmp_path / "first", plan=RecordingPlan(first=2, later=0, batches=2))
     assert store.epochs() == [0, 1]
 
     large = Schedule(train_N=torch.arange(10_000_000), validation_N=torch.arange(0), batch_size=512, seed=1)
     for width, first, later, epochs, most in ((1, 1, 4, 1, 1), (128, 1, 4, 100, 6), (128, 2, 4, 5, 5), (4096, 2, 0, 100, 2)):
-        kept = Plan.of(large, first=first, later=later, epochs=epochs, width=width)
-        assert 0 < kept.batches * 512 * most * (8 * width + 8) <= MOST_BYTES
+        kept = RecordingPlan.of(large, first=first, later=later, epochs=epochs, width=width)
+        assert 0 < kept.batches * 512 * most * (8 * width + 8) <= MAX_VIEW_BYTES
     with pytest.raises(ConfigError, match=r"batch of 512 rows with cut width 1000000 is more than the recorder keeps"):
-        Plan.of(large, first=1, later=4, epochs=2, width=1_000_000)
+        RecordingPlan.of(large, first=1, later=4, epochs=2, width=1_000_000)
 
 
 def test_however_long_training_lasts_epochs_up_to_its_last_are_kept(schedule, tmp_path):
@@ -82,7 +82,7 @@ def test_however_long_training_lasts_epochs_up_to_its_last_are_kept(schedule, tm
 
 @pytest.mark.parametrize(("first", "later"), [(1, 4), (2, 4)])
 def test_the_kept_epochs_are_few_and_spread(first, later):
-    plan, kept = Plan(first=first, later=later, batches=1), []
+    plan, kept = RecordingPlan(first=first, later=later, batches=1), []
     for newest in range(500):
         kept.append(newest)
         for stale in plan.stale(kept):
@@ -95,7 +95,7 @@ def test_the_kept_epochs_are_few_and_spread(first, later):
 
 
 def test_epochs_that_an_interrupted_run_left_over_are_dropped_by_the_next():
-    assert Plan(first=1, later=2, batches=1).stale([0, 1, 2, 3, 9]) == [1, 2]
+    assert RecordingPlan(first=1, later=2, batches=1).stale([0, 1, 2, 3, 9]) == [1, 2]
 
 
 def test_epochs_that_are_trained_again_are_forgotten(schedule, tmp_path):

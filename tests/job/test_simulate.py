@@ -16,7 +16,7 @@ import torch
 from rich.console import Console
 from tiny import PATIENCE_S, columns, contract_values, tables
 
-from tallystick.cli.jobs import headline, show_headline
+from tallystick.cli.jobs import key_figures, show_headline
 from tallystick.errors import ConfigError, DataError
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
@@ -52,7 +52,7 @@ def value(result, metric, whose="joint"):
 
 def test_binary_with_weights_and_two_feature_parties():
     result = run(("bank", "club", "shop"), party_changes={"bank": {"weight": "weight"}})
-    assert value(result, "auc") > value(result, "auc", "own_only") + 0.05
+    assert value(result, "auc") > value(result, "auc", "local_baseline") + 0.05
 
 
 def test_the_result_names_the_positive_class():
@@ -70,7 +70,7 @@ def test_multiclass():
 
 def test_regression_is_measured_in_the_labels_units():
     result = run(target="regression", training__epochs=15)
-    assert 5 < value(result, "rmse") < value(result, "rmse", "own_only")
+    assert 5 < value(result, "rmse") < value(result, "rmse", "local_baseline")
 
 
 def test_split_by_time():
@@ -86,7 +86,7 @@ def test_pipelined():
 
 def test_label_party_without_columns_has_no_baseline():
     result = run(party_changes={"bank": {"features": {"numeric": [], "categorical": []}}})
-    assert result.evaluation["own_only"] is None
+    assert result.evaluation["local_baseline"] is None
 
 
 def test_a_users_module_by_import_path_and_as_an_object(tmp_path):
@@ -204,7 +204,7 @@ def test_metrics_weighted_by_sample_weights_say_so():
         result = run(frames=frames, training__epochs=1, party_changes={"bank": {"weight": weight}})
         assert result.to_dict()["evaluation"]["weighted"] is weighted
         assert ("each counted by its sample weight" in to_html(result)) is weighted
-        assert headline(result).get("weighted", False) is weighted
+        assert key_figures(result).get("weighted", False) is weighted
         console = Console(record=True, file=io.StringIO())
         show_headline(console, result)
         assert ("each test row counts by its sample weight" in console.export_text()) is weighted

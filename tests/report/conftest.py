@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tallystick.evaluation.measure import compare
+from tallystick.evaluation.measure import compare_models
 from tallystick.metrics import TargetType
 from tallystick.report import result as r
 
@@ -29,7 +29,7 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     own, more = rng.normal(size=rows), rng.normal(size=rows)
     if target == "regression":
-        return compare(
+        return compare_models(
             target,
             300 + 90 * own + 60 * more + 40 * rng.normal(size=rows),
             300 + 90 * own + 55 * more,
@@ -39,15 +39,17 @@ def evaluation(target: TargetType, rows: int = 4000, seed: int = 0) -> Any:
     if target == "multiclass":
         labels = rng.integers(0, 3, rows)
         hint = np.eye(3)[labels]
-        return compare(target, labels, 1.6 * hint + rng.normal(size=(rows, 3)), hint + rng.normal(size=(rows, 3)), generator=rng)
+        return compare_models(
+            target, labels, 1.6 * hint + rng.normal(size=(rows, 3)), hint + rng.normal(size=(rows, 3)), generator=rng
+        )
     joint = 0.75 * own + 0.72 * more - 1.4
     labels = rng.random(rows) < 1 / (1 + np.exp(-joint))
-    return compare(target, labels, joint, 0.7 * own - 1.27, bins=15, generator=rng)
+    return compare_models(target, labels, joint, 0.7 * own - 1.27, bins=15, generator=rng)
 
 
-def history(best: int, start: float, floor: float) -> list[r.Epoch]:
+def history(best: int, start: float, floor: float) -> list[r.EpochRecord]:
     return [
-        r.Epoch(
+        r.EpochRecord(
             epoch=i,
             train_loss=floor - 0.012 + (start - floor) * np.exp(-i / 1.8) - 0.0022 * i,
             validation_loss=floor + (start - floor) * np.exp(-i / 1.5) + 0.0016 * max(0, i - best) ** 1.5,
@@ -57,10 +59,10 @@ def history(best: int, start: float, floor: float) -> list[r.Epoch]:
     ]
 
 
-def phases(party: str, other: float) -> list[r.Phase]:
+def phases(party: str, other: float) -> list[r.PhaseRecord]:
     return [
-        r.Phase(name="handshake", party=party, seconds=0.31, started=0.0, bytes_sent=2100, bytes_received=2100, messages=4),
-        r.Phase(
+        r.PhaseRecord(name="handshake", party=party, seconds=0.31, started=0.0, bytes_sent=2100, bytes_received=2100, messages=4),
+        r.PhaseRecord(
             name="alignment",
             party=party,
             seconds=24.2,
@@ -69,7 +71,7 @@ def phases(party: str, other: float) -> list[r.Phase]:
             bytes_received=int(20.9e6 / other),
             messages=160,
         ),
-        r.Phase(
+        r.PhaseRecord(
             name="training",
             party=party,
             seconds=31.4,
@@ -78,7 +80,7 @@ def phases(party: str, other: float) -> list[r.Phase]:
             bytes_received=int(241e6 / other),
             messages=7360,
         ),
-        r.Phase(
+        r.PhaseRecord(
             name="evaluation",
             party=party,
             seconds=2.2,
@@ -93,12 +95,12 @@ def phases(party: str, other: float) -> list[r.Phase]:
 def sample_result(target: TargetType = "binary", party: str | None = None) -> r.Result:
     """What the demo's report would hold: flights whose delays an airline foretells, with and without the weather."""
     guarantee = "semi-honest, decisional Diffie-Hellman on ristretto255"
-    own = [] if party == "weather" else [r.Phase(name="own-columns baseline", party="carrier", seconds=10.6, started=56.3)]
+    own = [] if party == "weather" else [r.PhaseRecord(name="own-columns baseline", party="carrier", seconds=10.6, started=56.3)]
     losses = [] if party == "weather" else history(6, 0.62, 0.42)
     return r.Result(
         run_id="2026-01-31-0930-5f21",
         party=party,
-        parties=[r.Party(name="carrier", role="label"), r.Party(name="weather", role="feature")],
+        parties=[r.PartyInfo(name="carrier", role="label"), r.PartyInfo(name="weather", role="feature")],
         contract=r.ContractInfo(
             name="flights-delay",
             hash="8f6b1d3c52aa90e4b7c1d2f3a4958677e8d9c0b1a2f3e4d5c6b7a8990f1e2d3c",
@@ -119,7 +121,7 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
             *own,
             *(phases("weather", 0.97) if party != "carrier" else []),
         ],
-        alignment=r.Alignment(
+        alignment=r.AlignmentSummary(
             method="intersection",
             sizes={"rows of carrier": 327_346, "rows of weather": 318_950, "rows in common": 310_112},
             learnt=[
@@ -168,7 +170,10 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
         ],
         data=r.DataSummary(
             rows={"train": 217_078, "validation": 31_012, "test": 62_022},
-            columns=[r.Columns(party="carrier", numeric=4, categorical=4), r.Columns(party="weather", numeric=11, categorical=5)],
+            columns=[
+                r.ColumnSummary(party="carrier", numeric=4, categorical=4),
+                r.ColumnSummary(party="weather", numeric=11, categorical=5),
+            ],
             notes=["9,430 flights without a known delay were left out.", "12 duplicate keys: the first row was kept."],
         ),
         model=[
@@ -176,7 +181,7 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
             r.ModelPart(party="carrier", name="bottom model", layers="4 embeddings of width 4, 20-128-128", parameters=20_004),
             r.ModelPart(party="carrier", name="top model", layers="256-128-128-1", parameters=49_537),
         ],
-        training=r.Training(
+        training=r.TrainingSummary(
             mode="synchronous",
             steps=3392,
             best_epoch=6,
@@ -184,9 +189,9 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
             seconds=31.4,
             steps_per_s=108.0,
         ),
-        own_only_training=None
+        local_baseline_training=None
         if party == "weather"
-        else r.Training(
+        else r.TrainingSummary(
             mode="one process", steps=3392, best_epoch=5, history=history(5, 0.63, 0.455), seconds=10.6, steps_per_s=320.0
         ),
         evaluation=None if party == "weather" else evaluation(target),
@@ -203,10 +208,10 @@ def with_audits(result: r.Result) -> r.Result:
             membership=r.Audit(
                 summary="Both sides trained on the union; label-majority leaks through the gradient's sign.",
                 attacks=[
-                    r.Attack(
+                    r.AttackResult(
                         name="spectral", view="weather, from cut gradients", auc=0.5768, low=0.57, high=0.583, tpr_at_fpr_0=0.0
                     ),
-                    r.Attack(
+                    r.AttackResult(
                         name="direction",
                         view="weather, from cut gradients",
                         auc=0.628,
@@ -215,37 +220,39 @@ def with_audits(result: r.Result) -> r.Result:
                         tpr_at_fpr_0=0.256,
                         note="certain about positives",
                     ),
-                    r.Attack(name="identical embeddings", view="carrier, from cut embeddings", auc=None),
+                    r.AttackResult(name="identical embeddings", view="carrier, from cut embeddings", auc=None),
                 ],
             ),
             leakage=r.Audit(
                 defense="Marvell, power 4: no formal guarantee",
                 attacks=[
-                    r.Attack(
+                    r.AttackResult(
                         name="norm",
                         view="weather, from cut gradients, knowing no label",
                         auc=0.972,
                         low=0.96,
                         high=0.98,
-                        folded_auc=0.973,
-                        folded_low=0.961,
-                        folded_high=0.981,
-                        folded_chance=0.521,
-                        hard_auc=0.913,
+                        symmetric_auc=0.973,
+                        symmetric_low=0.961,
+                        symmetric_high=0.981,
+                        symmetric_chance=0.521,
+                        balanced_accuracy=0.913,
                         tpr_at_fpr_001=0.412,
                     ),
-                    r.Attack(
+                    r.AttackResult(
                         name="clusters",
                         view="weather, from cut embeddings, knowing no label",
                         auc=0.31,
-                        folded_auc=0.69,
+                        symmetric_auc=0.69,
                         chance=0.556,
                         note="of three classes",
                     ),
-                    r.Attack(name="probe", view="weather, from cut embeddings", auc=0.8, folded_auc=0.8, upper_bound=True),
+                    r.AttackResult(
+                        name="probe", view="weather, from cut embeddings", auc=0.8, symmetric_auc=0.8, upper_bound=True
+                    ),
                 ],
             ),
-            privacy=r.Privacy(
+            privacy=r.PrivacySummary(
                 summary="Releases of carrier's labels under label differential privacy.",
                 releases=[
                     r.Release(
@@ -286,7 +293,7 @@ def with_sweep(result: r.Result) -> r.Result:
         )
         for (defense, strength), (utility, gradients, embeddings) in figures.items()
     ]
-    sweep = r.Sweep(summary="carrier alone, on 20,000 of its own rows.", own_only=estimate(0.726), trials=trials)
+    sweep = r.Sweep(summary="carrier alone, on 20,000 of its own rows.", local_baseline=estimate(0.726), trials=trials)
     return msgspec.structs.replace(
         result,
         party="carrier",

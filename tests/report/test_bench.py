@@ -8,7 +8,7 @@ from test_page import Page
 
 from tallystick.benchmark.shared import write_folder
 from tallystick.errors import DataError, StorageError
-from tallystick.report.bench import Benchmark, Curve, Series, Spread, Table, benchmark_html, figure, render_benchmark
+from tallystick.report.bench import Benchmark, Curve, ResultTable, Series, Spread, benchmark_html, figure, render_benchmark
 from tallystick.report.formats import MINUS
 
 NASTY = '</script><b>&"evil'
@@ -19,7 +19,7 @@ def benchmark(**changes):
         "title": f"Bench {NASTY}",
         "command": "tallystick bench x --data 'a b'",
         "tables": [
-            Table(
+            ResultTable(
                 name="Table 1",
                 columns=["strategy", "paper", "here", "wide"],
                 rows=[["majority", 0.5761, Spread(value=0.573, low=0.571, high=0.575), 458407], [NASTY, None, 0.000041, True]],
@@ -92,7 +92,7 @@ def test_curves_are_placed_in_order_between_the_axes_and_lines_can_be_told_apart
 
 def test_rows_must_fit_their_columns():
     with pytest.raises(DataError, match="a row of 1 cells under 2 columns"):
-        Table(name="t", columns=["a", "b"], rows=[["x"]])
+        ResultTable(name="t", columns=["a", "b"], rows=[["x"]])
 
 
 def test_a_folder_gets_both_files_and_one_that_cannot_be_made_is_named(tmp_path):

@@ -9,13 +9,24 @@ import pytest
 from tallystick.evaluation.decisions import by_group, decide
 from tallystick.evaluation.measure import MetricValue
 from tallystick.report import to_html
-from tallystick.report.result import Attack, Audit, ColumnFall, Importance, Privacy, Release, Result, Sections, Shared, merge
+from tallystick.report.result import (
+    AttackResult,
+    Audit,
+    ColumnFall,
+    ImportanceSummary,
+    PrivacySummary,
+    Release,
+    Result,
+    Sections,
+    Shared,
+    merge,
+)
 from tallystick.report.words import headline, most_auc, promise
 
 
-def released(epsilon: float, delta: float = 0.0) -> Privacy:
+def released(epsilon: float, delta: float = 0.0) -> PrivacySummary:
     what = "labels of the training and validation rows, in all that training sends"
-    return Privacy(
+    return PrivacySummary(
         releases=[Release(what=what, mechanism="label-dp", protects="labels", epsilon=epsilon, delta=delta)],
         spent_epsilon=epsilon,
     )
@@ -40,7 +51,7 @@ def full(make) -> Result:
         decisions=decide(labels, 1 / (1 + np.exp(-logits)), cost_false_negative=7),
         groups=[groups],
         importance=[
-            Importance(
+            ImportanceSummary(
                 party="carrier",
                 metric="AUC",
                 rows=50,
@@ -53,7 +64,7 @@ def full(make) -> Result:
                 ],
             )
         ],
-        leakage=Audit(attacks=[Attack(name="norm", view="weather, from cut gradients, knowing no label", auc=0.95)]),
+        leakage=Audit(attacks=[AttackResult(name="norm", view="weather, from cut gradients, knowing no label", auc=0.95)]),
         privacy=released(3.0),
     )
     return msgspec.structs.replace(make(party="carrier"), sections=sections)
@@ -100,7 +111,9 @@ def test_epsilon_and_an_attacks_auc_are_reconciled_beside_both(full) -> None:
 
 
 def test_a_released_auc_alone_promises_nothing_of_training_labels(full) -> None:
-    auc = Privacy(releases=[Release(what="AUC 0.7, 95 % interval 0.6 to 0.8", mechanism="m", protects="labels", epsilon=1.0)])
+    auc = PrivacySummary(
+        releases=[Release(what="AUC 0.7, 95 % interval 0.6 to 0.8", mechanism="m", protects="labels", epsilon=1.0)]
+    )
     assert promise(msgspec.structs.replace(full, sections=Sections(privacy=auc))) == ""
 
 
@@ -132,9 +145,9 @@ def test_the_feature_partys_page_shows_what_was_shared(make) -> None:
 
 
 def test_merged_results_take_a_columns_name_from_its_own_party(make) -> None:
-    def importance(party: str, name: str | None, before: float | None) -> Importance:
+    def importance(party: str, name: str | None, before: float | None) -> ImportanceSummary:
         columns = [ColumnFall(number=1, name=name, mean=0.1, deviation=0.0)]
-        return Importance(party=party, metric="AUC", rows=9, repeats=1, before=before, columns=columns)
+        return ImportanceSummary(party=party, metric="AUC", rows=9, repeats=1, before=before, columns=columns)
 
     carrier = msgspec.structs.replace(
         make(party="carrier"),

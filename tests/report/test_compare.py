@@ -10,16 +10,16 @@ from typer.testing import CliRunner
 from tallystick.cli.app import app
 from tallystick.errors import ConfigError
 from tallystick.evaluation.decisions import decide
-from tallystick.evaluation.measure import compare
-from tallystick.report.compare import compare_html, read_run, side_by_side
-from tallystick.report.result import Attack, Audit, Privacy, Release, Sections
+from tallystick.evaluation.measure import compare_models
+from tallystick.report.compare import compare_html, compare_results, read_run
+from tallystick.report.result import AttackResult, Audit, PrivacySummary, Release, Sections
 
 
 def evaluation(shift: float, rows: int = 500):
     rng = np.random.default_rng(1)
     labels = (rng.random(rows) < 0.4).astype(float)
     logits = rng.normal(size=rows) + shift * labels
-    return compare("binary", labels, logits, logits - labels, resamples=20, generator=rng), labels, logits
+    return compare_models("binary", labels, logits, logits - labels, resamples=20, generator=rng), labels, logits
 
 
 @pytest.fixture
@@ -33,20 +33,20 @@ def runs(make):
     )
     contract = msgspec.structs.replace(first.contract, hash="ab" * 32, yaml=first.contract.yaml.replace("epochs: 8", "epochs: 9"))
     released = Release(what="labels of the training rows", mechanism="label-dp", protects="labels", epsilon=3.0)
-    attack = Attack(name="norm", view="weather, from cut gradients, knowing no label", auc=0.95)
-    sections = Sections(leakage=Audit(attacks=[attack]), privacy=Privacy(releases=[released], spent_epsilon=3.0))
+    attack = AttackResult(name="norm", view="weather, from cut gradients, knowing no label", auc=0.95)
+    sections = Sections(leakage=Audit(attacks=[attack]), privacy=PrivacySummary(releases=[released], spent_epsilon=3.0))
     return first, msgspec.structs.replace(first, evaluation=strong, contract=contract, sections=sections)
 
 
 def test_a_run_without_a_promise_has_no_epsilon(runs) -> None:
     bare = msgspec.structs.replace(runs[1].sections.privacy, releases=[], not_private=["training"])
     other = msgspec.structs.replace(runs[1], sections=msgspec.structs.replace(runs[1].sections, privacy=bare))
-    facts = {row.name: row.values for row in side_by_side(["a", "b"], [runs[1], other]).facts}
+    facts = {row.name: row.values for row in compare_results(["a", "b"], [runs[1], other]).facts}
     assert facts["epsilon of labels, this run"] == [3.0, None]
 
 
 def test_metrics_settings_and_leaks_stand_beside_each_other(runs) -> None:
-    found = side_by_side(["a", "b"], runs)
+    found = compare_results(["a", "b"], runs)
     metrics = {row.name: row for row in found.metrics}
     assert metrics["AUC"].values == [run.evaluation["joint"]["auc"]["value"] for run in runs]
     assert metrics["AUC"].best == [False, True]
@@ -65,15 +65,15 @@ def test_metrics_settings_and_leaks_stand_beside_each_other(runs) -> None:
 def test_a_comparison_of_other_rows_or_contracts_says_so(runs) -> None:
     other = msgspec.structs.replace(runs[1], evaluation=evaluation(1.0, rows=400)[0])
     other = msgspec.structs.replace(other, contract=msgspec.structs.replace(other.contract, name="another"))
-    notes = side_by_side(["a", "b"], [runs[0], other]).notes
+    notes = compare_results(["a", "b"], [runs[0], other]).notes
     assert any("other test rows" in note for note in notes)
     assert any("different names" in note for note in notes)
     with pytest.raises(ConfigError, match="at least two"):
-        side_by_side(["a"], runs[:1])
+        compare_results(["a"], runs[:1])
 
 
 def test_the_page_escapes_and_holds_what_it_shows(runs) -> None:
-    found = side_by_side(["<b>a</b>", "b"], runs)
+    found = compare_results(["<b>a</b>", "b"], runs)
     page = compare_html(found)
     assert "<b>a</b>" not in page
     assert "&lt;b&gt;a&lt;/b&gt;" in page

@@ -12,7 +12,7 @@ from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report.charts import outdone, strongest, sweep_plots
 from tallystick.report.formats import duration, number, size
-from tallystick.report.result import Attack, Audit, Epoch, Estimate, Leak, Learnt, Party, Sweep, Training
+from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.words import by_strength, headline, leak_headline
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -57,7 +57,7 @@ def words(page: str) -> str:
 @pytest.fixture(params=["binary", "multiclass", "regression", "feature party", "audited", "sweep", "bare"])
 def shown(request, make, make_audited, make_sweep) -> Result:
     bare = Result(
-        run_id="r", party=None, parties=[Party(name="a", role="label")], contract=make().contract, started="soon", seconds=0.0
+        run_id="r", party=None, parties=[PartyInfo(name="a", role="label")], contract=make().contract, started="soon", seconds=0.0
     )
     return {
         "audited": make_audited,
@@ -103,7 +103,7 @@ def test_links_and_labels_lead_somewhere(shown: Result) -> None:
 def test_hostile_text_is_shown_not_run(make_audited) -> None:
     """Every text of the result is replaced by one that tries to leave its element or attribute."""
     evil = "</script><script>alert('x')</script>\"><img src=x onerror=alert(1)>{{ 7 * 7 }}&"
-    keep = {"binary", "label", "feature", "joint", "own_only", "roc", "reliability"}
+    keep = {"binary", "label", "feature", "joint", "local_baseline", "roc", "reliability"}
 
     def poison(value: Any) -> Any:
         if isinstance(value, str):
@@ -143,7 +143,7 @@ def test_headline_says_what_the_interval_says(make) -> None:
     assert "did not change AUC" in with_difference(0.0, None, None)
     assert "beat" in with_difference(0.004, None, None)
 
-    alone = msgspec.structs.replace(result, evaluation={**result.evaluation, "own_only": None, "difference": None})
+    alone = msgspec.structs.replace(result, evaluation={**result.evaluation, "local_baseline": None, "difference": None})
     assert headline(alone).title.startswith("The joint model reaches AUC 0.7")
     assert "carrier alone" not in words(to_html(alone))
 
@@ -151,7 +151,7 @@ def test_headline_says_what_the_interval_says(make) -> None:
 def test_metrics_without_a_value_are_explained(make) -> None:
     result = make()
     nothing = {"value": None, "low": None, "high": None, "reason": "only one class occurs"}
-    for models in (("joint",), ("own_only", "difference"), ("joint", "own_only", "difference")):
+    for models in (("joint",), ("local_baseline", "difference"), ("joint", "local_baseline", "difference")):
         evaluation = dict(result.evaluation)
         for model in models:
             evaluation[model] = dict.fromkeys(evaluation[model], nothing)
@@ -182,11 +182,15 @@ def test_audits_and_budget_are_shown_when_present(make, make_audited) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"training": Training(mode="synchronous", steps=0)},
-        {"training": Training(mode="m", steps=1, best_epoch=1, history=[Epoch(epoch=1, train_loss=0.5, validation_loss=0.5)])},
-        {"training": Training(mode="m", steps=1, history=[Epoch(epoch=1, train_loss=None)])},
+        {"training": TrainingSummary(mode="synchronous", steps=0)},
+        {
+            "training": TrainingSummary(
+                mode="m", steps=1, best_epoch=1, history=[EpochRecord(epoch=1, train_loss=0.5, validation_loss=0.5)]
+            )
+        },
+        {"training": TrainingSummary(mode="m", steps=1, history=[EpochRecord(epoch=1, train_loss=None)])},
         {"phases": [], "learnt": [], "data": None, "alignment": None},
-        {"seconds": 0, "parties": [Party(name=n, role="feature") for n in "bcdef"]},
+        {"seconds": 0, "parties": [PartyInfo(name=n, role="feature") for n in "bcdef"]},
         {"learnt": [Learnt(step="s", party="a stranger", what="w", guarantee="No formal guarantee")]},
     ],
 )
@@ -196,7 +200,9 @@ def test_unusual_results_render(make, change) -> None:
 
 def test_attacks_outside_the_scale_stay_on_it(make_audited) -> None:
     result = make_audited()
-    audit = msgspec.structs.replace(result.sections.leakage, attacks=[Attack(name="a", view="v", auc=0.4, low=0.3, high=1.2)])
+    audit = msgspec.structs.replace(
+        result.sections.leakage, attacks=[AttackResult(name="a", view="v", auc=0.4, low=0.3, high=1.2)]
+    )
     page = to_html(msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=audit)))
     assert not re.search(r'(?:width|x)="-', page)
 
@@ -225,13 +231,13 @@ def test_the_leakage_section_answers_its_own_question_first(make_audited) -> Non
     [(0.7, 0.69, "yes: "), (0.58, 0.55, "a little: "), (0.58, 0.51, "no attack here found more than a guess would")],
 )
 def test_a_leak_is_called_what_it_is(value, low, says) -> None:
-    attack = Attack(
+    attack = AttackResult(
         name="norm",
         view="w, from cut gradients, knowing no label",
         auc=value,
-        folded_auc=value,
-        folded_low=low,
-        folded_chance=0.52,
+        symmetric_auc=value,
+        symmetric_low=low,
+        symmetric_chance=0.52,
     )
     (line,) = leak_headline(Audit(attacks=[attack]))
     assert line.startswith(f"Through cut gradients, {says}")
@@ -242,7 +248,9 @@ def test_what_needs_no_label_is_said_beside_a_stronger_attack_that_does() -> Non
 
     def told(unaided: float) -> str:
         values = {"completion": 0.9, "clusters": unaided}
-        attacks = [Attack(name=name, view=view, auc=values[name], folded_auc=values[name]) for name, view in views.items()]
+        attacks = [
+            AttackResult(name=name, view=view, auc=values[name], symmetric_auc=values[name]) for name, view in views.items()
+        ]
         (line,) = leak_headline(Audit(attacks=attacks))
         return line
 
@@ -252,8 +260,8 @@ def test_what_needs_no_label_is_said_beside_a_stronger_attack_that_does() -> Non
 
 
 def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
-    def attack(name: str, folded: float | None, chance: float = 0.5, **more: Any) -> Attack:
-        return Attack(name=name, view="w", auc=folded, folded_auc=folded, folded_chance=chance, **more)
+    def attack(name: str, folded: float | None, chance: float = 0.5, **more: Any) -> AttackResult:
+        return AttackResult(name=name, view="w", auc=folded, symmetric_auc=folded, symmetric_chance=chance, **more)
 
     attacks = [attack("bound", 0.9, upper_bound=True), attack("none", None), attack("high", 0.7, 0.65), attack("strong", 0.6)]
     assert [each.name for each in by_strength(attacks)] == ["strong", "high", "none", "bound"]

@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.report import merge, read_result
-from tallystick.report.result import Epoch, Learnt, Training
+from tallystick.report.result import EpochRecord, Learnt, TrainingSummary
 
 
 def test_results_survive_json(make_audited) -> None:
@@ -20,11 +20,11 @@ def test_results_survive_json(make_audited) -> None:
 
 
 def test_numbers_that_are_not_finite_become_null(make) -> None:
-    training = Training(
-        mode="m", steps=np.int64(3), history=[Epoch(epoch=1, train_loss=math.nan, validation_loss=np.float32(0.5))]
+    training = TrainingSummary(
+        mode="m", steps=np.int64(3), history=[EpochRecord(epoch=1, train_loss=math.nan, validation_loss=np.float32(0.5))]
     )
     found = read_result(msgspec.structs.replace(make(), training=training).to_json())
-    assert found.training.history == [Epoch(epoch=1, train_loss=None, validation_loss=0.5)]
+    assert found.training.history == [EpochRecord(epoch=1, train_loss=None, validation_loss=0.5)]
     assert found.training.steps == 3
 
 

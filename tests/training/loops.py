@@ -6,11 +6,11 @@ from functools import partial
 
 import torch
 
-from tallystick.config.contract import NetworkModel, Training
+from tallystick.config.contract import NetworkModel, TrainingConfig
 from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import PeerStopped
 from tallystick.models.build import build_bottom, build_label_model
-from tallystick.models.split import JoinedModel
+from tallystick.models.split import CentralizedModel
 from tallystick.network.channel import memory_channels
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
@@ -31,7 +31,7 @@ def features(shape, generator):
 
 def training(**changes):
     given = {"epochs": 3, "batch_size": BATCH, "learning_rate": 0.01, "patience": None, "checkpoint_every": 4}
-    return Training(**{**given, **changes})
+    return TrainingConfig(**{**given, **changes})
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Setting:
 
     def joined(self):
         bottoms, label = self.modules()
-        return JoinedModel(list(bottoms.values()), label)
+        return CentralizedModel(list(bottoms.values()), label)
 
     @property
     def sources(self):

@@ -11,7 +11,7 @@ from test_step import Wire, in_process
 
 from tallystick.data.features import Features
 from tallystick.dataset.dataset import Dataset, Labels
-from tallystick.models.split import JoinedModel, LabelModel
+from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Phase, Schedule, optimizer_of
@@ -251,7 +251,7 @@ def test_a_dataset_with_candidates_says_which_rows_cross(tmp_path):
     networked, (state, *_) = setting.train(how, tmp_path, modules=modules())
 
     bottoms, label = modules()
-    joined = JoinedModel(list(bottoms.values()), label)
+    joined = CentralizedModel(list(bottoms.values()), label)
     optimizer = optimizer_of(how, joined)
     after = []
     for epoch in range(how.epochs):

@@ -24,7 +24,7 @@ USUAL_RATIO, USUAL_ROWS = 10, 100_000
 RESERVED = b"\x00tallystick/"
 """No id may begin with this: dummy ids do."""
 
-Rows = np.ndarray[Any, Any]
+ChunkRows = np.ndarray[Any, Any]
 
 
 class Size(Message, frozen=True):
@@ -53,7 +53,7 @@ def spans(count: int) -> Iterator[slice]:
     return (slice(start, min(start + CHUNK_ROWS, count)) for start in range(0, count, CHUNK_ROWS))
 
 
-def chunks(rows_N: Rows) -> Iterator[Rows]:
+def chunks(rows_N: ChunkRows) -> Iterator[ChunkRows]:
     """Cut an array into chunks (views)."""
     return (rows_N[span] for span in spans(len(rows_N)))
 
@@ -116,16 +116,16 @@ def check_ids(ids: Sequence[bytes], *, max_rows: int) -> None:
         raise DataError(f"an id begins with {RESERVED!r}, which is reserved for dummy ids; rename it")
 
 
-def trade(
+def exchange(
     channels: Sequence[Channel],
     *,
     sends: str,
-    outgoing: Iterable[Rows],
+    outgoing: Iterable[ChunkRows],
     receives: str,
     incoming: Sequence[int],
     shape: tuple[int, ...] = (),
     dtype: type[np.generic] = np.uint8,
-) -> Iterator[tuple[int, Rows]]:
+) -> Iterator[tuple[int, ChunkRows]]:
     """Send the chunks of one list to every channel while a list comes in from each; yields (channel's index, rows).
 
     The sides take turns, a chunk out and a chunk in, so neither can fill the other's buffers. ``incoming`` gives
@@ -151,24 +151,24 @@ def trade(
                 yield index, _receive_chunk(channel, receives, span, shape, dtype)
 
 
-def send_list(channel: Channel, of: str, rows_N: Rows) -> None:
+def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
     """Send a list that the peer knows the length of."""
-    for _ in trade([channel], sends=of, outgoing=chunks(rows_N), receives="", incoming=[0]):
+    for _ in exchange([channel], sends=of, outgoing=chunks(rows_N), receives="", incoming=[0]):
         raise AssertionError("nothing is due")
 
 
 def receive_list(
     channel: Channel, of: str, count: int, *, shape: tuple[int, ...] = (), dtype: type[np.generic] = np.uint8
-) -> Rows:
+) -> ChunkRows:
     """Receive a list of announced length whole."""
     rows_N = np.empty((count, *shape), dtype=dtype)
-    arriving = trade([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
+    arriving = exchange([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
     for span, (_, rows_B) in zip(spans(count), arriving, strict=True):
         rows_N[span] = rows_B
     return rows_N
 
 
-def _receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...], dtype: type[np.generic]) -> Rows:
+def _receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...], dtype: type[np.generic]) -> ChunkRows:
     chunk = channel.receive(Chunk)
     if chunk.of != of:
         raise ProtocolError(channel.peer, f"{channel.peer} sent rows of {chunk.of[:80]!r} where {of!r} are due")
@@ -188,7 +188,7 @@ def require_distinct(channel: Channel, of: str, tags_N16: Tags) -> None:
 
 
 @contextmanager
-def blaming(channel: Channel, of: str) -> Iterator[None]:
+def attribute_errors(channel: Channel, of: str) -> Iterator[None]:
     """Turn what is wrong with elements that came from this peer into a ProtocolError that names it and the list."""
     try:
         yield
@@ -201,7 +201,7 @@ def blaming(channel: Channel, of: str) -> Iterator[None]:
 
 
 @contextmanager
-def telling(channels: Sequence[Channel]) -> Iterator[None]:
+def notify_peers(channels: Sequence[Channel]) -> Iterator[None]:
     """If the block fails, tell the peers before the error goes on, so that none of them waits in vain.
 
     They hear what they did wrong, but not what is wrong with this side's ids.

@@ -25,17 +25,17 @@ import numpy as np
 
 from tallystick.alignment.exchange import (
     MAX_ROWS,
-    blaming,
+    attribute_errors,
     check_ids,
+    exchange,
     exchange_sizes,
+    notify_peers,
     receive_list,
     receive_size,
     require_distinct,
     send_list,
     send_size,
     spans,
-    telling,
-    trade,
 )
 from tallystick.alignment.group import ELEMENT_BYTES, Elements
 from tallystick.alignment.matching import TAG_BYTES, Index, Tags, are_distinct_indices, match, sorted_order, tags_of
@@ -90,7 +90,7 @@ def intersect_label_party(
     Raises DataError if a side has no ids, if ids repeat or if no id is common to all; ProtocolError, naming peer
     and step, for what the protocol does not allow.
     """
-    with telling(channels):
+    with notify_peers(channels):
         check_ids(ids, max_rows=max_rows)
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
         key = rng.scalar()
@@ -98,7 +98,7 @@ def intersect_label_party(
             # The order of these may be the table's: they are random to the peers, who never learn which is which.
             blinded = [workers.blind(ids[span], key) for span in spans(len(ids))]
             theirs: list[list[Future[Elements]]] = [[] for _ in channels]
-            arriving = trade(
+            arriving = exchange(
                 channels,
                 sends=_LABEL_IDS,
                 outgoing=results(blinded),
@@ -137,7 +137,7 @@ def intersect_feature_party(
     all parties have; as ``one_of_several`` feature parties it does not learn its intersection with the label party alone,
     and cannot tell a made-up match where only few are claimed.
     """
-    with telling([channel]):
+    with notify_peers([channel]):
         check_ids(ids, max_rows=max_rows)
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
         key = rng.scalar()
@@ -145,7 +145,7 @@ def intersect_feature_party(
         order_N = rng.permutation(len(ids))
         with Workers(threads=threads, what=_WHAT, total=len(ids) + size, progress=progress) as workers:
             blinded = [workers.blind([ids[row] for row in order_N[span]], key) for span in spans(len(ids))]
-            arriving = trade(
+            arriving = exchange(
                 [channel],
                 sends=_FEATURE_IDS,
                 outgoing=results(blinded),
@@ -153,7 +153,7 @@ def intersect_feature_party(
                 incoming=[size],
                 shape=(ELEMENT_BYTES,),
             )
-            with blaming(channel, _LABEL_IDS):
+            with attribute_errors(channel, _LABEL_IDS):
                 tags = [workers.multiply(elements_B32, key, keep=tags_of) for _, elements_B32 in arriving]
                 tags_16 = gathered(tags, size, width=TAG_BYTES)
             require_distinct(channel, _LABEL_IDS, tags_16)
@@ -186,7 +186,7 @@ def intersect_feature_party(
 
 def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int, *, proves: bool) -> tuple[Index, Index]:
     """Give the own rows that a feature party has too, and their places in its list; ``proves``: show it how one knows."""
-    with blaming(channel, _FEATURE_IDS):
+    with attribute_errors(channel, _FEATURE_IDS):
         their_tags_N16 = gathered(theirs, size, width=TAG_BYTES)
     require_distinct(channel, _FEATURE_IDS, their_tags_N16)
     promised = None
@@ -196,7 +196,7 @@ def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, o
     own_tags_N16 = receive_list(channel, _TAGS, own, shape=(TAG_BYTES,))
     if promised is not None and _digest(own_tags_N16) != promised:
         raise ProtocolError(channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's")
-    with blaming(channel, f"{_FEATURE_IDS} and {_TAGS}"):
+    with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
         return match(own_tags_N16, their_tags_N16)
 
 
@@ -208,7 +208,7 @@ def _own_common(channel: Channel, tags_M16: Tags, own: int) -> Index:
     """
     channel.send(TagsDigest(digest=_digest(tags_M16)))
     returned_N16 = receive_list(channel, _RETURNED, own, shape=(TAG_BYTES,))
-    with blaming(channel, f"{_RETURNED} and {_LABEL_IDS}"):
+    with attribute_errors(channel, f"{_RETURNED} and {_LABEL_IDS}"):
         common_K, _ = match(returned_N16, tags_M16)
     return common_K
 

@@ -24,17 +24,17 @@ import numpy as np
 from tallystick.alignment import union
 from tallystick.alignment.exchange import (
     MAX_ROWS,
-    blaming,
+    attribute_errors,
     check_ids,
     chunks,
+    exchange,
     exchange_sizes,
+    notify_peers,
     receive_list,
     require_distinct,
     send_list,
     send_size,
     spans,
-    telling,
-    trade,
 )
 from tallystick.alignment.group import ELEMENT_BYTES
 from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order, tags_of
@@ -122,7 +122,7 @@ def _unite(
     threads: int | None,
     progress: Progress,
 ) -> Alignment:
-    with telling([channel]):
+    with notify_peers([channel]):
         check_ids(ids, max_rows=max_rows)
         members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
         (others,) = exchange_sizes(len(members), [channel], max_rows=max_rows)
@@ -152,18 +152,18 @@ def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: 
     order_M = rng.permutation(len(members))
 
     blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
-    arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    with blaming(channel, _BLINDED):
+    arriving = exchange([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
+    with attribute_errors(channel, _BLINDED):
         both = first * second
         theirs_32 = gathered([workers.multiply(rows_B32, both) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
 
     returned = chunks(tags_of(theirs_32))
-    arriving = trade(
+    arriving = exchange(
         [channel], sends=_RETURNED, outgoing=returned, receives=_MIXED, incoming=[len(members)], shape=(ELEMENT_BYTES,)
     )
-    with blaming(channel, _MIXED):
+    with attribute_errors(channel, _MIXED):
         ours_32 = gathered([workers.multiply(rows_B32, second) for _, rows_B32 in arriving], len(members), width=ELEMENT_BYTES)
-    with blaming(channel, f"{_BLINDED} or {_MIXED}"):
+    with attribute_errors(channel, f"{_BLINDED} or {_MIXED}"):
         common, _ = match(tags_of(ours_32), tags_of(theirs_32))
 
     merged_N32 = np.concatenate((theirs_32, np.delete(ours_32, common, axis=0)))
@@ -172,8 +172,8 @@ def _merging_side(members: Sequence[bytes], others: int, channel: Channel, rng: 
     send_size(channel, _MERGED, len(merged_N32))
     union.check_union(len(merged_N32), len(members), others, channel.peer)
     send_list(channel, _MERGED, merged_N32)
-    arriving = trade([channel], sends="", outgoing=(), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,))
-    with blaming(channel, _OWN):
+    arriving = exchange([channel], sends="", outgoing=(), receives=_OWN, incoming=[len(members)], shape=(ELEMENT_BYTES,))
+    with attribute_errors(channel, _OWN):
         own = [workers.multiply(rows_B32, second, keep=tags_of) for _, rows_B32 in arriving]
         own_uids_M16 = gathered(own, len(members), width=TAG_BYTES)
     require_distinct(channel, _OWN, own_uids_M16)
@@ -191,8 +191,8 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     order_M = rng.permutation(len(members))
 
     blinded = results([workers.blind([members[row] for row in order_M[span]], first) for span in spans(len(members))])
-    arriving = trade([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
-    with blaming(channel, _BLINDED):
+    arriving = exchange([channel], sends=_BLINDED, outgoing=blinded, receives=_BLINDED, incoming=[others], shape=(ELEMENT_BYTES,))
+    with attribute_errors(channel, _BLINDED):
         theirs_32 = gathered([workers.multiply(rows_B32, first) for _, rows_B32 in arriving], others, width=ELEMENT_BYTES)
     require_distinct(channel, _BLINDED, tags_of(theirs_32))
 
@@ -200,7 +200,7 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     mixed_32 = theirs_32[rng.permutation(others)]
     del theirs_32
     returned_M16 = np.empty((len(members), TAG_BYTES), dtype=np.uint8)
-    arriving = trade(
+    arriving = exchange(
         [channel], sends=_MIXED, outgoing=chunks(mixed_32), receives=_RETURNED, incoming=[len(members)], shape=(TAG_BYTES,)
     )
     for span, (_, tags_B16) in zip(spans(len(members)), arriving, strict=True):
@@ -209,16 +209,16 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
     size = union.receive_union(channel, _MERGED, len(members), others)
     union.check_union(size, len(members), others, channel.peer)
     merged_N16 = np.empty((size, TAG_BYTES), dtype=np.uint8)
-    arriving = trade([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
+    arriving = exchange([channel], sends="", outgoing=(), receives=_MERGED, incoming=[size], shape=(ELEMENT_BYTES,))
     named = []
     for span, (_, rows_B32) in zip(spans(size), arriving, strict=True):
         merged_N16[span] = rows_B32[:, :TAG_BYTES]
         named.append(workers.multiply(rows_B32, second, keep=tags_of))
     # Before the other side gets anything by which it could find its ids: each own id must be there, and nothing twice.
     place_M = _places(returned_M16, merged_N16, channel, f"{_RETURNED} and {_MERGED}")
-    for _ in trade([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
+    for _ in exchange([channel], sends=_OWN, outgoing=under_both, receives="", incoming=[0]):
         raise AssertionError("nothing is due")
-    with blaming(channel, _MERGED):
+    with attribute_errors(channel, _MERGED):
         uids_N16 = gathered(named, size, width=TAG_BYTES)
     by_uid_N = sorted_order(uids_N16)
     uids_N16 = uids_N16[by_uid_N]
@@ -232,7 +232,7 @@ def _naming_side(members: Sequence[bytes], others: int, channel: Channel, rng: S
 
 def _places(own_M16: Tags, all_N16: Tags, channel: Channel, of: str) -> Index:
     """Give the place of each own tag among all; the peer is to blame if one is missing."""
-    with blaming(channel, of):
+    with attribute_errors(channel, of):
         own, place = match(own_M16, all_N16)
     if len(own) != len(own_M16):
         raise ProtocolError(channel.peer, f"{channel.peer} left {len(own_M16) - len(own)} of this side's ids out of {of!r}")

@@ -17,14 +17,14 @@ from tallystick.alignment import union
 from tallystick.alignment.exchange import (
     MAX_ROWS,
     REMEDY,
-    blaming,
+    attribute_errors,
     check_ids,
     exchange_sizes,
+    notify_peers,
     receive_list,
     receive_size,
     send_list,
     send_size,
-    telling,
 )
 from tallystick.alignment.matching import TAG_BYTES, DuplicateTags, Index, Tags, are_distinct_indices, match
 from tallystick.alignment.outcome import Alignment
@@ -33,7 +33,7 @@ from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
-KEY_BYTES = 32
+_KEY_BYTES = 32
 
 _HASHES = "keyed hashes"
 _POSITIONS = "positions in the union"
@@ -83,7 +83,7 @@ def union_with_helper_party(
     Raises DataError if a side has no ids or ids repeat, and if no id is common or one set contains the other;
     ProtocolError, naming peer and step, for what the protocol does not allow.
     """
-    with telling([peer, helper]):
+    with notify_peers([peer, helper]):
         check_ids(ids, max_rows=max_rows)
         members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
         (others,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
@@ -121,7 +121,7 @@ def union_helper(first: Channel, second: Channel, *, rng: SecureRandom, max_rows
     allow; PeerStopped if a party ended the job.
     """
     parties = [first, second]
-    with telling(parties):
+    with notify_peers(parties):
         sizes = [receive_size(party, _HASHES, at_most=max_rows, remedy=REMEDY) for party in parties]
         hashes = [receive_list(party, _HASHES, size, shape=(TAG_BYTES,)) for party, size in zip(parties, sizes, strict=True)]
         size, positions = _positions(hashes[0], hashes[1], parties, rng)
@@ -145,7 +145,7 @@ def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rn
     try:
         first, second = match(first_M16, second_M16)
     except DuplicateTags as error:
-        with blaming(parties[error.side], _HASHES):
+        with attribute_errors(parties[error.side], _HASHES):
             raise
     member_of_second = np.full(len(second_M16), -1, dtype=np.int64)
     member_of_second[second] = first
@@ -168,11 +168,11 @@ def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
 
 def _agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
     """Both sides' halves together, so that neither alone chooses the key; the channel between them keeps it from the helper."""
-    own = rng.bytes(KEY_BYTES)
+    own = rng.bytes(_KEY_BYTES)
     peer.send(KeyShare(share=own))
     other = peer.receive(KeyShare).share
-    if len(other) != KEY_BYTES or other == own:
+    if len(other) != _KEY_BYTES or other == own:
         raise ProtocolError(
-            peer.peer, f"{peer.peer} sent a key share of {len(other)} bytes, or this side's own; expected {KEY_BYTES} fresh ones"
+            peer.peer, f"{peer.peer} sent a key share of {len(other)} bytes, or this side's own; expected {_KEY_BYTES} fresh ones"
         )
     return sha256(b"tallystick/alignment/v1/helper\x00" + b"".join(sorted((own, other)))).digest()

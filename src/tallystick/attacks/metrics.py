@@ -23,7 +23,7 @@ SHUFFLES = 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interval:
+class IntervalEstimate:
     """A mean with a percentile bootstrap interval."""
 
     mean: float
@@ -51,10 +51,10 @@ class AttackMetrics:
         skipped: groups left out, because no class is there beside another once rows with known labels are taken out.
     """
 
-    auc: Interval
-    symmetric_auc: Interval
-    balanced_accuracy: Interval
-    tpr_at_fpr: Interval
+    auc: IntervalEstimate
+    symmetric_auc: IntervalEstimate
+    balanced_accuracy: IntervalEstimate
+    tpr_at_fpr: IntervalEstimate
     fpr: float
     chance_auc: float
     chance_symmetric_auc: float
@@ -65,7 +65,7 @@ class AttackMetrics:
         """Write the metrics as plain numbers, for JSON."""
         figures: dict[str, Any] = {}
         for name in ("auc", "symmetric_auc", "balanced_accuracy", "tpr_at_fpr"):
-            interval: Interval = getattr(self, name)
+            interval: IntervalEstimate = getattr(self, name)
             figures[name] = interval.mean
             figures[f"{name}_interval"] = [interval.low, interval.high]
         return figures | {
@@ -138,7 +138,7 @@ class AttackEvaluator:
             resampled_RF = np.mean([[group.figures(group.draw(rng)) for _ in range(self.replicates)] for group in ranked], axis=0)
         low_F, high_F = np.quantile(resampled_RF, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         auc, symmetric_auc, balanced_accuracy, *finds = [
-            Interval(mean=float(mean), low=float(low), high=float(high))
+            IntervalEstimate(mean=float(mean), low=float(low), high=float(high))
             for mean, low, high in zip(figures_MF.mean(axis=0), low_F, high_F, strict=True)
         ]
         lift = float(np.mean([_lift_of_symmetry(truth_N, classes) for truth_N, _ in groups]))

@@ -12,7 +12,7 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from tallystick.config.party import Encoding, FeatureColumns
+from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import DataError
@@ -122,7 +122,7 @@ def split_columns(table: ClickTable, *, label_party: int) -> tuple[FeatureColumn
     )
 
 
-def prepare(
+def encode_clicks(
     table: ClickTable, *, seed: int, test_share: float = 0.1, min_count: int = 4, columns: FeatureColumns | None = None
 ) -> ClickData:
     """Split at random and encode.
@@ -139,7 +139,7 @@ def prepare(
         table.frame,
         columns or FeatureColumns(numeric=table.numeric, categorical=table.categorical),
         np.sort(order_N[tests:]),
-        encoding=Encoding(numeric="log", min_count=min_count),
+        encoding=EncodingConfig(numeric="log", min_count=min_count),
     )
     features = encoder.encode(table.frame)
     labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))

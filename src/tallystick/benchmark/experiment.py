@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.shared import evenly
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.data.features import Features
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
@@ -117,7 +117,7 @@ class Experiment:
             model=self.label,
             own=own.rows if own is not None else None,
             objective=Supervised("binary", labels_N),
-            training=Training(
+            training=TrainingConfig(
                 epochs=self.plan.epochs, batch_size=self.plan.batch_size, learning_rate=self.plan.learning_rate, patience=None
             ),
             schedule=schedule,

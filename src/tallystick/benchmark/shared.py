@@ -24,7 +24,7 @@ from tallystick.storage import write_bytes
 _T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %
 
 
-def spread(values: Sequence[float]) -> dict[str, float]:
+def summarize_seeds(values: Sequence[float]) -> dict[str, float]:
     """Mean, standard deviation over seeds, and a Student 95 % interval of the mean (no interval from one seed)."""
     array = np.asarray(values, dtype=np.float64)
     mean, count = float(array.mean()), len(array)
@@ -116,7 +116,7 @@ class SweepLog:
 # --- what a benchmark leaves behind: result.json, and report.html that shows it
 
 
-def make_folder(folder: Path) -> Path:
+def make_output_folder(folder: Path) -> Path:
     """Make the folder if it is not there; before the measurement, so that a path that will not do costs nothing."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -127,7 +127,7 @@ def make_folder(folder: Path) -> Path:
 
 def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:
     """Write both files, with this machine's facts and versions on the page; gives their paths."""
-    result = make_folder(folder) / "result.json"
+    result = make_output_folder(folder) / "result.json"
     write_bytes(result, json.dumps(found, indent=1).encode())
     shown = replace(page, started=page.started or now(), facts={**page.facts, **machine_facts()})
     return {"result": str(result), "report": str(render_benchmark(shown, folder / "report.html"))}

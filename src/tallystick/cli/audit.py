@@ -33,7 +33,9 @@ def audit(
     minutes: Annotated[
         float | None, typer.Option(help="Begin no second seed after that; 30 if left out (with a contract).")
     ] = None,
-    hints: Annotated[int, typer.Option(help="Labels that few-label attacks are told (with a run folder).", min=2)] = 40,
+    auxiliary_labels: Annotated[
+        int, typer.Option(help="Labels that few-label attacks are told (with a run folder).", min=2)
+    ] = 40,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
@@ -54,7 +56,7 @@ def audit(
             wrong |= {"--seeds": seeds, "--rows": rows, "--minutes": minutes}
             if given := [name for name, value in wrong.items() if value]:
                 raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
-            _recorded(target, hints, watcher_of(progress), as_json=as_json)
+            _recorded(target, auxiliary_labels, watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
@@ -82,11 +84,11 @@ def audit(
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
-def _recorded(folder: Path, hints: int, watcher: "Watcher", *, as_json: bool) -> None:
+def _recorded(folder: Path, auxiliary_labels: int, watcher: "Watcher", *, as_json: bool) -> None:
     from tallystick.cli.leakage import leakage_values, show_leakage
     from tallystick.job.phases.audit import audit_recorded
 
-    found = audit_recorded(folder, watcher=watcher, hints=hints)
+    found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels)
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None, **leakage_values(found)}
 
@@ -169,8 +171,8 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
     sweep = result.sections.sweep
     assert sweep is not None
     console.print(sweep.summary, markup=False)
-    if sweep.own_only is not None:
-        console.print(f"{result.party} alone: test {sweep.metric} {_within(sweep.own_only)}", markup=False)
+    if sweep.local_baseline is not None:
+        console.print(f"{result.party} alone: test {sweep.metric} {_within(sweep.local_baseline)}", markup=False)
     table = Table(box=None)
     for name in ("defence", f"test {sweep.metric}", "leak from gradients", "leak from embeddings"):
         table.add_column(name)

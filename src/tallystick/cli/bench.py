@@ -317,9 +317,9 @@ def _prepare(out: Path | None, *, resume: bool = False) -> Path | None:
     """Make the folder before the measurement, so that one that cannot be made costs no time."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
-    from tallystick.benchmark.shared import make_folder
+    from tallystick.benchmark.shared import make_output_folder
 
-    return None if out is None else make_folder(out)
+    return None if out is None else make_output_folder(out)
 
 
 def finish_bench(found: dict[str, Any], page: "Benchmark", *, out: Path | None, as_json: bool) -> None:

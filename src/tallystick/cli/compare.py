@@ -12,7 +12,7 @@ from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import finish, guarded
 
 if TYPE_CHECKING:
-    from tallystick.report.compare import Row, SideBySide
+    from tallystick.report.compare import ComparisonRow, RunComparison
 
 
 def compare(
@@ -23,9 +23,9 @@ def compare(
     """Put the results of several runs side by side, with what differs in their contracts."""
 
     def work() -> None:
-        from tallystick.report.compare import read_run, render_comparison, side_by_side
+        from tallystick.report.compare import compare_results, read_run, render_comparison
 
-        found = side_by_side(_names(runs), [read_run(path) for path in runs])
+        found = compare_results(_names(runs), [read_run(path) for path in runs])
         if html is not None:
             render_comparison(found, html)
         finish(
@@ -43,7 +43,7 @@ def _names(runs: list[Path]) -> list[str]:
     return short if len(set(short)) == len(short) else [str(path) for path in runs]
 
 
-def _show(console: Console, found: "SideBySide", html: Path | None) -> None:
+def _show(console: Console, found: "RunComparison", html: Path | None) -> None:
     for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
         if rows:
             console.print(_table(title, found.runs, rows))
@@ -53,7 +53,7 @@ def _show(console: Console, found: "SideBySide", html: Path | None) -> None:
         console.print(f"page: {html}", markup=False)
 
 
-def _table(title: str, runs: list[str], rows: "list[Row]") -> Table:
+def _table(title: str, runs: list[str], rows: "list[ComparisonRow]") -> Table:
     from tallystick.report.compare import text
     from tallystick.report.formats import interval
 

@@ -99,7 +99,7 @@ def _run(
         )
         folder = RunFolder.latest(own.runs, agreed)
         finish(
-            {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **headline(result)},
+            {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)},
             as_json=as_json,
             show=lambda console: _show(console, result, folder),
         )
@@ -107,7 +107,7 @@ def _run(
     guarded(work, as_json=as_json, loads=LOADS, interrupted=INTERRUPTED)
 
 
-def headline(result: "Result") -> dict[str, object]:
+def key_figures(result: "Result") -> dict[str, object]:
     """The numbers that a program wants first; the whole result is in result.json."""
     from tallystick.cli.leakage import leakage_values
 
@@ -119,7 +119,7 @@ def headline(result: "Result") -> dict[str, object]:
         "rows": result.alignment.sizes if result.alignment is not None else None,
         "steps": result.training.steps if result.training is not None else None,
     }
-    for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["own_only"])) if evaluation else ():
+    for suffix, values in (("joint", evaluation["joint"]), ("label_only", evaluation["local_baseline"])) if evaluation else ():
         for name, metric in (values or {}).items():
             found[f"{name}_{suffix}"] = metric["value"]
     if evaluation is not None and evaluation.get("weighted"):
@@ -167,11 +167,11 @@ def show_headline(console: Console, result: "Result") -> None:
         return
     if result.evaluation.get("weighted"):
         console.print("  each test row counts by its sample weight:")
-    own_only = result.evaluation["own_only"] or {}
+    local_baseline = result.evaluation["local_baseline"] or {}
     for name, joint in result.evaluation["joint"].items():
         if joint["value"] is None:
             continue
-        own = own_only.get(name)
+        own = local_baseline.get(name)
         beside = f"   own columns only {own['value']:.4f}" if own is not None and own["value"] is not None else ""
         interval = f" [{joint['low']:.4f}, {joint['high']:.4f}]" if joint["low"] is not None else ""
         console.print(f"  {name:<9} joint {joint['value']:.4f}{interval}{beside}", markup=False)

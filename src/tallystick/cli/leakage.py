@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.report.result import Attack, Audit
+from tallystick.report.result import AttackResult, Audit
 from tallystick.report.words import by_strength, leak_headline
 
 
@@ -23,17 +23,17 @@ def show_leakage(console: Console, found: Audit) -> None:
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
     table = Table(box=None)
-    for name in ("attack, and in whose seat", "AUC", "", "folded", "a guess", "found at 0.1 %"):
+    for name in ("attack, and in whose seat", "AUC", "", "symmetric", "a guess", "found at 0.1 %"):
         table.add_column(name)
     for attack in by_strength(found.attacks):
         table.add_row(*_cells(attack))
     console.print(table)
 
 
-def _cells(attack: Attack) -> tuple[str, ...]:
+def _cells(attack: AttackResult) -> tuple[str, ...]:
     within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
     name = f"{attack.name} (upper bound)" if attack.upper_bound else attack.name
-    figures = (attack.folded_auc, attack.folded_chance, attack.tpr_at_fpr_001)
+    figures = (attack.symmetric_auc, attack.symmetric_chance, attack.tpr_at_fpr_001)
     return f"{name}\n{escape(attack.view)}", _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
 
 

@@ -27,12 +27,12 @@ def init(
 
     def work() -> None:
         from tallystick.config.reading import Role
-        from tallystick.config.templates import Kind, template
+        from tallystick.config.templates import TemplateKind, template
 
         known: tuple[Role, ...] = get_args(Role)
         if (chosen := next((name for name in known if name == role), None)) is None:
             raise ConfigError(f"--role {role}: must be {', '.join(known[:-1])} or {known[-1]}")
-        files: dict[str, Kind] = {"party.yaml": "party", "contract.yaml": "contract"}
+        files: dict[str, TemplateKind] = {"party.yaml": "party", "contract.yaml": "contract"}
         for name in files:
             if (folder / name).exists():
                 raise ConfigError(f"{folder / name} exists already; choose another folder")

@@ -74,14 +74,14 @@ class JsonLines:
         sys.stderr.flush()
 
 
-def demo_watcher(style: Style) -> "Parties":
+def demo_watcher(style: Style) -> "ProgressOfParties":
     """The watcher of a demo in the given style."""
     if style is Style.auto:
         style = Style.bar if sys.stderr.isatty() else Style.plain
-    return Parties(style)
+    return ProgressOfParties(style)
 
 
-class Parties:
+class ProgressOfParties:
     """Several parties side by side: a bar each, or lines that start with the party's name."""
 
     def __init__(self, style: Style) -> None:
@@ -92,7 +92,7 @@ class Parties:
         self._lines: dict[str, Lines] = {}
         self._phases: dict[str, str] = {}
 
-    def __enter__(self) -> "Parties":
+    def __enter__(self) -> "ProgressOfParties":
         if self._style is Style.bar:
             self._bars.start()
         return self

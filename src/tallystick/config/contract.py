@@ -35,7 +35,7 @@ MAX_IDS = 1_000_000_000
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
-Epsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
+ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
 
 
@@ -43,7 +43,7 @@ def _canonical_role(role: Any) -> Any:
     return ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
 
 
-class Party(Model):
+class ContractParty(Model):
     """One party of the contract."""
 
     role: Annotated[Role, BeforeValidator(_canonical_role)] = Field(
@@ -52,7 +52,7 @@ class Party(Model):
     )
 
 
-class Key(Model):
+class KeyColumn(Model):
     """One column of the key by which rows are matched."""
 
     name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
@@ -61,11 +61,11 @@ class Key(Model):
     )
 
 
-class Alignment(Model):
+class AlignmentConfig(Model):
     """How rows are matched."""
 
     method: Method = Field(default="intersection", description="rows that all parties have, or every row that any of two has")
-    keys: tuple[Key, ...] = Field(min_length=1, description="key columns, in the order in which they are joined")
+    keys: tuple[KeyColumn, ...] = Field(min_length=1, description="key columns, in the order in which they are joined")
     nulls: Literal["drop", "error"] = Field(
         default="drop", description="rows with a null in any key column: leave them out, or stop"
     )
@@ -89,7 +89,7 @@ class Alignment(Model):
     )
 
 
-class Union(Model):
+class UnionConfig(Model):
     """What is imputed for rows that a side lacks, when the parties train on their union (FLORIST)."""
 
     labels: LabelStrategy = Field(default="random-pred", description=LABELS)
@@ -99,14 +99,14 @@ class Union(Model):
     audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
 
 
-class Target(Model):
+class TargetConfig(Model):
     """What is predicted."""
 
     type: Literal["binary", "multiclass", "regression"] = Field(default="binary", description="kind of label")
     classes: int = Field(default=2, strict=True, ge=2, le=100_000, description="number of classes (multiclass only, at least 3)")
 
 
-class Split(Model):
+class SplitConfig(Model):
     """Which rows are for training, validation and test."""
 
     method: Literal["hash", "time"] = Field(
@@ -131,7 +131,7 @@ class NetworkModel(Model):
     top: ModulePath | None = Field(default=None, description="own top model: package.module:Class; null is the built-in one")
 
 
-class Training(Model):
+class TrainingConfig(Model):
     """How the network is trained."""
 
     epochs: int = Field(default=5, strict=True, ge=1, le=65_535, description="most passes over the training rows")
@@ -168,11 +168,11 @@ class Training(Model):
 class PrivateRelease(Model):
     """A number that the label party may show the others: released under differential privacy, on the record of its ledger."""
 
-    epsilon: Epsilon = Field(description="what the released AUC may cost the labels of the test rows")
+    epsilon: ReleaseEpsilon = Field(description="what the released AUC may cost the labels of the test rows")
     unit: Literal["label", "record"] = Field(default="label", description="what is protected: labels, or whole records")
 
 
-class Importance(Model):
+class ImportanceConfig(Model):
     """Permutation importance of columns, on validation rows (intersection only)."""
 
     own_columns: bool = Field(
@@ -187,7 +187,7 @@ class Importance(Model):
     rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows that it is measured on")
 
 
-class Evaluation(Model):
+class EvaluationConfig(Model):
     """What is measured on the test rows."""
 
     calibration_bins: int = Field(
@@ -203,10 +203,10 @@ class Evaluation(Model):
         description="metrics of the joint model that the label party sends the feature parties, exact and not private: "
         + "; ".join(f"{target} {', '.join(metrics)}" for target, metrics in METRICS.items()),
     )
-    importance: Importance = Field(default_factory=Importance, description="how much each column matters")
+    importance: ImportanceConfig = Field(default_factory=ImportanceConfig, description="how much each column matters")
 
 
-class Network(Model):
+class NetworkConfig(Model):
     """How peers talk, and when one counts as lost."""
 
     heartbeat_s: float = Field(default=2.0, strict=True, ge=0.01, le=3600, description="seconds between signs of life")
@@ -224,13 +224,15 @@ class Contract(Model):
 
     version: Literal[1] = Field(default=1, description="version of this format")
     name: Name = Field(description="name of the job")
-    parties: dict[Name, Party] = Field(description="party name to its role: one label party, one or more feature parties")
-    alignment: Alignment = Field(description="how rows are matched")
-    union: Union = Field(default_factory=Union, description="how the union's absent rows are imputed (union methods only)")
-    target: Target = Field(default_factory=Target, description="what is predicted")
-    split: Split = Field(default_factory=Split, description="training, validation and test rows")
+    parties: dict[Name, ContractParty] = Field(description="party name to its role: one label party, one or more feature parties")
+    alignment: AlignmentConfig = Field(description="how rows are matched")
+    union: UnionConfig = Field(
+        default_factory=UnionConfig, description="how the union's absent rows are imputed (union methods only)"
+    )
+    target: TargetConfig = Field(default_factory=TargetConfig, description="what is predicted")
+    split: SplitConfig = Field(default_factory=SplitConfig, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
-    training: Training = Field(default_factory=Training, description="how the network is trained")
+    training: TrainingConfig = Field(default_factory=TrainingConfig, description="how the network is trained")
     defense: tuple[DefenseEntry, ...] = Field(
         default=(), description="how the label party defends its labels: a list of methods, each with its own keys"
     )
@@ -239,8 +241,8 @@ class Contract(Model):
         strict=True,
         description="the label party records what it sends and receives at the cut, and attacks it for labels after training",
     )
-    evaluation: Evaluation = Field(default_factory=Evaluation, description="what is measured")
-    network: Network = Field(default_factory=Network, description="when a peer counts as lost")
+    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="what is measured")
+    network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
     )

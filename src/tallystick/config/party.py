@@ -72,7 +72,7 @@ Address = Annotated[str, AfterValidator(_address)]
 Cost = Annotated[float, Field(strict=True, ge=0, le=1e9)]
 
 
-class Table(Model):
+class TableConfig(Model):
     """Where the rows are: files, or a query that a database runs."""
 
     path: FilePath | None = Field(
@@ -104,7 +104,7 @@ class Table(Model):
         return self._folder
 
     @model_validator(mode="after")
-    def _one_source(self) -> "Table":
+    def _one_source(self) -> "TableConfig":
         problems = []
         if (self.path is None) == (self.query is None):
             problems.append("path, query: exactly one of the two must be given")
@@ -133,7 +133,7 @@ class FeatureColumns(Model):
     categorical: tuple[Text, ...] = Field(default=(), description="columns read as categories")
 
 
-class Encoding(Model):
+class EncodingConfig(Model):
     """How columns become numbers and codes; fitted on this party's training rows."""
 
     numeric: Literal["auto", "standard", "log", "rank"] = Field(
@@ -165,7 +165,7 @@ class HttpProxy(Model):
     credentials: FilePath | None = Field(default=None, description="file that holds user:password for it, where it wants one")
 
 
-class Privacy(Model):
+class PrivacyConfig(Model):
     """The label party's privacy budget: where it is written down, and how much of it there is."""
 
     ledger: FilePath = Field(
@@ -205,7 +205,7 @@ class PartyFile(Model):
     """One party's private side of a job; see docs/config.md for every key."""
 
     party: Name = Field(description="this party's name in the contract")
-    table: Table | None = Field(default=None, description="the rows (label and feature parties)")
+    table: TableConfig | None = Field(default=None, description="the rows (label and feature parties)")
     keys: dict[Text, Text] = Field(default_factory=dict, description="contract's key name to own column")
     label: Text | None = Field(default=None, description="label column (label party only)")
     weight: Text | None = Field(default=None, description="sample-weight column (label party only, not on a union)")
@@ -214,14 +214,14 @@ class PartyFile(Model):
         default=None, description="auto (every other column by its type), or lists of numeric and categorical columns"
     )
     drop: tuple[Text, ...] = Field(default=(), description="columns that features: auto leaves out")
-    encoding: Encoding = Field(default_factory=Encoding, description="how columns become numbers and codes")
+    encoding: EncodingConfig = Field(default_factory=EncodingConfig, description="how columns become numbers and codes")
     tls: Tls | None = Field(default=None, description="certificates for mutual TLS")
     listen: Address | None = Field(default=None, description="host:port to listen on (label party and helper)")
     peers: dict[Name, Peer] = Field(default_factory=dict, description="parties that this one dials")
     proxy: HttpProxy | None = Field(default=None, description="HTTP proxy on the way to all peers; null dials them directly")
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
     # Validated like a given one, so that the default ledger too lies beside the party file, wherever the command is called.
-    privacy: Privacy = Field(
+    privacy: PrivacyConfig = Field(
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
     )
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")

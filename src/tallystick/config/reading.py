@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 
 from tallystick.errors import ConfigError, printable
 
-SHOWN_CHARACTERS = 60
+_SHOWN_CHARACTERS = 60
 MAX_FILE_BYTES = 1 << 20
 
 Role = Literal["label", "feature", "helper"]
@@ -100,17 +100,17 @@ def shown(value: Any) -> str:
     """Show a value as YAML would have it, shortened, without passwords; empty for mappings and long lists."""
     if isinstance(value, str):
         text = redacted(value)
-        short = text if len(text) <= SHOWN_CHARACTERS else text[:SHOWN_CHARACTERS] + "..."
+        short = text if len(text) <= _SHOWN_CHARACTERS else text[:_SHOWN_CHARACTERS] + "..."
         return printable(json.dumps(short, ensure_ascii=False))
     if value is None or isinstance(value, bool | int | float):
         return json.dumps(value)
     if isinstance(value, list | tuple):
         text = "[" + ", ".join(shown(item) or "..." for item in value) + "]"
-        return text if len(text) <= SHOWN_CHARACTERS else ""
+        return text if len(text) <= _SHOWN_CHARACTERS else ""
     return ""
 
 
-def number(value: float) -> str:
+def written_number(value: float) -> str:
     """Write a limit: whole numbers in full, 1e-06 as it is."""
     return f"{int(value):,}" if value == int(value) else f"{value:g}"
 
@@ -227,7 +227,7 @@ def _allowed(kind: str, context: Mapping[str, Any], message: str) -> str:
         return _TYPES[kind]
     if kind in _RANGES:
         word, limit = _RANGES[kind]
-        return f"must be {word} {number(context[limit])}"
+        return f"must be {word} {written_number(context[limit])}"
     if kind == "literal_error":
         return f"must be {context['expected'].replace(chr(39), '')}"
     if kind == "string_pattern_mismatch":

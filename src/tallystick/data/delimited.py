@@ -15,7 +15,7 @@ from typing import BinaryIO, TextIO, cast
 
 import polars as pl
 
-from tallystick.config.party import Table
+from tallystick.config.party import TableConfig
 from tallystick.errors import DataError
 
 NULL_WORDS = ["", "NA", "NaN", "nan", "null", "NULL"]
@@ -34,7 +34,7 @@ MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
-def read_delimited(paths: Sequence[Path], form: Table, *, text: Collection[str]) -> pl.DataFrame:
+def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> pl.DataFrame:
     """Read files of the same columns as one table, with the rows in the files' order.
 
     Args:

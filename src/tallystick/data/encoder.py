@@ -11,7 +11,7 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from tallystick.config.party import Encoding, FeatureColumns, PartyFile
+from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile
 from tallystick.data.features import Features, FeatureShape
 from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
@@ -67,7 +67,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def fit(
-        cls, frame: pl.DataFrame, features: FeatureColumns, rows: NDArray[np.int64], *, encoding: Encoding | None = None
+        cls, frame: pl.DataFrame, features: FeatureColumns, rows: NDArray[np.int64], *, encoding: EncodingConfig | None = None
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
 
@@ -75,7 +75,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         """
         if len(rows) == 0:
             raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
-        encoding = encoding or Encoding()
+        encoding = encoding or EncodingConfig()
         # Checked on all rows, so that an infinite number is not first met in an epoch's validation.
         checked = {name: _numbers(frame, name) for name in features.numeric}
         numeric = {name: _fit_numeric(name, values_N[rows], encoding.numeric) for name, values_N in checked.items()}
@@ -230,7 +230,7 @@ def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(values.tolist()), tuple(scores.tolist())
 
 
-def _fit_categorical(column: pl.Series, encoding: Encoding) -> CategoricalColumn | None:
+def _fit_categorical(column: pl.Series, encoding: EncodingConfig) -> CategoricalColumn | None:
     counts = pl.DataFrame({"text": as_text(column)}).group_by("text").len()
     if counts.height == 1:
         return None

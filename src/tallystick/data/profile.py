@@ -9,7 +9,7 @@ from typing import Any
 
 import polars as pl
 
-from tallystick.config.contract import Alignment, Contract, Key
+from tallystick.config.contract import AlignmentConfig, Contract, KeyColumn
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import feature_columns
 from tallystick.data.keys import KeyReport, read_keys
@@ -60,7 +60,7 @@ def profile(frame: pl.DataFrame, party: PartyFile, contract: Contract | None = N
     """
     if not party.keys:
         raise ConfigError(f"keys: the party file of {party.party} names no key column; say which one each key of the contract is")
-    alignment = contract.alignment if contract else Alignment(keys=tuple(Key(name=name) for name in party.keys))
+    alignment = contract.alignment if contract else AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
     keys = read_keys(frame, columns=party.keys, alignment=alignment)
     uses = _uses(frame, party)
     columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)

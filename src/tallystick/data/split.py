@@ -10,7 +10,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.config.contract import Split
+from tallystick.config.contract import SplitConfig
 from tallystick.data.text import rows_listed
 from tallystick.errors import DataError
 
@@ -19,7 +19,7 @@ TRAINING, VALIDATION, TEST = 0, 1, 2
 Parts = NDArray[np.uint8]
 
 
-def split_by_hash(ids: Sequence[bytes], split: Split, *, seed: int) -> Parts:
+def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Parts:
     """Assign each id to a part (N,) by a keyed hash: the same for every party, whatever else is in its table.
 
     The key is the contract's public seed: the split is reproducible, not secret. BLAKE2b, RFC 7693.
@@ -33,7 +33,7 @@ def split_by_hash(ids: Sequence[bytes], split: Split, *, seed: int) -> Parts:
     return parts_N
 
 
-def split_by_time(times: pl.Series, split: Split) -> Parts:
+def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
     """Assign each row to a part (N,) by time: the latest are test, those before validation, the earliest training.
 
     Rows of one time stay together, in the later part, so that shares are met only as far as times differ.
@@ -53,7 +53,7 @@ def split_by_time(times: pl.Series, split: Split) -> Parts:
     return parts_N
 
 
-def check_times(times: pl.Series, split: Split) -> None:
+def check_times(times: pl.Series, split: SplitConfig) -> None:
     """Raise DataError for times by which no choice of these rows can be split: missing, without order, too few different ones."""
     missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)
     if missing.any():
@@ -64,7 +64,7 @@ def check_times(times: pl.Series, split: Split) -> None:
         raise _too_few_times(times, "one of " + ", ".join(_wanted(split)))
 
 
-def _wanted(split: Split) -> dict[str, int]:
+def _wanted(split: SplitConfig) -> dict[str, int]:
     """The parts that should have rows."""
     parts = (("training", TRAINING, 1.0), ("validation", VALIDATION, split.validation), ("test", TEST, split.test))
     return {name: part for name, part, share in parts if share}

@@ -8,7 +8,7 @@ from urllib.parse import unquote, urlsplit
 
 import polars as pl
 
-from tallystick.config.party import TABLE_SUFFIXES, PartyFile, Table
+from tallystick.config.party import TABLE_SUFFIXES, PartyFile, TableConfig
 from tallystick.config.reading import did_you_mean, redacted
 from tallystick.data.delimited import read_delimited
 from tallystick.data.postgres import postgres_errors, read_postgres
@@ -26,7 +26,7 @@ def read_party_table(party: PartyFile) -> pl.DataFrame:
     return frame
 
 
-def read_table(table: Table, *, text: Collection[str] = ()) -> pl.DataFrame:
+def read_table(table: TableConfig, *, text: Collection[str] = ()) -> pl.DataFrame:
     """Read all rows of a table into memory.
 
     Args:
@@ -57,7 +57,7 @@ def require_unique(names: Sequence[str], *, source: str) -> None:
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
 
 
-def _read_files(table: Table, text: Collection[str]) -> pl.DataFrame:
+def _read_files(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     assert table.path is not None
     paths = _files(table.path)
     ending = _ending(paths[0])
@@ -129,7 +129,7 @@ def _joined(paths: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFram
     return pl.concat([part.select(list(first)) for part in parts], how="vertical_relaxed")
 
 
-def _query(table: Table, text: Collection[str]) -> pl.DataFrame:
+def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
         return _query_postgres(table.database.get_secret_value(), table, text)
     import duckdb
@@ -154,7 +154,7 @@ def _query(table: Table, text: Collection[str]) -> pl.DataFrame:
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
 
 
-def _query_postgres(url: str, table: Table, text: Collection[str]) -> pl.DataFrame:
+def _query_postgres(url: str, table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     assert table.query is not None
     name = _database_name(table)
     try:
@@ -166,7 +166,7 @@ def _query_postgres(url: str, table: Table, text: Collection[str]) -> pl.DataFra
     return pl.DataFrame(columns)
 
 
-def _database_name(table: Table) -> str:
+def _database_name(table: TableConfig) -> str:
     return redacted(table.database.get_secret_value()) if table.database is not None else "table.query"
 
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.config.contract import Target
+from tallystick.config.contract import TargetConfig
 from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
 
@@ -31,7 +31,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float = 1.0
 
     @classmethod
-    def fit(cls, column: pl.Series, target: Target, training_rows: NDArray[np.int64]) -> "LabelCoder":
+    def fit(cls, column: pl.Series, target: TargetConfig, training_rows: NDArray[np.int64]) -> "LabelCoder":
         """Fit on a whole label column; mean and deviation come from the training rows alone.
 
         Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.

@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
@@ -74,7 +74,7 @@ class Dataset(ABC):
     test_N: Tensor = field(default_factory=no_positions)
     labels: Labels | None = None
 
-    def schedule(self, training: Training, *, seed: int) -> Schedule:
+    def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training."""
         return Schedule(
             train_N=self.train_N,

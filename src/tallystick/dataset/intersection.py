@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from tallystick.config.contract import Contract, Split
+from tallystick.config.contract import Contract, SplitConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.data.target import encode_weights
@@ -91,7 +91,7 @@ class IntersectionDataset(Dataset):
         return replace(self, labels=replace(labels, training_labels_N=labels.true_N))
 
 
-def _parts(split: Split, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
+def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
     rows_N = own.alignment.rows_N
     if split.method == "hash":
         return split_by_hash([own.keys.ids[row] for row in rows_N], split, seed=seed)

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.outcome import Alignment
-from tallystick.config.contract import Target
+from tallystick.config.contract import TargetConfig
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.data.keys import Keys
@@ -51,7 +51,7 @@ class OwnRows:
         assert self.party.label is not None
         return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_U)
 
-    def fit_labels(self, target: Target, training_R: NDArray[np.int64]) -> LabelCoder:
+    def fit_labels(self, target: TargetConfig, training_R: NDArray[np.int64]) -> LabelCoder:
         """Fit the coding of labels, of which the training rows settle the scale."""
         return LabelCoder.fit(self.label(), target, training_R)
 

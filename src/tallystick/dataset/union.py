@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Contract, Union
+from tallystick.config.contract import Contract, UnionConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.split import split_by_hash
@@ -48,7 +48,7 @@ class Imputation:
     redraw: Redraw = "once"
 
     @classmethod
-    def of(cls, union: Union, own_U: Tensor, *, is_label: bool, seed: int) -> "Imputation":
+    def of(cls, union: UnionConfig, own_U: Tensor, *, is_label: bool, seed: int) -> "Imputation":
         """As the contract says; the label party's own columns never leave, so plain sampling does for them."""
         features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
         return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
@@ -76,7 +76,7 @@ class Imputation:
 
 
 def union_calibration(
-    union: Union, sizes: Mapping[str, int], feature_party: str, *, positive_rate: float, own_columns: bool
+    union: UnionConfig, sizes: Mapping[str, int], feature_party: str, *, positive_rate: float, own_columns: bool
 ) -> Calibration:
     """The calibration that the contract's strategies ask for, from the sizes that the label party learnt.
 

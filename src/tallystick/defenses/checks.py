@@ -17,7 +17,7 @@ def check_positive(name: str, value: float) -> None:
         raise ConfigError(f"{name} is {value!r}; it must be a finite number above 0")
 
 
-def check_budget(name: str, epsilon: float) -> None:
+def check_defense_epsilon(name: str, epsilon: float) -> None:
     """Refuse an epsilon that 64-bit coins cannot tell from 0, or that is none."""
     check_epsilon(epsilon)
     if not LEAST_EPSILON <= epsilon <= MOST_EPSILON:

@@ -9,7 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from tallystick.defenses.checks import check_budget, check_gradients, check_positive
+from tallystick.defenses.checks import check_defense_epsilon, check_gradients, check_positive
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
 from tallystick.defenses.noise import Randomness, standard_normal
 from tallystick.privacy.events import check_delta
@@ -53,7 +53,7 @@ class GaussianGradients(Defense):
     ]
 
     def __post_init__(self) -> None:
-        check_budget("gaussian", self.epsilon)
+        check_defense_epsilon("gaussian", self.epsilon)
         check_delta(self.delta)
         check_positive("gaussian: clip", self.clip)
 

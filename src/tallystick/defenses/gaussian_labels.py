@@ -12,7 +12,7 @@ from pydantic import Field
 from scipy.special import expit, logit, ndtri
 from torch import Tensor
 
-from tallystick.defenses.checks import check_budget, class_numbers
+from tallystick.defenses.checks import check_defense_epsilon, class_numbers
 from tallystick.defenses.defense import BINARY, Defense, Epsilon, Fraction, Guarantee, RandomBytes, Stage
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import GaussianDP, check_delta
@@ -61,7 +61,7 @@ class GaussianLabels(Defense):
     delta: Annotated[Fraction, Field(description="chance that the budget does not hold; well below one over the number of rows")]
 
     def __post_init__(self) -> None:
-        check_budget("gaussian-labels", self.epsilon)
+        check_defense_epsilon("gaussian-labels", self.epsilon)
         check_delta(self.delta)
         least = 10 * (1 + math.exp(self.epsilon)) * SAMPLING_ERROR
         if self.delta < least:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from torch import Tensor
 
-from tallystick.defenses.checks import check_between, check_budget, class_numbers
+from tallystick.defenses.checks import check_between, check_defense_epsilon, class_numbers
 from tallystick.defenses.defense import CLASSES, Defense, Epsilon, Guarantee, RandomBytes, Stage
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import PureDP
@@ -51,7 +51,7 @@ class LabelDP(Defense):
     epsilon: Annotated[Epsilon, Field(description="label-DP budget of the run, 1e-6 to 100")]
 
     def __post_init__(self) -> None:
-        check_budget("label-dp", self.epsilon)
+        check_defense_epsilon("label-dp", self.epsilon)
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
         """Give the labels to train on."""
@@ -102,7 +102,7 @@ class LabelDPPrior(Defense):
     first_stage: float = 0.1
 
     def __post_init__(self) -> None:
-        check_budget("label-dp-prior", self.epsilon)
+        check_defense_epsilon("label-dp-prior", self.epsilon)
         check_between("label-dp-prior: first_stage", self.first_stage, 0, 1)
         if self.prior is not None and (min(self.prior) < 0 or not math.isclose(sum(self.prior), 1, abs_tol=1e-6)):
             raise ConfigError(f"label-dp-prior: prior is {self.prior}; it must be probabilities that sum to 1")

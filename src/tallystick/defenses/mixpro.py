@@ -13,7 +13,7 @@ from tallystick.defenses.checks import check_between, check_gradients, check_pos
 from tallystick.defenses.defense import Defense, Fraction, Guarantee, Stage
 from tallystick.defenses.noise import Randomness, standard_normal, uniform
 
-LOST = 1e-6
+_LOST = 1e-6
 """A row with less than this share of its norm across the mean is antiparallel to it."""
 
 
@@ -80,7 +80,7 @@ class MixPro(Defense):
         across_BD = torch.addr(mixed_BD, along_B, mean_D, alpha=-1)
         across_B = across_BD.norm(dim=1)
         turn_B = along_B < self.goal * norm_B
-        lost_B = turn_B & (across_B <= LOST * norm_B)
+        lost_B = turn_B & (across_B <= _LOST * norm_B)
         sine = math.sqrt(1 - self.goal**2)
         # Equation 11 keeps what lies across the mean; its norm is |across| / sine, which is below |mixed| only beyond -goal.
         length_B = torch.maximum(torch.where(lost_B, 0.0, across_B / sine), norm_B)

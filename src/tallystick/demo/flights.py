@@ -69,13 +69,13 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
     render(merged, run / "report.html")
     evaluation = merged.evaluation
     assert evaluation is not None
-    assert evaluation["own_only"] is not None
+    assert evaluation["local_baseline"] is not None
     found = {
         "folder": str(run),
         "report": str(run / "report.html"),
         "result": str(run / "result.json"),
         "auc_joint": evaluation["joint"]["auc"]["value"],
-        "auc_label_only": evaluation["own_only"]["auc"]["value"],
+        "auc_label_only": evaluation["local_baseline"]["auc"]["value"],
         "ace_joint": evaluation["joint"]["ace"]["value"],
         "seconds": merged.seconds,
         "private_releases": facts[CARRIER].get("private_releases", []),

@@ -14,7 +14,7 @@ from typing import Any
 import polars as pl
 
 from tallystick.data.flights import LABEL, late_flights
-from tallystick.demo.processes import Parties, Peers, Stage
+from tallystick.demo.processes import PartyContext, PartyProcesses, Peers
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.mechanism import CountingMechanism
@@ -71,7 +71,7 @@ def run_private_auc(
     names = [f"client-{number}" for number in range(1, clients + 1)]
     tables = prepare(run, names)
     everything = pl.concat(tables.values())
-    with Parties(run, __name__, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
+    with PartyProcesses(run, __name__, peers_of(names), arguments | {"rows": everything.height}, limits=LIMITS) as parties:
         on_start(parties.pids)
         outcome = parties.run(timeout_s=TIMEOUT_S)
         pids = parties.pids
@@ -143,7 +143,7 @@ def _assumed(arguments: dict[str, Any]) -> Population:
     return Population(rows=arguments["rows"], positive_rate=ASSUMED_POSITIVE_RATE, auc=ASSUMED_AUC, clients=arguments["clients"])
 
 
-def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
+def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
     mechanism = _mechanism(arguments)
     if stage.name == SERVER:

@@ -36,12 +36,12 @@ Peers = Mapping[str, Mapping[str, bool]]
 LABEL, FEATURE = "label", "feature"
 PAIR: Peers = {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}}
 SAID_CHARACTERS = 3000
-START_S = 60.0  # of a process, on a machine that is very busy
+_START_S = 60.0  # of a process, on a machine that is very busy
 DUMP_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Stage:
+class PartyContext:
     """What a party's process works with: its name, a channel to each peer, a folder of its own, and the start signal."""
 
     name: str
@@ -55,14 +55,14 @@ class Stage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class PartyResults:
     """What every party returned, and the seconds from the start signal (or, without one, the start) to the last result."""
 
     results: dict[str, Any]
     seconds: float
 
 
-class Parties:
+class PartyProcesses:
     """The running parties; a context manager that ends whatever is left of them."""
 
     def __init__(
@@ -103,7 +103,7 @@ class Parties:
         """The parties' process ids."""
         return {name: process.pid for name, process in self._processes.items()}
 
-    def run(self, *, timeout_s: float) -> Outcome:
+    def run(self, *, timeout_s: float) -> PartyResults:
         """Wait for every party's result.
 
         Raises TallystickError, the first failure first, if one fails or is killed; the others then end by themselves within
@@ -111,7 +111,7 @@ class Parties:
         from when all are connected.
         """
         started = finished = time.perf_counter()
-        until = time.monotonic() + self.limits.wait_s + START_S
+        until = time.monotonic() + self.limits.wait_s + _START_S
         ports: dict[str, int | None] = {}
         results: dict[str, Any] = {}
         failures: dict[str, str] = {}
@@ -143,12 +143,12 @@ class Parties:
             elif "error" in line:
                 failures[name] = line["error"]
             if failures:
-                until = min(until, time.monotonic() + self.limits.deadline_s + START_S)
+                until = min(until, time.monotonic() + self.limits.deadline_s + _START_S)
                 if connected != names or (ready and ready != names):
                     break  # the others wait for it, or for a word of ours, and no channel tells them
         if failures:
             raise TallystickError("; ".join(f"{name}: {why}" for name, why in failures.items()))
-        return Outcome(results={name: results[name] for name in self._processes}, seconds=finished - started)
+        return PartyResults(results={name: results[name] for name in self._processes}, seconds=finished - started)
 
     def _start(self, module: str, name: str) -> None:
         process = self._processes[name] = subprocess.Popen(
@@ -241,9 +241,9 @@ def run_parties(
     *,
     timeout_s: float,
     limits: Limits | None = None,
-) -> Outcome:
+) -> PartyResults:
     """Start the parties, wait for their results and end them."""
-    with Parties(folder, module, peers, arguments, limits=limits) as parties:
+    with PartyProcesses(folder, module, peers, arguments, limits=limits) as parties:
         return parties.run(timeout_s=timeout_s)
 
 
@@ -276,7 +276,7 @@ def main(module: str, name: str) -> int:
         _say({"listening": network.port})
         ports = _hear()["ports"]
         addresses = {peer: f"127.0.0.1:{ports[peer]}" if calls else None for peer, calls in peers.items()}
-        stage = Stage(name=name, channels=dict(network.connect(addresses)), home=home)
+        stage = PartyContext(name=name, channels=dict(network.connect(addresses)), home=home)
         _say({"connected": True})
         result = importlib.import_module(module).party(stage, settings["arguments"])
     except TallystickError as error:

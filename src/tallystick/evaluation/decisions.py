@@ -97,12 +97,12 @@ def decide(
     the best of many tried; without them it is chosen on these rows, and its cost is too low by a little.
     Raises UndefinedMetric where one class only occurs, or a score is not finite.
     """
-    scores_N = metrics.finite(scores_N, "scores")
+    scores_N = metrics.finite_values(scores_N, "scores")
     weights_N = metrics.row_weights(weights, len(scores_N))
     curve = _Curve(np.asarray(labels_N), scores_N, weights_N, cost_false_positive, cost_false_negative)
     on = curve
     if chosen is not None:
-        labels_M, scores_M = np.asarray(chosen[0]), metrics.finite(chosen[1], "scores")
+        labels_M, scores_M = np.asarray(chosen[0]), metrics.finite_values(chosen[1], "scores")
         on = _Curve(labels_M, scores_M, metrics.row_weights(chosen[2], len(scores_M)), cost_false_positive, cost_false_negative)
     positives, negatives, edges = _histogram(np.asarray(labels_N), scores_N, weights_N)
     return Decisions(

@@ -2,7 +2,7 @@
 
 Breiman (2001), "Random Forests", section 10; here with the split network's own weights. The label party shuffles its own columns
 while the feature parties' embeddings of the same rows stay as they are. A feature party's column takes a forward pass at that
-party: it shuffles the column and sends the embeddings of all rows again, once per repeat; the label party judges them and learns
+party: it shuffles the column and sends the embeddings of all rows again, once per repeat; the label party scores them and learns
 the fall, by the column's number.
 
 Threat model: honest-but-curious parties; no formal guarantee. The embeddings of shuffled rows are further outputs of the bottom
@@ -31,7 +31,7 @@ from tallystick.network.messages import Message
 
 MAX_COLUMNS = 1000  # more are not measured: each takes a pass over all rows per repeat
 
-Judge = Callable[[Tensor], float]
+Scorer = Callable[[Tensor], float]
 """Gives the metric of logits of the V rows; turned so that more is better."""
 
 
@@ -116,13 +116,13 @@ def receive_falls(
     cuts_VD: Sequence[Tensor],
     number: int,
     channel: Channel,
-    judge: Judge,
+    scorer: Scorer,
     *,
     repeats: int,
     batch_size: int,
     progress: Progress = no_progress,
 ) -> list[Fall]:
-    """Label party: judge what feature party ``number`` sends with each of its columns shuffled; a Fall per column.
+    """Label party: score what feature party ``number`` sends with each of its columns shuffled; a Fall per column.
 
     Raises ProtocolError for a number of columns out of range, or embeddings that do not fit.
     """
@@ -131,7 +131,7 @@ def receive_falls(
         raise ProtocolError(
             channel.peer, f"{channel.peer}: ShuffledColumns names {columns} columns; 0 to {MAX_COLUMNS} are allowed"
         )
-    before = judge(finish(model, own, cuts_VD, batch_size=batch_size))
+    before = scorer(complete_logits(model, own, cuts_VD, batch_size=batch_size))
     rows, width = cuts_VD[number].shape
     found = []
     for done in range(columns):
@@ -139,7 +139,7 @@ def receive_falls(
         for _ in range(repeats):
             changed = list(cuts_VD)
             changed[number] = receive_rows(channel, rows, width, batch_size=batch_size, device=cuts_VD[number].device)
-            after.append(judge(finish(model, own, changed, batch_size=batch_size)))
+            after.append(scorer(complete_logits(model, own, changed, batch_size=batch_size)))
         found.append(_fall(before, after))
         progress(f"column importance of {channel.peer}", done + 1, columns)
     return found
@@ -150,7 +150,7 @@ def own_falls(
     own: Features,
     places: Sequence[ColumnPlace],
     cuts_VD: Sequence[Tensor],
-    judge: Judge,
+    scorer: Scorer,
     *,
     repeats: int,
     batch_size: int,
@@ -158,18 +158,20 @@ def own_falls(
     progress: Progress = no_progress,
 ) -> list[Fall]:
     """Label party: shuffle the own columns one by one; nothing is sent. A Fall per place."""
-    before = judge(finish(model, own, cuts_VD, batch_size=batch_size))
+    before = scorer(complete_logits(model, own, cuts_VD, batch_size=batch_size))
     found = []
     for done, place in enumerate(places):
         orders = [torch.randperm(len(own), generator=generator).to(own.numeric_NF.device) for _ in range(repeats)]
-        after = [judge(finish(model, shuffled(own, place, order_V), cuts_VD, batch_size=batch_size)) for order_V in orders]
+        after = [
+            scorer(complete_logits(model, shuffled(own, place, order_V), cuts_VD, batch_size=batch_size)) for order_V in orders
+        ]
         found.append(_fall(before, after))
         progress("column importance", done + 1, len(places))
     return found
 
 
 @torch.no_grad()
-def finish(model: LabelModel, own: Features | None, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
+def complete_logits(model: LabelModel, own: Features | None, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
     """Logits of the V rows, from embeddings that are at hand."""
     model.eval()
     rows = len(cuts_VD[0])

@@ -23,7 +23,7 @@ import numpy as np
 from tallystick.errors import DataError
 from tallystick.metrics import Floats, Statistic
 
-METHOD = "bootstrap over rows (multinomial counts), percentiles centred on the value"
+_METHOD = "bootstrap over rows (multinomial counts), percentiles centred on the value"
 MIN_USABLE = 0.5  # share of resamples that must have a value; below it the percentiles would be of a chosen few
 
 

@@ -14,9 +14,9 @@ from tallystick import metrics
 from tallystick.evaluation import intervals
 from tallystick.metrics import METRICS, Floats, Metric, Statistic, TargetType, UndefinedMetric
 
-LEVEL = 0.95
+_LEVEL = 0.95
 CURVE_POINTS = 200
-DIGITS = 6  # of the curves' points
+_DIGITS = 6  # of the curves' points
 
 
 class MetricValue(TypedDict):
@@ -50,7 +50,7 @@ class ReliabilityCurve(TypedDict):
     count: list[float]
 
 
-class Curves(TypedDict):
+class MetricCurves(TypedDict):
     """A model's curves; None where the target or the rows have none, or where the label party kept them to itself."""
 
     roc: RocCurve | None
@@ -67,11 +67,11 @@ class Measurement(TypedDict):
     calibration_bins: int
     bootstrap: dict[str, Any]  # method, resamples, level
     metrics: dict[str, MetricValue]
-    curves: Curves
+    curves: MetricCurves
 
 
 class Comparison(TypedDict):
-    """Two models on the same rows; ``own_only`` and ``difference`` (joint - own_only) are None without a baseline."""
+    """Two models on the same rows; ``local_baseline`` and ``difference`` (joint - local_baseline) are None without a baseline."""
 
     target: TargetType
     rows: int
@@ -79,9 +79,9 @@ class Comparison(TypedDict):
     calibration_bins: int
     bootstrap: dict[str, Any]
     joint: dict[str, MetricValue]
-    own_only: dict[str, MetricValue] | None
+    local_baseline: dict[str, MetricValue] | None
     difference: dict[str, MetricValue] | None
-    curves: dict[str, Curves]  # "joint", "own_only"
+    curves: dict[str, MetricCurves]  # "joint", "local_baseline"
     weighted: NotRequired[bool]  # each row counts by its sample weight, in all of the above but ``rows``
 
 
@@ -101,7 +101,7 @@ def measure(
     regression the predictions in the label's unit; ``weights`` are per row. Raises DataError for labels, weights
     or shapes that do not fit; logits that are not finite give metrics without a value.
     """
-    both = compare(target, labels_N, logits, None, weights=weights, bins=bins, resamples=resamples, generator=generator)
+    both = compare_models(target, labels_N, logits, None, weights=weights, bins=bins, resamples=resamples, generator=generator)
     return Measurement(
         target=target,
         rows=both["rows"],
@@ -113,7 +113,7 @@ def measure(
     )
 
 
-def compare(
+def compare_models(
     target: TargetType,
     labels_N: ArrayLike,
     joint_logits: ArrayLike,
@@ -134,7 +134,7 @@ def compare(
     table = METRICS[target]
     models = {"joint": _Model(target, labels, joint_logits, weights_N, bins)}
     if own_logits is not None:
-        models["own_only"] = _Model(target, labels, own_logits, weights_N, bins)
+        models["local_baseline"] = _Model(target, labels, own_logits, weights_N, bins)
     statistics = {(model, name): each for model in models for name, each in models[model].statistics.items()}
     replicates_RM = (
         intervals.bootstrap(list(statistics.values()), weights_N, resamples=resamples, generator=generator)
@@ -149,20 +149,20 @@ def compare(
         for model in models
     }
     paired = {
-        name: replicates["joint", name] - replicates["own_only", name]
+        name: replicates["joint", name] - replicates["local_baseline", name]
         for name in table
-        if ("joint", name) in replicates and ("own_only", name) in replicates
+        if ("joint", name) in replicates and ("local_baseline", name) in replicates
     }
-    own = found.get("own_only")
+    own = found.get("local_baseline")
     label_mean = np.nan if target == "multiclass" else metrics.mean_statistic(labels)(weights_N)
     return Comparison(
         target=target,
         rows=len(labels),
         label_mean=float(label_mean) if np.isfinite(label_mean) else None,
         calibration_bins=bins,
-        bootstrap={"method": intervals.METHOD, "resamples": resamples, "level": LEVEL},
+        bootstrap={"method": intervals._METHOD, "resamples": resamples, "level": _LEVEL},
         joint=found["joint"],
-        own_only=own,
+        local_baseline=own,
         difference=None
         if own is None
         else {name: _difference(found["joint"][name], own[name], paired.get(name)) for name in table},
@@ -197,10 +197,10 @@ class _Model:
             else:
                 self.reasons[name] = chosen.undefined
 
-    def curves(self) -> Curves:
+    def curves(self) -> MetricCurves:
         """ROC, reliability and precision-recall, for a binary target."""
         if self._rows is None or self._target != "binary":
-            return Curves(roc=None, reliability=None, precision_recall=None)
+            return MetricCurves(roc=None, reliability=None, precision_recall=None)
         labels_N, logits_N = self._rows
         try:
             roc: RocCurve | None = _thinned(*metrics.roc_curve(labels_N, logits_N, weights_N=self._weights_N)[:2])
@@ -218,7 +218,7 @@ class _Model:
             observed=_rounded(bins.observed),
             count=_rounded(np.full(len(bins.observed), bins.mass)),
         )
-        return Curves(roc=roc, reliability=reliability or None, precision_recall=precision_recall)
+        return MetricCurves(roc=roc, reliability=reliability or None, precision_recall=precision_recall)
 
 
 def _with_interval(model: _Model, name: str, chosen: Metric, replicates_R: Floats | None) -> MetricValue:
@@ -240,7 +240,7 @@ def without_value(reason: str) -> MetricValue:
 
 def valued(value: float, replicates_R: Floats, low: float, high: float) -> MetricValue:
     """A value within [low, high], with the interval that its resamples give."""
-    interval = intervals.percentile_interval(replicates_R, value, level=LEVEL, low=low, high=high)
+    interval = intervals.percentile_interval(replicates_R, value, level=_LEVEL, low=low, high=high)
     if interval is None:
         reason = None if len(replicates_R) == 0 else "no interval: too many resamples hold one class or one value only"
         return MetricValue(value=value, low=None, high=None, reason=reason)
@@ -268,4 +268,4 @@ def _thinned_by_recall(precision_G: Floats, recall_G: Floats) -> PrecisionRecall
 
 
 def _rounded(values: Floats) -> list[float]:
-    return [round(float(value), DIGITS) for value in values]
+    return [round(float(value), _DIGITS) for value in values]

@@ -17,7 +17,7 @@ from tallystick.metrics import METRICS, TargetType
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
-DIGITS = 4
+_DIGITS = 4
 
 
 class SharedMetric(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -92,4 +92,4 @@ def _rounded(number: float | None) -> float | None:
 
 
 def _round(number: float) -> float:
-    return float(f"{number:.{DIGITS}g}")
+    return float(f"{number:.{_DIGITS}g}")

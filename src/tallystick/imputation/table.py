@@ -31,10 +31,10 @@ FEATURE_IMPUTERS: Mapping[str, type[FeatureImputer]] = MappingProxyType(
 )
 SUFFIXES: Mapping[When, str] = MappingProxyType({"never": "", "training": "-tr", "prediction": "-te", "fitted": "-fit"})
 
-Kind = TypeVar("Kind", bound=Imputer)
+ImputerType = TypeVar("ImputerType", bound=Imputer)
 
 
-def _strategies(imputers: Mapping[str, type[Kind]]) -> Mapping[str, tuple[type[Kind], When]]:
+def _strategies(imputers: Mapping[str, type[ImputerType]]) -> Mapping[str, tuple[type[ImputerType], When]]:
     return MappingProxyType(
         {name + SUFFIXES[when]: (imputer, when) for name, imputer in imputers.items() for when in imputer.calibrated}
     )
@@ -54,7 +54,7 @@ def feature_strategy(name: str) -> tuple[FeatureImputer, When]:
     return _made(name, FEATURE_STRATEGIES, "features")
 
 
-def _made(name: str, table: Mapping[str, tuple[type[Kind], When]], what: str) -> tuple[Kind, When]:
+def _made(name: str, table: Mapping[str, tuple[type[ImputerType], When]], what: str) -> tuple[ImputerType, When]:
     if name not in table:
         raise ConfigError(f"synthetic {what}: unknown strategy {name!r}; expected one of {', '.join(table)}")
     imputer, when = table[name]

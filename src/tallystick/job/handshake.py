@@ -45,7 +45,7 @@ class Agreement(Message, frozen=True):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing:
+class ResumeState:
     """What this party has of an earlier run: nothing, for a fresh one."""
 
     command: str = "run"
@@ -56,21 +56,21 @@ class Standing:
 
 
 def shake_hands_label_party(
-    contract: Contract, standing: Standing, channels: Mapping[str, Channel], *, helper: Channel | None = None
+    contract: Contract, resume_state: ResumeState, channels: Mapping[str, Channel], *, helper: Channel | None = None
 ) -> Agreement:
     """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises.
 
     A helper is greeted too and told the agreement; it keeps nothing of a run, so it has no say in where one goes on.
     """
     if helper is not None:
-        _greet(contract, standing, helper)
-    greetings = {name: _greet(contract, standing, channel) for name, channel in channels.items()}
-    run_ids = {standing.run_id, *(greeting.run_id for greeting in greetings.values())}
-    goes_on = standing.resume and standing.run_id != "" and len(run_ids) == 1
-    common = set(standing.checkpoints).intersection(*(greeting.checkpoints for greeting in greetings.values()))
-    trained = standing.trained and all(greeting.trained for greeting in greetings.values())
+        _greet(contract, resume_state, helper)
+    greetings = {name: _greet(contract, resume_state, channel) for name, channel in channels.items()}
+    run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}
+    goes_on = resume_state.resume and resume_state.run_id != "" and len(run_ids) == 1
+    common = set(resume_state.checkpoints).intersection(*(greeting.checkpoints for greeting in greetings.values()))
+    trained = resume_state.trained and all(greeting.trained for greeting in greetings.values())
     agreement = Agreement(
-        run_id=standing.run_id if goes_on else secrets.token_hex(8),
+        run_id=resume_state.run_id if goes_on else secrets.token_hex(8),
         align=not goes_on,
         resume_from=max(common, default=0) if goes_on else 0,
         train=not (goes_on and trained),
@@ -80,47 +80,48 @@ def shake_hands_label_party(
     return agreement
 
 
-def shake_hands(contract: Contract, standing: Standing, channel: Channel, *, keeps: bool = True) -> Agreement:
+def shake_hands(contract: Contract, resume_state: ResumeState, channel: Channel, *, keeps: bool = True) -> Agreement:
     """Greet the label party and learn where the run starts; a helper ``keeps`` nothing of a run, so any start suits it.
 
     Raises ContractMismatch with the keys that differ (never values of a party file), ProtocolError for a peer that runs
     another command, resumes where this one does not, speaks another version, or asks to go on from what is not here.
     """
-    _greet(contract, standing, channel)
+    _greet(contract, resume_state, channel)
     agreement = channel.receive(Agreement)
-    _check(agreement, standing, channel.peer, keeps=keeps)
+    _check(agreement, resume_state, channel.peer, keeps=keeps)
     return agreement
 
 
-def _check(agreement: Agreement, standing: Standing, peer: str, *, keeps: bool) -> None:
+def _check(agreement: Agreement, resume_state: ResumeState, peer: str, *, keeps: bool) -> None:
     """Raise ProtocolError for an agreement that rests on what this party does not have."""
     if not RUN_ID.fullmatch(agreement.run_id):
         raise ProtocolError(peer, f"{peer} named the run {agreement.run_id[:80]!r}; expected 16 hexadecimal digits")
     if not keeps:
         return
     wrong = ""
-    if not agreement.align and not (standing.resume and agreement.run_id == standing.run_id):
-        wrong = f"to go on with run {agreement.run_id}; this side has {standing.run_id or 'none'}"
+    if not agreement.align and not (resume_state.resume and agreement.run_id == resume_state.run_id):
+        wrong = f"to go on with run {agreement.run_id}; this side has {resume_state.run_id or 'none'}"
     elif agreement.align and (agreement.resume_from or not agreement.train):
         wrong = f"to align anew and yet to go on from step {agreement.resume_from}"
-    elif agreement.resume_from and agreement.resume_from not in standing.checkpoints:
-        wrong = f"to go on from step {agreement.resume_from}; this side has {', '.join(map(str, standing.checkpoints)) or 'none'}"
-    elif not agreement.train and not standing.trained:
+    elif agreement.resume_from and agreement.resume_from not in resume_state.checkpoints:
+        has = ", ".join(map(str, resume_state.checkpoints)) or "none"
+        wrong = f"to go on from step {agreement.resume_from}; this side has {has}"
+    elif not agreement.train and not resume_state.trained:
         wrong = "to leave training out; this side has no trained model of this run"
     if wrong:
         raise ProtocolError(peer, f"{peer} asks {wrong}")
 
 
-def _greet(contract: Contract, standing: Standing, channel: Channel) -> Greeting:
+def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> Greeting:
     channel.send(
         Greeting(
             version=__version__,
             contract_hash=contract.hash,
-            command=standing.command,
-            resume=standing.resume,
-            run_id=standing.run_id,
-            checkpoints=list(standing.checkpoints),
-            trained=standing.trained,
+            command=resume_state.command,
+            resume=resume_state.resume,
+            run_id=resume_state.run_id,
+            checkpoints=list(resume_state.checkpoints),
+            trained=resume_state.trained,
         )
     )
     theirs = channel.receive(Greeting)
@@ -131,11 +132,11 @@ def _greet(contract: Contract, standing: Standing, channel: Channel) -> Greeting
             channel.peer,
             f"{channel.peer} runs tallystick {theirs.version[:40]!r}, this side {__version__}; install the same on both",
         )
-    if theirs.command != standing.command:
+    if theirs.command != resume_state.command:
         raise ProtocolError(
-            channel.peer, f"{channel.peer} runs `tallystick {theirs.command[:40]}`, this side `tallystick {standing.command}`"
+            channel.peer, f"{channel.peer} runs `tallystick {theirs.command[:40]}`, this side `tallystick {resume_state.command}`"
         )
-    if theirs.resume != standing.resume:
+    if theirs.resume != resume_state.resume:
         one, other = (channel.peer, "this side") if theirs.resume else ("this side", channel.peer)
         raise PeerError(channel.peer, f"{one} resumes a run and {other} starts a new one; pass --resume on both sides or on none")
     return theirs

@@ -17,10 +17,10 @@ from typing import Protocol
 
 from tallystick.errors import PeerError, StorageError, category_of, printable
 from tallystick.network.channel import Channel, Traffic
-from tallystick.report.result import Phase
+from tallystick.report.result import PhaseRecord
 
 LOG = "run.log"
-MOST_BYTES = 1 << 20
+MAX_LOG_BYTES = 1 << 20
 """Of the file; then it becomes the former one, run.log.1, of which there is one."""
 EARLY_LINES = 200
 PROGRESS_S = 10.0
@@ -65,7 +65,7 @@ class Logbook:
     phase: str = "start"
     committed: int = 0
     began: float = field(default_factory=time.monotonic)
-    phases: list[Phase] = field(default_factory=list)
+    phases: list[PhaseRecord] = field(default_factory=list)
 
     def commit(self, step: int) -> None:
         """All parties have committed this step."""
@@ -80,7 +80,7 @@ class Logbook:
         yield
         after = _total(channels)
         self.phases.append(
-            Phase(
+            PhaseRecord(
                 name=name,
                 party=self.party,
                 started=started - self.began,
@@ -174,7 +174,7 @@ class RunLog:
         if self._path is None or self._broken:
             return
         try:
-            if self._path.exists() and self._path.stat().st_size + len(text) > MOST_BYTES:
+            if self._path.exists() and self._path.stat().st_size + len(text) > MAX_LOG_BYTES:
                 self._path.replace(self._path.with_name(f"{LOG}.1"))
             with os.fdopen(os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "a", encoding="utf-8") as file:
                 file.write(text)

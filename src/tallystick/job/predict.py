@@ -19,7 +19,7 @@ from tallystick.data.table import read_table
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError, DataError, StorageError
-from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog, Watcher
 from tallystick.job.phases.align import align, help_align
 from tallystick.job.preflight import require_to_predict
@@ -77,7 +77,7 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
     folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
-    standing = Standing(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
+    resume_state = ResumeState(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
     encoder = kept_encoder(folder)
     keys = require_to_predict(contract, party, frame, encoder)
     scoring = _Scoring(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
@@ -90,9 +90,9 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         if is_label:
             named = {name: channels[name] for name in contract.feature_parties}
             helper = channels[contract.helper] if contract.helper is not None else None
-            agreement = shake_hands_label_party(contract, standing, named, helper=helper)
+            agreement = shake_hands_label_party(contract, resume_state, named, helper=helper)
         else:
-            agreement = shake_hands(contract, standing, channels[contract.label_party])
+            agreement = shake_hands(contract, resume_state, channels[contract.label_party])
         _same_run(agreement.align, folder)
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
@@ -125,7 +125,7 @@ def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, A
 
     def work(channels: dict[str, Channel]) -> dict[str, Any]:
         watcher.phase("handshake")
-        shake_hands(contract, Standing(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
+        shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
         watcher.phase("alignment")
         outcome = help_align(contract, channels)
         return {"rows": outcome.sizes["union"], "output": None, "learnt": outcome.learnt}

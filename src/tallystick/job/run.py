@@ -11,12 +11,12 @@ import torch
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, read_keys
 from tallystick.errors import ConfigError
-from tallystick.job.handshake import Agreement, Standing, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
 from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
-from tallystick.job.phases.report import Findings, write_report
+from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.train import encode_rows, train_as_feature_party, train_as_label_party
 from tallystick.job.preflight import check_kept
 from tallystick.report.result import Result
@@ -25,95 +25,95 @@ from tallystick.report.result import Result
 def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
     torch.set_num_threads(job.party.threads or torch.get_num_threads())
-    findings = Findings()
+    job_state = JobState()
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
-    roles[job.contract.role_of(job.name)](job, findings)
-    return write_report(job, findings)
+    roles[job.contract.role_of(job.name)](job, job_state)
+    return write_report(job, job_state)
 
 
-def _run_label_party(job: Job, findings: Findings) -> None:
+def _run_label_party(job: Job, job_state: JobState) -> None:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
     check_subgroups(job.frame, job.party)  # before anybody is told of the job
-    keys = _read_keys(job, findings)
+    keys = _read_keys(job, job_state)
     with logbook.during("handshake", channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
         helper = job.channels[contract.helper] if contract.helper is not None else None
-        agreement = shake_hands_label_party(contract, _standing(job, keys), named, helper=helper)
-        _take_up(job, findings, agreement)
+        agreement = shake_hands_label_party(contract, _resume_state(job, keys), named, helper=helper)
+        _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", channels):
-            findings.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
-            findings.match_notes = match_notes(job, findings.alignment)
+            job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
+            job_state.match_notes = match_notes(job, job_state.alignment)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
-    alignment = findings.alignment = findings.alignment or kept_alignment(job)
+    alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
     with logbook.during("training", channels):
-        dataset = findings.dataset = encode_rows(job, keys, alignment, channels)
+        dataset = job_state.dataset = encode_rows(job, keys, alignment, channels)
         trained = train_as_label_party(job, dataset, agreement)
-        findings.training, findings.modules = trained.state, {"label model": trained.model}
-    findings.audited = audit_run(job, dataset, run_id=agreement.run_id)
+        job_state.training, job_state.modules = trained.state, {"label model": trained.model}
+    job_state.audited = audit_run(job, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            evaluate(job, keys, trained, dataset, findings)
+            evaluate(job, keys, trained, dataset, job_state)
 
 
-def _run_feature_party(job: Job, findings: Findings) -> None:
+def _run_feature_party(job: Job, job_state: JobState) -> None:
     contract, logbook = job.contract, job.logbook
     channel = job.channels[contract.label_party]
-    keys = _read_keys(job, findings)
+    keys = _read_keys(job, job_state)
     with logbook.during("handshake", [channel]):
-        agreement = shake_hands(contract, _standing(job, keys), channel)
-        _take_up(job, findings, agreement)
+        agreement = shake_hands(contract, _resume_state(job, keys), channel)
+        _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", [channel]):
-            findings.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
-            findings.match_notes = match_notes(job, findings.alignment)
+            job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
+            job_state.match_notes = match_notes(job, job_state.alignment)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
-    alignment = findings.alignment = findings.alignment or kept_alignment(job)
+    alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
     with logbook.during("training", [channel]):
-        dataset = findings.dataset = encode_rows(job, keys, alignment, [channel])
+        dataset = job_state.dataset = encode_rows(job, keys, alignment, [channel])
         trained = train_as_feature_party(job, dataset, agreement)
-        findings.training, findings.modules = trained.state, {"bottom model": trained.bottom}
-    findings.audited = audit_run(job, dataset, run_id=agreement.run_id)
+        job_state.training, job_state.modules = trained.state, {"bottom model": trained.bottom}
+    job_state.audited = audit_run(job, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
-            take_part(job, trained, dataset, findings)
+            take_part(job, trained, dataset, job_state)
 
 
-def _run_helper(job: Job, findings: Findings) -> None:
+def _run_helper(job: Job, job_state: JobState) -> None:
     """The helper of an alignment: it sees keyed hashes, tells both parties their positions, and is done."""
     contract = job.contract
     label, feature = (job.channels[name] for name in (contract.label_party, contract.feature_parties[0]))
     with job.logbook.during("handshake", [label]):
-        agreement = shake_hands(contract, Standing(command=job.command, resume=job.resume), label, keeps=False)
-        findings.run_id = agreement.run_id
+        agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
+        job_state.run_id = agreement.run_id
     if not agreement.align:
         return
     with job.logbook.during("alignment", [label, feature]):
-        findings.helper = help_align(contract, job.channels)
-    for sentence in findings.helper.learnt:
+        job_state.helper = help_align(contract, job.channels)
+    for sentence in job_state.helper.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")
 
 
-def _read_keys(job: Job, findings: Findings) -> Keys:
+def _read_keys(job: Job, job_state: JobState) -> Keys:
     keys = read_keys(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
-    findings.keys = keys.report
+    job_state.keys = keys.report
     return keys
 
 
-def _standing(job: Job, keys: Keys) -> Standing:
+def _resume_state(job: Job, keys: Keys) -> ResumeState:
     """What the run folder holds, for the handshake; a kept alignment of another table is of no use."""
     kept = job.folder.load_alignment()
     if kept is None or not job.resume:
-        return Standing(command=job.command, resume=job.resume)
+        return ResumeState(command=job.command, resume=job.resume)
     check_kept(job.party, keys, job.folder)
     saved, _ = kept
     steps, damaged = job.folder.store().intact()
     of_model = job.folder.damage()
     for error in (*damaged, *of_model):
         job.logbook.watcher.say(f"{error}; going on without it")
-    return Standing(
+    return ResumeState(
         command=job.command,
         resume=True,
         run_id=saved.run_id,
@@ -122,7 +122,7 @@ def _standing(job: Job, keys: Keys) -> Standing:
     )
 
 
-def _take_up(job: Job, findings: Findings, agreement: Agreement) -> None:
+def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
     logbook = job.logbook
     if agreement.align and "alignment" not in job.phases:
         raise ConfigError(
@@ -134,8 +134,8 @@ def _take_up(job: Job, findings: Findings, agreement: Agreement) -> None:
             f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "
             "start a new run without --resume on all sides"
         )
-    findings.run_id = agreement.run_id
-    findings.resumed_from = agreement.resume_from
+    job_state.run_id = agreement.run_id
+    job_state.resumed_from = agreement.resume_from
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")

@@ -31,7 +31,7 @@ class LabelModel(nn.Module):
         return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
 
 
-class JoinedModel(nn.Module):
+class CentralizedModel(nn.Module):
     """The same network in one process: what a federated run must equal, bit for bit."""
 
     def __init__(self, bottoms: Sequence[nn.Module], label: LabelModel) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from tallystick.data.features import Features, FeatureShape
 
 
-class Table(nn.Embedding):
+class EmbeddingTable(nn.Embedding):
     """An embedding table; on a CPU it looks up by index_select, whose gradient has the same bits in a fifth of the time."""
 
     def forward(self, codes_B: Tensor) -> Tensor:
@@ -24,7 +24,7 @@ class Columns(nn.Module):
 
     def __init__(self, shape: FeatureShape, *, embedding_width: int) -> None:
         super().__init__()
-        self.embeddings = nn.ModuleList(Table(size, embedding_width) for size in shape.cardinalities)
+        self.embeddings = nn.ModuleList(EmbeddingTable(size, embedding_width) for size in shape.cardinalities)
         self.numeric = shape.numeric
         self.width = shape.numeric + embedding_width * len(shape.cardinalities)
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
@@ -83,9 +83,9 @@ class Wide(nn.Module):
     def __init__(self, shape: FeatureShape, *, outputs: int) -> None:
         super().__init__()
         self.numeric = nn.Linear(shape.numeric, outputs, bias=False) if shape.numeric else None
-        self.categorical = nn.ModuleList(Table(size, outputs) for size in shape.cardinalities)
+        self.categorical = nn.ModuleList(EmbeddingTable(size, outputs) for size in shape.cardinalities)
         for table in self.categorical:
-            assert isinstance(table, Table)
+            assert isinstance(table, EmbeddingTable)
             nn.init.zeros_(table.weight)
 
     def forward(self, features: Features) -> Tensor:

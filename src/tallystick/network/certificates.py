@@ -21,7 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from tallystick.errors import ConfigError
 from tallystick.network.link import LinkBroken
-from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
+from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
 
 ALPN = "tallystick/1"
 NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self-signed, no issuer at hand
@@ -72,7 +72,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
             f"tls.certificate = {certificate}: not valid before {own.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; check the clock"
         )
     try:
-        names = names_of(own)
+        names = dns_names(own)
     except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
         raise ConfigError(f"tls.certificate = {certificate}: the names that it is issued to cannot be read ({error})") from None
     if name not in names:
@@ -87,7 +87,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     return identity
 
 
-def names_of(certificate: x509.Certificate) -> list[str]:
+def dns_names(certificate: x509.Certificate) -> list[str]:
     """The DNS names that a certificate is issued to."""
     try:
         extension = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -211,7 +211,7 @@ def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
         while not is_whole(answer) and (said := raw.recv(MAX_ANSWER_BYTES - len(answer))):
             answer += said
             raw.settimeout(max(0.01, until - time.monotonic()))
-        judge(answer, proxy)
+        check_answer(answer, proxy)
     except BaseException:
         raw.close()
         raise

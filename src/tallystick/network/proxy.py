@@ -13,7 +13,7 @@ from tallystick.network.link import LinkBroken
 
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"
-SHOWN_CHARACTERS = 80
+_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +61,7 @@ def is_whole(answer: bytes | bytearray) -> bool:
     return END in answer or len(answer) >= MAX_ANSWER_BYTES or not (answer.startswith(b"HTTP/1.") or len(answer) < 7)
 
 
-def judge(answer: bytes | bytearray, proxy: Proxy) -> None:
+def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
     """Return if the tunnel stands; raises ProxyRefused for a refusal, LinkBroken for all else."""
     where = f"the proxy at {proxy.address}"
     status = bytes(answer).partition(b"\r\n")[0]
@@ -87,5 +87,5 @@ def judge(answer: bytes | bytearray, proxy: Proxy) -> None:
 
 def _printable(said: bytes) -> str:
     """What a stranger said, such that it can be shown: short, and without control characters."""
-    text = said[:SHOWN_CHARACTERS].decode("ascii", errors="replace")
+    text = said[:_SHOWN_CHARACTERS].decode("ascii", errors="replace")
     return "".join(each if each.isprintable() else "?" for each in text)

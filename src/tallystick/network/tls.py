@@ -21,7 +21,7 @@ from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_a
 from tallystick.network.link import FrameTooLarge, Link, LinkBroken
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
-from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, connect_request, is_whole, judge
+from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
 from tallystick.network.session import Limits
 
 LENGTH = Struct("<I")
@@ -266,7 +266,7 @@ class TlsTransport:
                 await loop.sock_sendall(raw, connect_request(proxy, address))
                 while not is_whole(answer) and (said := await loop.sock_recv(raw, MAX_ANSWER_BYTES - len(answer))):
                     answer += said
-            judge(answer, proxy)
+            check_answer(answer, proxy)
         except BaseException as error:
             raw.close()
             if isinstance(error, LinkBroken):

@@ -14,7 +14,7 @@ from tallystick.privacy.events import Event
 from tallystick.privacy.ledger import Cap, Ledger
 
 LEDGER_NOTE = "ledger"
-LOST = (
+_LOST = (
     "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "
     "treat their budget as used up and create a new ledger for new data sets"
 )
@@ -45,23 +45,23 @@ def known_ledger(party: PartyFile) -> Ledger:
             )
         knows = "privacy.identity in the party file" if budget.identity is not None else str(next(iter(notes)))
         raise StorageError(
-            f"the privacy ledger {budget.ledger} is gone: {knows} knows of it. Does privacy.ledger name the right file? {LOST}"
+            f"the privacy ledger {budget.ledger} is gone: {knows} knows of it. Does privacy.ledger name the right file? {_LOST}"
         )
     ledger = Ledger(budget.ledger, party=party.party)
     if budget.identity not in (None, ledger.identity):
         raise StorageError(
-            f"the privacy ledger {budget.ledger} is {ledger.identity}, not privacy.identity = {budget.identity}. {LOST}"
+            f"the privacy ledger {budget.ledger} is {ledger.identity}, not privacy.identity = {budget.identity}. {_LOST}"
         )
     for path, note in notes.items():
         if note.identity != ledger.identity:
             raise StorageError(
                 f"the privacy ledger {budget.ledger} is {ledger.identity}, but {path} says that a run on data set "
-                f"{note.dataset!r} was charged to {note.identity}. {LOST}"
+                f"{note.dataset!r} was charged to {note.identity}. {_LOST}"
             )
         if not ledger.holds(note.entries, note.chain):
             raise StorageError(
                 f"the privacy ledger {budget.ledger} is an older copy of itself: {path} knows of its entry {note.entries}, "
-                f"which it lacks. {LOST}"
+                f"which it lacks. {_LOST}"
             )
     return ledger
 

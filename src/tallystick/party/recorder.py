@@ -23,7 +23,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch, Schedule
 
 ROWS_PER_EPOCH = 50_000
-MOST_BYTES = 256 * MEBIBYTE  # per peer, on disk and, for one epoch's share of it, in memory
+MAX_VIEW_BYTES = 256 * MEBIBYTE  # per peer, on disk and, for one epoch's share of it, in memory
 VIEW_VERSION = 1
 _EPOCH = re.compile(r"epoch-[0-9]{6,}\.safetensors")
 _TENSORS = {"step_S", "rows_S", "index_R", "embedding_RD", "gradient_RD"}
@@ -122,7 +122,7 @@ def _check(path: Path, tensors: dict[str, Tensor]) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class RecordingPlan:
     """Which steps are recorded, and which stay: the first ``batches`` batches of an epoch, and of the epochs a bounded number.
 
     How long training lasts shows at its end only. So every epoch is recorded, and once there is one too many, one goes: the
@@ -139,14 +139,14 @@ class Plan:
     batches: int
 
     @classmethod
-    def of(cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> "Plan":
+    def of(cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> "RecordingPlan":
         """Bound rows per epoch, and bytes over all that are kept of ``epochs`` at most.
 
         Raises ConfigError where not even one batch per epoch fits.
         """
         per_row = 2 * 4 * width + 8
         files = min(epochs, first + later + (1 if later else 0))  # the newest is written before another goes
-        rows = min(ROWS_PER_EPOCH, MOST_BYTES // (per_row * max(1, files)))
+        rows = min(ROWS_PER_EPOCH, MAX_VIEW_BYTES // (per_row * max(1, files)))
         batches = rows // schedule.batch_size
         whole = schedule.steps_per_epoch
         if batches == 0 and rows < len(schedule.train_N):
@@ -179,7 +179,7 @@ class Recorder:
     resumes within an epoch records the rest of that epoch.
     """
 
-    plan: Plan
+    plan: RecordingPlan
     store: ViewStore
     _taken: list[tuple[Batch, Tensor, Tensor]] = field(default_factory=list)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import nn
 
-from tallystick.config.contract import Contract, NetworkModel, Target
+from tallystick.config.contract import Contract, NetworkModel, TargetConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
@@ -22,7 +22,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
 
-NOTE = "training"
+_NOTE = "training"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class Architecture:
     """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given."""
 
     model: NetworkModel
-    target: Target
+    target: TargetConfig
     seed: int
     party: str
     device: str = "cpu"
@@ -156,7 +156,7 @@ def epochs_trained(folder: RunFolder) -> int | None:
 
 
 def _keep(folder: RunFolder, module: nn.Module, state: TrainingState, facts: dict[str, Any]) -> None:
-    folder.note(NOTE, {"state": vars(state), **facts})
+    folder.note(_NOTE, {"state": vars(state), **facts})
     write_tensors(folder.model, dict(module.state_dict()), {})
 
 
@@ -169,7 +169,7 @@ def _load(folder: RunFolder, module: nn.Module) -> None:
 def _facts(folder: RunFolder) -> dict[str, Any]:
     if not folder.trained:
         raise DataError(f"{folder.path} holds no trained model; run `tallystick train` on both sides first")
-    return folder.noted(NOTE)
+    return folder.noted(_NOTE)
 
 
 def _state(folder: RunFolder) -> TrainingState:

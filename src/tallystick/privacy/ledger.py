@@ -250,7 +250,7 @@ class Ledger:
         at = cap.delta if cap else 0.0 if math.isfinite(total_epsilon(events)) else delta
         running, rows = [], []
         for index, entry in enumerate(entries, 1):
-            running.append(finite(total_epsilon(events[:index], delta=at)))
+            running.append(json_number(total_epsilon(events[:index], delta=at)))
             rows.append(
                 {
                     "number": entry.number,
@@ -262,9 +262,9 @@ class Ledger:
         return {
             "cap": {"epsilon": cap.epsilon, "delta": cap.delta} if cap else None,
             "spent": {"epsilon": running[-1], "delta": at},
-            "label_epsilon": finite(total_epsilon(events)),
-            "label_epsilon_at_delta": finite(total_epsilon(events, delta=delta)),
-            "record_epsilon": finite(total_epsilon(events, unit="record")),
+            "label_epsilon": json_number(total_epsilon(events)),
+            "label_epsilon_at_delta": json_number(total_epsilon(events, delta=delta)),
+            "record_epsilon": json_number(total_epsilon(events, unit="record")),
             "running_label_epsilon": running,
             "entries": rows,
         }
@@ -327,7 +327,7 @@ class Ledger:
         )
 
 
-def finite(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     """Give None for infinity, which JSON does not have."""
     return value if math.isfinite(value) else None
 

@@ -31,7 +31,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message, Stopped
 
 Ints = NDArray[np.int64]
-KEY_BYTES = 32
+_KEY_BYTES = 32
 MAX_CLIENTS = 10_000
 
 
@@ -109,8 +109,8 @@ def exchange_keys(channels: Sequence[Channel]) -> None:
         raise ConfigError(f"a masked sum over {len(channels)} client hides nothing; it needs at least 2 clients")
     keys = tuple(channel.receive(Join).public_key for channel in channels)
     for position, channel in enumerate(channels):
-        if len(keys[position]) != KEY_BYTES:
-            raise ProtocolError(channel.peer, f"{channel.peer} sent a key of {len(keys[position])} bytes; {KEY_BYTES} are due")
+        if len(keys[position]) != _KEY_BYTES:
+            raise ProtocolError(channel.peer, f"{channel.peer} sent a key of {len(keys[position])} bytes; {_KEY_BYTES} are due")
         channel.send(Roster(public_keys=keys, position=position))
 
 

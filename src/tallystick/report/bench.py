@@ -43,7 +43,7 @@ Cell = str | bool | int | float | Spread | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Table:
+class ResultTable:
     """Rows of cells under named columns; a column whose name begins with ``paper`` is shown as a reference."""
 
     name: str
@@ -89,7 +89,7 @@ class Benchmark:
 
     title: str
     command: str  # that gives it again
-    tables: Sequence[Table] = ()
+    tables: Sequence[ResultTable] = ()
     curves: Sequence[Curve] = ()
     notes: Sequence[str] = ()  # how to read it, and what falls short
     started: str = ""  # ISO 8601 with time zone
@@ -169,7 +169,7 @@ def _plot(curve: Curve) -> charts.Plot | None:
     for index, (name, points) in enumerate(lines):
         places = [(x.at(a), y.at(b)) for a, b in points]
         placed.append(
-            charts.Series(
+            charts.PlottedSeries(
                 name=name,
                 colour=COLOURS[index % len(COLOURS)],
                 points=places,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tallystick.evaluation.decisions import Decisions
-from tallystick.report.result import Attack, ColumnFall, Leak, Phase, Sweep, Training, Trial
+from tallystick.report.result import AttackResult, ColumnFall, Leak, PhaseRecord, Sweep, TrainingSummary, Trial
 
 Point = tuple[float, float]
 
@@ -68,7 +68,7 @@ def _round_step(raw: float) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Series:
+class PlottedSeries:
     """One line: its name in the legend, its colour class and its points as the picture's coordinates."""
 
     name: str
@@ -95,7 +95,7 @@ class Plot:
     y: Axis
     x_label: str
     y_label: str
-    series: list[Series]
+    series: list[PlottedSeries]
     x_ticks: list[Tick]
     diagonal: bool = False
     mark: Point | None = None
@@ -168,7 +168,7 @@ def score_plot(decisions: Decisions, summary: str) -> Plot:
             for edge, share in ((low, share), (high, share))
         ]
         points = [(x.at(edge), y.at(share)) for edge, share in steps]
-        series.append(Series(name=name, colour=colour, points=points, dashed=colour == "own"))
+        series.append(PlottedSeries(name=name, colour=colour, points=points, dashed=colour == "own"))
     return Plot(
         title="Scores by class",
         summary=summary,
@@ -208,7 +208,7 @@ def _square(
         x_label=labels[0],
         y_label=labels[1],
         series=[
-            Series(name=line.name, colour=line.colour, points=at, dots=at if dotted else [], dashed=line.colour == "own")
+            PlottedSeries(name=line.name, colour=line.colour, points=at, dots=at if dotted else [], dashed=line.colour == "own")
             for line, at in placed
         ],
         x_ticks=x.ticks(),
@@ -216,7 +216,7 @@ def _square(
     )
 
 
-def loss_plot(joint: Training, own: Training | None) -> Plot | None:
+def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | None:
     """Training and validation loss per epoch, the best epoch marked; None without two finite losses."""
     lines = [
         _loss_line("joint, training", "muted", joint, "train_loss"),
@@ -252,7 +252,7 @@ def loss_plot(joint: Training, own: Training | None) -> Plot | None:
         x_label="epoch",
         y_label="loss",
         series=[
-            Series(
+            PlottedSeries(
                 name=line.name,
                 colour=line.colour,
                 points=points,
@@ -267,7 +267,7 @@ def loss_plot(joint: Training, own: Training | None) -> Plot | None:
     )
 
 
-def _loss_line(name: str, colour: str, training: Training, loss: str) -> Line:
+def _loss_line(name: str, colour: str, training: TrainingSummary, loss: str) -> Line:
     known = [(float(epoch.epoch), value) for epoch in training.history if (value := getattr(epoch, loss)) is not None]
     return Line(name=name, colour=colour, xs=[epoch for epoch, _ in known], ys=[value for _, value in known])
 
@@ -301,7 +301,7 @@ class Scatter:
     y: Axis
     x_label: str
     y_label: str
-    series: list[Series]
+    series: list[PlottedSeries]
     spots: list[Spot]
     floor: float | None  # utility of the label party alone
 
@@ -333,7 +333,7 @@ def _sweep_plot(sweep: Sweep, reads: str) -> Scatter | None:
     if not found:
         return None
     utilities = [value for trial, _ in found for value in (trial.utility.low, trial.utility.high)]
-    utilities += [sweep.own_only.mean] if sweep.own_only is not None else []
+    utilities += [sweep.local_baseline.mean] if sweep.local_baseline is not None else []
     span = spanning(utilities)
     leaks = [auc.low for _, auc in found]
     x, y = _axes(400, 396, (min(0.5, math.floor(min(leaks) * 10) / 10), 1.0), (span.low, span.high))
@@ -353,7 +353,7 @@ def _sweep_plot(sweep: Sweep, reads: str) -> Scatter | None:
         for trial, auc in found
     ]
     series = [
-        Series(
+        PlottedSeries(
             name=name,
             colour=colours[name],
             points=[(spot.x, spot.y) for spot, (trial, _) in zip(spots, found, strict=True) if trial.defense == name],
@@ -375,7 +375,7 @@ def _sweep_plot(sweep: Sweep, reads: str) -> Scatter | None:
         y_label=f"test {sweep.metric}",
         series=series,
         spots=spots,
-        floor=y.at(sweep.own_only.mean) if sweep.own_only is not None else None,
+        floor=y.at(sweep.local_baseline.mean) if sweep.local_baseline is not None else None,
     )
 
 
@@ -392,14 +392,14 @@ class Track:
     since: float | None = None  # where a second value lies, from which this one moved
 
 
-def attack_track(attack: Attack) -> Track | None:
+def attack_track(attack: AttackResult) -> Track | None:
     """An attack's AUC between 0.5 and 1."""
     return _half_track(attack.auc, attack.low, attack.high)
 
 
-def folded_track(attack: Attack) -> Track | None:
-    """An attack's folded AUC between 0.5 and 1."""
-    return _half_track(attack.folded_auc, attack.folded_low, attack.folded_high)
+def symmetric_track(attack: AttackResult) -> Track | None:
+    """An attack's symmetric AUC between 0.5 and 1."""
+    return _half_track(attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high)
 
 
 def _half_track(value: float | None, low: float | None, high: float | None) -> Track | None:
@@ -418,12 +418,12 @@ def fall_track(fall: ColumnFall, axis: Axis) -> Track:
 class Bar:
     """A phase's place on the run's time line."""
 
-    phase: Phase
+    phase: PhaseRecord
     left: float
     width: float
 
 
-def timeline(phases: Sequence[Phase]) -> tuple[list[Bar], Axis]:
+def timeline(phases: Sequence[PhaseRecord]) -> tuple[list[Bar], Axis]:
     """Place every phase after the one before it of the same party, unless it says when it started; in order of start."""
     ends: dict[str, float] = {}
     placed = []

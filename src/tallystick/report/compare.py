@@ -21,7 +21,7 @@ MAX_RESULT_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class ComparisonRow:
     """One figure of every run; ``values`` are None where a run has none."""
 
     name: str
@@ -31,14 +31,14 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SideBySide:
+class RunComparison:
     """Several runs as columns."""
 
     runs: list[str]
     contracts: list[str]  # hashes
-    settings: list[Row]  # contract keys that differ
-    metrics: list[Row]
-    facts: list[Row]
+    settings: list[ComparisonRow]  # contract keys that differ
+    metrics: list[ComparisonRow]
+    facts: list[ComparisonRow]
     notes: list[str]
 
     def to_dict(self) -> dict[str, Any]:
@@ -61,11 +61,11 @@ def read_run(path: Path) -> Result:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
 
 
-def side_by_side(names: Sequence[str], results: Sequence[Result]) -> SideBySide:
+def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunComparison:
     """Put results beside each other, in the given order; raises ConfigError for fewer than two."""
     if len(results) < 2:
         raise ConfigError(f"{len(results)} run to compare; give at least two")
-    return SideBySide(
+    return RunComparison(
         runs=list(names),
         contracts=[result.contract.hash for result in results],
         settings=_settings(results),
@@ -75,7 +75,7 @@ def side_by_side(names: Sequence[str], results: Sequence[Result]) -> SideBySide:
     )
 
 
-def compare_html(found: SideBySide) -> str:
+def compare_html(found: RunComparison) -> str:
     """Give the page of ``found``."""
     return render_template(
         "compare.html.j2",
@@ -85,7 +85,7 @@ def compare_html(found: SideBySide) -> str:
     )
 
 
-def render_comparison(found: SideBySide, path: str | os.PathLike[str]) -> Path:
+def render_comparison(found: RunComparison, path: str | os.PathLike[str]) -> Path:
     """Write the page of ``found``; raises StorageError."""
     return write_page(compare_html(found), path)
 
@@ -97,11 +97,11 @@ def text(value: float | int | str | None) -> str:
     return f"{value:,}" if isinstance(value, int) else formats.number(value)
 
 
-def _row(name: str, values: Sequence[float | int | str | None]) -> Row:
-    return Row(name=name, values=list(values), within=[None] * len(values), best=[False] * len(values))
+def _row(name: str, values: Sequence[float | int | str | None]) -> ComparisonRow:
+    return ComparisonRow(name=name, values=list(values), within=[None] * len(values), best=[False] * len(values))
 
 
-def _settings(results: Sequence[Result]) -> list[Row]:
+def _settings(results: Sequence[Result]) -> list[ComparisonRow]:
     """Contract keys whose values differ."""
     flat = [_flat(result) for result in results]
     keys = dict.fromkeys(key for each in flat for key in each)
@@ -129,10 +129,10 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
     return {key: found for name, item in parts for key, found in _leaves(item, f"{path}.{name}" if path else str(name)).items()}
 
 
-def _metrics(results: Sequence[Result]) -> list[Row]:
+def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
     """Metrics of the joint model, as measured or as shared, and of the own-columns model; the best of each is marked."""
     rows = []
-    for models, suffix in ((_joint, ""), (_own_only, ", own columns only")):
+    for models, suffix in ((_joint, ""), (_local_baseline, ", own columns only")):
         found = [models(result) for result in results]
         for name in dict.fromkeys(name for each in found for name in each):
             metric = next(table[name] for table in METRICS.values() if name in table)
@@ -145,7 +145,7 @@ def _metrics(results: Sequence[Result]) -> list[Row]:
             known = [value for value in values if value is not None]
             top = (max if metric.higher_is_better else min)(known) if len(known) > 1 else None
             best = [value is not None and value == top and len(set(known)) > 1 for value in values]
-            rows.append(Row(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
+            rows.append(ComparisonRow(name=f"{metric.title}{suffix}", values=list(values), within=within, best=best))
     return rows
 
 
@@ -155,11 +155,11 @@ def _joint(result: Result) -> Mapping[str, MetricValue]:
     return result.sections.shared.metrics if result.sections.shared is not None else {}
 
 
-def _own_only(result: Result) -> Mapping[str, MetricValue]:
-    return (result.evaluation["own_only"] if result.evaluation is not None else None) or {}
+def _local_baseline(result: Result) -> Mapping[str, MetricValue]:
+    return (result.evaluation["local_baseline"] if result.evaluation is not None else None) or {}
 
 
-def _facts(results: Sequence[Result]) -> list[Row]:
+def _facts(results: Sequence[Result]) -> list[ComparisonRow]:
     best = [_best_cost(result) for result in results]
     rows = [
         _row("party", [result.party or "all" for result in results]),
@@ -194,7 +194,7 @@ def _best_cost(result: Result) -> float | None:
 def _leak(result: Result) -> float | None:
     attacks = [attack for attack in result.sections.leakage.attacks if not attack.upper_bound] if result.sections.leakage else []
     worst = max(attacks, key=strength, default=None)
-    return None if worst is None else worst.auc if worst.folded_auc is None else worst.folded_auc
+    return None if worst is None else worst.auc if worst.symmetric_auc is None else worst.symmetric_auc
 
 
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:

@@ -106,9 +106,11 @@ def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
     for at, value in zip(instants, spent, strict=True):
         steps += [(x.at(at), steps[-1][1]), (x.at(at), y.at(y.high if value is None else value))]
     steps.append((x.end, steps[-1][1]))
-    lines = [charts.Series(name="spent", colour="joint", points=steps, dots=steps[2:-1:2])]
+    lines = [charts.PlottedSeries(name="spent", colour="joint", points=steps, dots=steps[2:-1:2])]
     if cap is not None:
-        lines.append(charts.Series(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True))
+        lines.append(
+            charts.PlottedSeries(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True)
+        )
     return charts.Plot(
         title="Label epsilon over time",
         summary=f"{len(spent)} releases; spent: {amount(spent[-1])}; cap: {'none' if cap is None else amount(cap)}",

@@ -15,8 +15,8 @@ from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import charts, words
 from tallystick.report.pages import render_template, script_json, write_page
-from tallystick.report.result import ColumnFall, Importance, Result, read_result
-from tallystick.report.words import headline, names_of, verdict
+from tallystick.report.result import ColumnFall, ImportanceSummary, Result, read_result
+from tallystick.report.words import headline, party_names, verdict
 
 
 def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Path:
@@ -36,7 +36,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         r=shown,
         json=script_json(json.dumps(shown.to_dict(), allow_nan=False, separators=(",", ":"))),
         headline=headline(shown),
-        names=names_of(shown),
+        names=party_names(shown),
         colours=_party_colours(shown),
         stick=charts.stick(shown.contract.hash),
         lift=_lift(shown),
@@ -48,13 +48,13 @@ def to_html(result: Result | dict[str, Any]) -> str:
         falls=[_falls(one) for one in shown.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
         promise=words.promise(shown),
-        loss=charts.loss_plot(shown.training, shown.own_only_training) if shown.training else None,
+        loss=charts.loss_plot(shown.training, shown.local_baseline_training) if shown.training else None,
         bars=bars,
         clock=clock,
         sent=sum(phase.bytes_sent for phase in shown.phases),
         received=sum(phase.bytes_received for phase in shown.phases),
         attack_track=charts.attack_track,
-        folded_track=charts.folded_track,
+        symmetric_track=charts.symmetric_track,
         sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
         strongest=charts.strongest,
         outdone=charts.outdone,
@@ -85,7 +85,7 @@ class MetricRow:
 def _metric_rows(evaluation: Comparison | None) -> list[MetricRow]:
     if evaluation is None:
         return []
-    own, difference = evaluation["own_only"] or {}, evaluation["difference"] or {}
+    own, difference = evaluation["local_baseline"] or {}, evaluation["difference"] or {}
     return [
         MetricRow(
             title=metric.title,
@@ -117,7 +117,7 @@ def _lift(result: Result) -> Lift | None:
         return None
     name, metric = next(iter(METRICS[evaluation["target"]].items()))
     joint = evaluation["joint"][name]
-    own = evaluation["own_only"][name] if evaluation["own_only"] else None
+    own = evaluation["local_baseline"][name] if evaluation["local_baseline"] else None
     found = [value for each in (joint, own) if each for value in (each["value"], each["high"]) if value is not None]
     if joint["value"] is None:
         return None
@@ -206,12 +206,12 @@ def _deciding(decisions: Decisions | None) -> Deciding | None:
 class Falls:
     """One party's columns, the one that matters most first, on an axis."""
 
-    of: Importance
+    of: ImportanceSummary
     axis: charts.Axis
     rows: list[tuple[ColumnFall, charts.Track]]
 
 
-def _falls(one: Importance) -> Falls:
+def _falls(one: ImportanceSummary) -> Falls:
     ordered = sorted(one.columns, key=lambda fall: -fall.mean)
     reach = [0.0, *(end for fall in ordered for end in (fall.mean - fall.deviation, fall.mean + fall.deviation))]
     axis = charts.Axis(low=min(reach), high=max(*reach, min(reach) + 1e-9))
@@ -222,6 +222,6 @@ def _curves(result: Result) -> list[tuple[str, str, Any]]:
     curves = result.evaluation["curves"] if result.evaluation else {}
     return [
         (title, colour, curves[model])
-        for model, title, colour in (("own_only", "own columns only", "own"), ("joint", "joint", "joint"))
+        for model, title, colour in (("local_baseline", "own columns only", "own"), ("joint", "joint", "joint"))
         if model in curves
     ]

@@ -13,22 +13,22 @@ from typing import Any, Literal, TypeVar
 import msgspec
 import numpy as np
 
+from tallystick.config.reading import Role
 from tallystick.errors import DataError
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import TargetType
 from tallystick.storage import unsealed
 
-RESULT_VERSION = 1
-Role = Literal["label", "feature", "helper"]
-Scalar = str | int | float | bool | None
+RESULT_VERSION = 2
+SettingValue = str | int | float | bool | None
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of every part of a result."""
 
 
-class Party(_Part, frozen=True, kw_only=True):
+class PartyInfo(_Part, frozen=True, kw_only=True):
     """A party of the contract."""
 
     name: str
@@ -41,10 +41,10 @@ class ContractInfo(_Part, frozen=True, kw_only=True):
     name: str
     hash: str  # hexadecimal
     yaml: str = ""  # full text
-    summary: dict[str, Scalar] = {}  # the settings worth seeing at a glance, such as {"batch size": 512}
+    summary: dict[str, SettingValue] = {}  # the settings worth seeing at a glance, such as {"batch size": 512}
 
 
-class Phase(_Part, frozen=True, kw_only=True):
+class PhaseRecord(_Part, frozen=True, kw_only=True):
     """One phase of a party's run, with what crossed the network in it."""
 
     name: str  # "handshake", "alignment", "training", "evaluation", ...
@@ -56,7 +56,7 @@ class Phase(_Part, frozen=True, kw_only=True):
     messages: int = 0  # sent and received
 
 
-class Alignment(_Part, frozen=True, kw_only=True):
+class AlignmentSummary(_Part, frozen=True, kw_only=True):
     """How rows were matched."""
 
     method: str
@@ -73,7 +73,7 @@ class Learnt(_Part, frozen=True, kw_only=True):
     guarantee: str  # such as "semi-honest, DDH" or "no formal guarantee"
 
 
-class Columns(_Part, frozen=True, kw_only=True):
+class ColumnSummary(_Part, frozen=True, kw_only=True):
     """Which columns a party brought; names stay home unless the party puts them into the note."""
 
     party: str
@@ -87,11 +87,11 @@ class DataSummary(_Part, frozen=True, kw_only=True):
     """The rows that took part, per split, and the columns that each party brought."""
 
     rows: dict[str, int]  # in order: train, validation, test
-    columns: list[Columns] = []
+    columns: list[ColumnSummary] = []
     notes: list[str] = []  # such as "12 rows with a null key were dropped"
 
 
-class Epoch(_Part, frozen=True, kw_only=True):
+class EpochRecord(_Part, frozen=True, kw_only=True):
     """One epoch; a loss is None where it is unknown, or was not finite."""
 
     epoch: int  # counted from 1
@@ -100,13 +100,13 @@ class Epoch(_Part, frozen=True, kw_only=True):
     seconds: float | None = None
 
 
-class Training(_Part, frozen=True, kw_only=True):
+class TrainingSummary(_Part, frozen=True, kw_only=True):
     """One training: the joint one, or that of the label party's own columns."""
 
     mode: str
     steps: int
     best_epoch: int | None = None  # the epoch whose weights were kept
-    history: list[Epoch] = []
+    history: list[EpochRecord] = []
     seconds: float | None = None
     steps_per_s: float | None = None
     resumed_from: int | None = None  # step, if the run was interrupted
@@ -121,11 +121,11 @@ class ModelPart(_Part, frozen=True, kw_only=True):
     parameters: int
 
 
-class Attack(_Part, frozen=True, kw_only=True):
+class AttackResult(_Part, frozen=True, kw_only=True):
     """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
 
-    ``auc`` is of scores as the attacker turns them; ``folded_auc`` is max(a, 1 - a) per batch, for one who cannot tell which way
-    is which; ``hard_auc`` is (TPR + TNR) / 2 of hard guesses.
+    ``auc`` is of scores as the attacker turns them; ``symmetric_auc`` is max(a, 1 - a) per batch, for one who cannot tell which
+    way is which; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses.
     """
 
     name: str
@@ -133,12 +133,12 @@ class Attack(_Part, frozen=True, kw_only=True):
     auc: float | None
     low: float | None = None
     high: float | None = None
-    folded_auc: float | None = None
-    folded_low: float | None = None
-    folded_high: float | None = None
-    folded_chance: float = 0.5  # what folded_auc is for a guess
-    hard_auc: float | None = None
-    chance: float = 0.5  # what auc is for a guess; above 0.5 where the judge had to name clusters
+    symmetric_auc: float | None = None
+    symmetric_low: float | None = None
+    symmetric_high: float | None = None
+    symmetric_chance: float = 0.5  # what symmetric_auc is for a guess
+    balanced_accuracy: float | None = None
+    chance: float = 0.5  # what auc is for a guess; above 0.5 where the evaluator had to name clusters
     tpr_at_fpr_0: float | None = None  # share of positives that it names without one false alarm
     tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
     upper_bound: bool = False  # needs labels that no attacker has
@@ -150,7 +150,7 @@ class Audit(_Part, frozen=True, kw_only=True):
 
     summary: str = ""
     defense: str = ""
-    attacks: list[Attack] = []
+    attacks: list[AttackResult] = []
 
 
 class Estimate(_Part, frozen=True, kw_only=True):
@@ -188,7 +188,7 @@ class Sweep(_Part, frozen=True, kw_only=True):
 
     summary: str = ""
     metric: str = "AUC"  # of utility, on test rows
-    own_only: Estimate | None = None  # the label party alone: what joining must beat
+    local_baseline: Estimate | None = None  # the label party alone: what joining must beat
     trials: list[Trial] = []
 
 
@@ -204,7 +204,7 @@ class Release(_Part, frozen=True, kw_only=True):
     note: str = ""
 
 
-class Privacy(_Part, frozen=True, kw_only=True):
+class PrivacySummary(_Part, frozen=True, kw_only=True):
     """The privacy ledger after this run."""
 
     not_private: list[str] = []  # what left without a guarantee: in no sum
@@ -224,7 +224,7 @@ class ColumnFall(_Part, frozen=True, kw_only=True):
     deviation: float
 
 
-class Importance(_Part, frozen=True, kw_only=True):
+class ImportanceSummary(_Part, frozen=True, kw_only=True):
     """Permutation importance of one party's columns for the joint model, on validation rows."""
 
     party: str
@@ -249,13 +249,13 @@ class Sections(_Part, frozen=True, kw_only=True):
 
     decisions: Decisions | None = None
     groups: list[Grouping] = []
-    importance: list[Importance] = []
+    importance: list[ImportanceSummary] = []
     shared: Shared | None = None
 
     membership: Audit | None = None
     leakage: Audit | None = None
     sweep: Sweep | None = None
-    privacy: Privacy | None = None
+    privacy: PrivacySummary | None = None
     notes: list[str] = []
 
 
@@ -265,17 +265,17 @@ class Result(_Part, frozen=True, kw_only=True):
     version: int = RESULT_VERSION
     run_id: str
     party: str | None  # whose result this is; None: all parties'
-    parties: list[Party]
+    parties: list[PartyInfo]
     contract: ContractInfo
     started: str  # ISO 8601 with time zone
     seconds: float
-    phases: list[Phase] = []
-    alignment: Alignment | None = None
+    phases: list[PhaseRecord] = []
+    alignment: AlignmentSummary | None = None
     learnt: list[Learnt] = []
     data: DataSummary | None = None
     model: list[ModelPart] = []
-    training: Training | None = None
-    own_only_training: Training | None = None
+    training: TrainingSummary | None = None
+    local_baseline_training: TrainingSummary | None = None
     evaluation: Comparison | None = None  # None where it stays with the label party
     versions: dict[str, str] = {}  # such as {"tallystick": "0.1.0", "python": "3.11.2"}
     sections: Sections = Sections()
@@ -315,7 +315,7 @@ class Result(_Part, frozen=True, kw_only=True):
             return []
         found = []
         for name, joint in self.evaluation["joint"].items():
-            own = (self.evaluation["own_only"] or {}).get(name)
+            own = (self.evaluation["local_baseline"] or {}).get(name)
             cells = [f"joint {_in_words(joint)}"] + ([f"own columns only {_in_words(own)}"] if own is not None else [])
             found.append((name, cells))
         return found
@@ -378,7 +378,7 @@ def merge(results: Sequence[Result]) -> Result:
         data=_merged_data([result.data for result in ordered if result.data is not None]),
         model=_unique([part for result in ordered for part in result.model]),
         training=_first([result.training for result in ordered]),
-        own_only_training=_first([result.own_only_training for result in ordered]),
+        local_baseline_training=_first([result.local_baseline_training for result in ordered]),
         evaluation=_first([result.evaluation for result in ordered]),
         versions={name: version for result in reversed(ordered) for name, version in result.versions.items()},
         sections=Sections(
@@ -403,7 +403,7 @@ def _instant(result: Result) -> float:
         ) from None
 
 
-def _shifted(phases: list[Phase], seconds: float) -> list[Phase]:
+def _shifted(phases: list[PhaseRecord], seconds: float) -> list[PhaseRecord]:
     return [
         phase if phase.started is None else msgspec.structs.replace(phase, started=phase.started + seconds) for phase in phases
     ]
@@ -437,9 +437,9 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
     )
 
 
-def _merged_importance(found: list[Importance]) -> list[Importance]:
+def _merged_importance(found: list[ImportanceSummary]) -> list[ImportanceSummary]:
     """One per party: what the party itself says of its columns has their names, and what its peer measured has the start."""
-    merged: dict[str, Importance] = {}
+    merged: dict[str, ImportanceSummary] = {}
     for one in found:
         before = merged.get(one.party)
         merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)

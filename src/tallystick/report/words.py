@@ -8,7 +8,7 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
-from tallystick.report.result import Attack, Audit, Result
+from tallystick.report.result import AttackResult, Audit, Result
 
 MUCH = 0.1  # above a guess
 
@@ -32,7 +32,7 @@ class Headline:
 
 def headline(result: Result) -> Headline:
     """Say what joining brought, as far as the result knows it."""
-    names, evaluation = names_of(result), result.evaluation
+    names, evaluation = party_names(result), result.evaluation
     if result.sections.sweep is not None:
         return Headline(
             title=f"What {names.feature} could learn of {names.label}'s labels, and what hiding them costs",
@@ -53,7 +53,7 @@ def headline(result: Result) -> Headline:
     joint, rows = evaluation["joint"][name], f"{evaluation['rows']:,} test rows"
     if joint["value"] is None:
         return Headline(title=f"The joint model has no {short}", text=f"On {rows}: {joint['reason']}.")
-    own = (evaluation["own_only"] or {}).get(name)
+    own = (evaluation["local_baseline"] or {}).get(name)
     difference = (evaluation["difference"] or {}).get(name)
     if own is None or own["value"] is None or difference is None or difference["value"] is None:
         return Headline(
@@ -135,15 +135,15 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
     return "better" if (value > 0) == metric.higher_is_better else "worse"
 
 
-def by_strength(attacks: Sequence[Attack]) -> list[Attack]:
+def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
     """Order label attacks by how far they come above a guess; those that need labels nobody has come last."""
     return sorted(attacks, key=lambda attack: (attack.upper_bound, -strength(attack)))
 
 
-def strength(attack: Attack) -> float:
+def strength(attack: AttackResult) -> float:
     """How far above a guess an attack tells the classes apart, whichever way round; of one without a value, minus infinity."""
-    if attack.folded_auc is not None:
-        return attack.folded_auc - attack.folded_chance
+    if attack.symmetric_auc is not None:
+        return attack.symmetric_auc - attack.symmetric_chance
     return -math.inf if attack.auc is None else attack.auc - attack.chance
 
 
@@ -194,21 +194,21 @@ def plain(name: str) -> str:
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
-def _runnable(attack: Attack) -> bool:
+def _runnable(attack: AttackResult) -> bool:
     return not attack.upper_bound and strength(attack) > -math.inf
 
 
-def _even_without(attack: Attack) -> str:
+def _even_without(attack: AttackResult) -> str:
     if strength(attack) < MUCH:
         return ""
-    value = attack.auc if attack.folded_auc is None else attack.folded_auc
+    value = attack.auc if attack.symmetric_auc is None else attack.symmetric_auc
     return f" Without knowing any label: AUC {number(value, digits=3)} ({attack.name})."
 
 
-def _leak_through(kind: str, attack: Attack) -> str:
-    folded = attack.folded_auc is not None
-    value, chance = (attack.folded_auc, attack.folded_chance) if folded else (attack.auc, attack.chance)
-    low = attack.folded_low if folded else attack.low
+def _leak_through(kind: str, attack: AttackResult) -> str:
+    symmetric = attack.symmetric_auc is not None
+    value, chance = (attack.symmetric_auc, attack.symmetric_chance) if symmetric else (attack.auc, attack.chance)
+    low = attack.symmetric_low if symmetric else attack.low
     seat, _, knowing = attack.view.partition(", knowing ")
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
@@ -220,7 +220,7 @@ def _leak_through(kind: str, attack: Attack) -> str:
     return f"Through cut {kind}, no attack here found more than a guess would: the strongest, by {who} has {reached}."
 
 
-def names_of(result: Result) -> Names:
+def party_names(result: Result) -> Names:
     """Name the parties of a run."""
     label = [party.name for party in result.parties if party.role == "label"]
     feature = [party.name for party in result.parties if party.role == "feature"]

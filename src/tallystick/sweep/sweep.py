@@ -24,7 +24,7 @@ from tallystick.report import result as shown
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 
-LEVEL = 0.95
+_LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs
 CUT_AFTER = "cut-after"
 
@@ -65,7 +65,9 @@ def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
     return [*sweep, (CUT_AFTER, depths)] if depths else sweep
 
 
-def candidates(contract: Contract, partner: SimulatedPartner, sweep: Sequence[tuple[str, Sequence[float]]]) -> list[Candidate]:
+def candidate_trials(
+    contract: Contract, partner: SimulatedPartner, sweep: Sequence[tuple[str, Sequence[float]]]
+) -> list[Candidate]:
     """All that is to be tried: nothing, the contract's own defences if it has some, and the sweep, each by itself.
 
     Raises ConfigError for a strength out of range and for a defence that the target does not allow, before anything runs.
@@ -111,7 +113,7 @@ class _Tally:
     """What a candidate's runs gave so far, seed by seed."""
 
     utility: list[tuple[float, float, float]] = field(default_factory=list)  # value, low, high
-    leaks: dict[str, list[shown.Attack]] = field(default_factory=dict)
+    leaks: dict[str, list[shown.AttackResult]] = field(default_factory=dict)
 
     def add(self, result: shown.Result, metric: str) -> None:
         assert result.evaluation is not None
@@ -136,7 +138,7 @@ class _Tally:
                     attack=name,
                     reads="cut gradients" if "from cut gradients" in attacks[0].view else "cut embeddings",
                     auc=estimate([_folded(attack) for attack in attacks], floor=0.5),
-                    chance=float(np.mean([attack.folded_chance for attack in attacks])),
+                    chance=float(np.mean([attack.symmetric_chance for attack in attacks])),
                     upper_bound=attacks[0].upper_bound,
                 )
                 for name, attacks in self.leaks.items()
@@ -149,11 +151,11 @@ def _guarantees(contract: Contract) -> tuple[Guarantee, ...]:
     return contract.defenses().guarantees()
 
 
-def _folded(attack: shown.Attack) -> tuple[float, float, float]:
-    assert attack.folded_auc is not None
-    assert attack.folded_low is not None
-    assert attack.folded_high is not None
-    return attack.folded_auc, attack.folded_low, attack.folded_high
+def _folded(attack: shown.AttackResult) -> tuple[float, float, float]:
+    assert attack.symmetric_auc is not None
+    assert attack.symmetric_low is not None
+    assert attack.symmetric_high is not None
+    return attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high
 
 
 def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> shown.Estimate:
@@ -169,7 +171,7 @@ def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) 
     mean = float(values.mean())
     if len(runs) < FEWEST_FOR_STUDENT:
         return shown.Estimate(mean=mean, low=float(values.min()), high=float(values.max()), spread="min to max")
-    half = float(student_t.ppf((1 + LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    half = float(student_t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
     return shown.Estimate(mean=mean, low=max(mean - half, floor), high=min(mean + half, 1.0))
 
 
@@ -205,7 +207,7 @@ def sweep_defenses(
     if contract.target.type == "regression":
         raise ConfigError("target.type = regression: attacks tell classes apart; there are none to audit here")
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
-    tried = candidates(contract, partner, default_sweep(contract) if sweep is None else sweep)
+    tried = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
     found = _run_all(tried, partner, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
     if found.seeds < seeds and not found.interrupted:
@@ -233,7 +235,7 @@ class _Found:
     """All runs so far."""
 
     tallies: list[_Tally]
-    own_only: list[tuple[float, float, float]] = field(default_factory=list)
+    local_baseline: list[tuple[float, float, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     first: shown.Result | None = None
     seeds: int = 0  # that every candidate was tried with
@@ -254,13 +256,13 @@ def _result(
     sweep = shown.Sweep(
         summary=_summary(contract, partner, seeds),
         metric=next(iter(METRICS[contract.target.type].values())).title,
-        own_only=estimate(found.own_only) if found.own_only else None,
+        local_baseline=estimate(found.local_baseline) if found.local_baseline else None,
         trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
     )
     return shown.Result(
         run_id=f"audit-{contract.hash[:8]}",
         party=partner.label,
-        parties=[shown.Party(name=partner.label, role="label"), shown.Party(name=partner.feature, role="feature")],
+        parties=[shown.PartyInfo(name=partner.label, role="label"), shown.PartyInfo(name=partner.feature, role="feature")],
         contract=contract_info(contract),
         started=started,
         seconds=seconds,
@@ -314,7 +316,7 @@ def _run_into(
             continue
         if which == 0:
             found.first = found.first or result
-            found.own_only += _own_only(result, metric)
+            found.local_baseline += _local_baseline(result, metric)
         watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")
     watcher.progress("trials", seeds * len(tried), seeds * len(tried))
     found.seeds = seeds
@@ -326,9 +328,9 @@ def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline
     return simulate(values, partner.tables, partner.columns)
 
 
-def _own_only(result: shown.Result, metric: str) -> list[tuple[float, float, float]]:
+def _local_baseline(result: shown.Result, metric: str) -> list[tuple[float, float, float]]:
     assert result.evaluation is not None
-    own = (result.evaluation["own_only"] or {}).get(metric)
+    own = (result.evaluation["local_baseline"] or {}).get(metric)
     if own is None or own["value"] is None:
         return []
     value = own["value"]

@@ -15,7 +15,7 @@ from tallystick.data.features import Features
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.finite import refuse_lost_weights
-from tallystick.training.messages import receive_verdict
+from tallystick.training.messages import receive_decision
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits, staleness_of
 from tallystick.training.run import TrainingRun
@@ -62,19 +62,19 @@ def train_feature_party(
             loop.drain()
             with updates.averaged():
                 send_embeddings(bottom, source, schedule.validation(), channel)
-            verdict = receive_verdict(channel, epoch=state.epoch, first=state.best_epoch is None)
+            decision = receive_decision(channel, epoch=state.epoch, first=state.best_epoch is None)
             state.epoch += 1
             state.step = last_commit = told = schedule.steps_before(state.epoch)
-            state.stopped = verdict.stop
+            state.stopped = decision.stop
             refuse_lost_weights(bottom, updates, step=last_commit)
-            if verdict.improved:
-                state.best_epoch = verdict.epoch
+            if decision.improved:
+                state.best_epoch = decision.epoch
                 with updates.averaged():
                     run.store.save_best(bottom)
             if observer is not None:
-                observer.epoch_ended(verdict.epoch)
+                observer.epoch_ended(decision.epoch)
             run.store.save(state, bottom, updates)
-            run.committed(last_commit)  # the label party commits before its verdict
+            run.committed(last_commit)  # the label party commits before its decision
     run.store.load_best(bottom)
     return state
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import Source
 from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
@@ -50,7 +50,7 @@ class SplitNetwork:
     model: LabelModel
     own: Source | None = None
     objective: Objective
-    training: Training
+    training: TrainingConfig
     schedule: Schedule
     defense: CutDefense | None = None
     _updates: list[Updates] = field(init=False)

@@ -16,7 +16,7 @@ from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.defended import CutDefense
 from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
-from tallystick.training.messages import EpochVerdict
+from tallystick.training.messages import EpochDecision
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits
@@ -79,18 +79,18 @@ def train_label_party(
             with updates.averaged():
                 logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
             validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
-            verdict = _judge(state, train_loss, validation_loss, time.monotonic() - started, run)
+            decision = _decide(state, train_loss, validation_loss, time.monotonic() - started, run)
             state.step = last_commit = schedule.steps_before(state.epoch)
             refuse_lost_weights(model, updates, step=last_commit)
-            if verdict.improved:
+            if decision.improved:
                 with updates.averaged():
                     run.store.save_best(model)
                 state.best_fitted = objective.fitted()
             run.store.save(state, model, updates)
             for peer in peers:
-                peer.channel.send(verdict)
+                peer.channel.send(decision)
                 if peer.observer is not None:
-                    peer.observer.epoch_ended(verdict.epoch)
+                    peer.observer.epoch_ended(decision.epoch)
     run.store.load_best(model)
     return state
 
@@ -164,9 +164,9 @@ def _refusing(peers: Sequence[FeaturePeer], batch: Batch, loss_sum: Tensor) -> C
     return check
 
 
-def _judge(
+def _decide(
     state: TrainingState, train_loss: float, validation_loss: float | None, seconds: float, run: TrainingRun
-) -> EpochVerdict:
+) -> EpochDecision:
     """Note the epoch and decide: the best so far? patience at its end? Without validation rows the last epoch is the best.
 
     An epoch of a phase before is kept until the next one, and loses to any of the usual ones.
@@ -190,4 +190,4 @@ def _judge(
     state.epoch += 1
     state.loss_sum = 0.0
     state.stopped = patience is not None and state.epochs_since_best >= patience
-    return EpochVerdict(epoch=epoch, improved=improved, stop=state.stopped)
+    return EpochDecision(epoch=epoch, improved=improved, stop=state.stopped)

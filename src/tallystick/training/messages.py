@@ -14,7 +14,7 @@ class CutWidth(Message, frozen=True):
     width: int
 
 
-class EpochVerdict(Message, frozen=True):
+class EpochDecision(Message, frozen=True):
     """Label party to feature parties, after each epoch's validation: keep these weights as the best, and go on or stop."""
 
     epoch: int
@@ -38,14 +38,14 @@ def receive_width(channel: Channel, *, rows: int, max_message_bytes: int) -> int
     return width
 
 
-def receive_verdict(channel: Channel, *, epoch: int, first: bool) -> EpochVerdict:
-    """Receive the verdict on an epoch; ``first`` is the one of a whole run, whose weights are the best so far.
+def receive_decision(channel: Channel, *, epoch: int, first: bool) -> EpochDecision:
+    """Receive the decision on an epoch; ``first`` is the one of a whole run, whose weights are the best so far.
 
     Raises ProtocolError for another epoch's, or for a first one that keeps nothing.
     """
-    verdict = channel.receive(EpochVerdict)
-    if verdict.epoch != epoch:
-        raise ProtocolError(channel.peer, f"{channel.peer} judged epoch {verdict.epoch + 1} where {epoch + 1} is due")
-    if first and not verdict.improved:
-        raise ProtocolError(channel.peer, f"{channel.peer} judged epoch {epoch + 1}, the first, to be no improvement on nothing")
-    return verdict
+    decision = channel.receive(EpochDecision)
+    if decision.epoch != epoch:
+        raise ProtocolError(channel.peer, f"{channel.peer} decided on epoch {decision.epoch + 1} where {epoch + 1} is due")
+    if first and not decision.improved:
+        raise ProtocolError(channel.peer, f"{channel.peer} called epoch {epoch + 1}, the first, no improvement on nothing")
+    return decision

@@ -23,7 +23,7 @@ from tallystick.models.tabular import Columns, one_by_one
 WORTH_LOOKUPS = 100_000
 """Lookups of a batch, rows times tables, below which the threads' meeting costs more than it saves."""
 
-Share = Callable[[Callable[[int], None], Iterable[int]], None]
+ParallelFor = Callable[[Callable[[int], None], Iterable[int]], None]
 
 
 @contextmanager
@@ -73,7 +73,7 @@ def _share(pool: ThreadPoolExecutor, do: Callable[[int], None], places: Iterable
         torch.set_num_threads(threads)
 
 
-def _embed(share: Share, columns: Columns, features: Features) -> Tensor:
+def _embed(share: ParallelFor, columns: Columns, features: Features) -> Tensor:
     numeric_BF, codes_BG = features.numeric_NF, features.categorical_NG
     if codes_BG.numel() < WORTH_LOOKUPS:
         return one_by_one(columns, features)
@@ -91,7 +91,7 @@ class _Lookup(torch.autograd.Function):
     """Numbers beside the rows of the tables, (B, F + G E)."""
 
     @staticmethod
-    def forward(ctx: Any, share: Share, numeric_BF: Tensor, codes_BG: Tensor, *last_first: Tensor) -> Tensor:
+    def forward(ctx: Any, share: ParallelFor, numeric_BF: Tensor, codes_BG: Tensor, *last_first: Tensor) -> Tensor:
         weights = last_first[::-1]
         codes_GB = codes_BG.t().contiguous()
         ctx.share, ctx.shapes = share, [weight.shape for weight in weights]

@@ -11,7 +11,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 
 GROUPED_ROWS = 4096
 """Most rows of a message that holds several batches."""
@@ -146,7 +146,7 @@ class Schedule:
         return torch.split(self.validation_N, self.batch_size) if len(self.validation_N) else ()
 
 
-def optimizer_of(training: Training, module: nn.Module) -> torch.optim.Optimizer | None:
+def optimizer_of(training: TrainingConfig, module: nn.Module) -> torch.optim.Optimizer | None:
     """An optimizer over a module's parameters, at the contract's first rate; None for a module that has none."""
     parameters = list(module.parameters())
     if not parameters:
@@ -169,12 +169,12 @@ def ignore_commit(step: int) -> None:
     """A Committed that goes nowhere."""
 
 
-def batches_per_message(training: Training) -> int:
+def batches_per_message(training: TrainingConfig) -> int:
     """Batches that travel together: a small message costs more than its bytes, so a long pipeline sends half of it at a time."""
     return max(1, min(staleness_of(training) // 2, GROUPED_ROWS // training.batch_size))
 
 
-def commits(group: Sequence[Batch], training: Training, schedule: Schedule, *, last: int) -> bool:
+def commits(group: Sequence[Batch], training: TrainingConfig, schedule: Schedule, *, last: int) -> bool:
     """Whether all parties commit after this message: it passes a multiple of checkpoint_every and does not end the epoch.
 
     ``last`` is the step that was committed last. Between local steps nobody hears of another, so nobody commits: else one party
@@ -195,6 +195,6 @@ def _spread(joint: Sequence[Tensor], local: Sequence[Tensor]) -> list[tuple[Tens
     return [(index_B, is_local) for _, is_local, index_B in sorted(placed, key=lambda each: each[:2])]
 
 
-def staleness_of(training: Training) -> int:
+def staleness_of(training: TrainingConfig) -> int:
     """Batches that a feature party sends ahead of the gradients it has applied: 0 when synchronous."""
     return training.staleness if training.mode == "pipelined" else 0

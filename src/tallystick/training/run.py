@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, TrainingState
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, ignore_commit
@@ -25,7 +25,7 @@ class TrainingRun:
         committed: called with a step once all parties are known to have committed it.
     """
 
-    training: Training
+    training: TrainingConfig
     schedule: Schedule
     store: CheckpointStore
     resume_from: int = 0

@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.training.plan import optimizer_of
 
 
-def rate_at(training: Training, step: int, steps: int) -> float:
+def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
     """The learning rate of a step.
 
     With ``schedule: cosine`` it rises in a line over the warm-up and then falls along half a cosine to nearly 0 at the last step
@@ -51,7 +51,7 @@ class Updates:
         steps: of the whole run, if it is not stopped early: the schedule's length.
     """
 
-    def __init__(self, training: Training, module: nn.Module, *, steps: int) -> None:
+    def __init__(self, training: TrainingConfig, module: nn.Module, *, steps: int) -> None:
         self.optimizer = optimizer_of(training, module)
         self._training = training
         self._steps = steps

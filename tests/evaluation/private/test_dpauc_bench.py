@@ -8,7 +8,7 @@ from tiny import columns, contract_values, tables
 
 from tallystick.benchmark.dpauc import tables as dpauc
 from tallystick.errors import DataError
-from tallystick.evaluation.private.bins import Bins, Population
+from tallystick.evaluation.private.bins import Population, ScoreBins
 from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.release import release
 from tallystick.simulation import simulate
@@ -60,7 +60,7 @@ def test_dealing_rows_to_clients_loses_none(partition):
     population = Population(rows=5000, positive_rate=0.25)
     labels, scores = dpauc._draw(population, np.random.default_rng(0))
     scenario = dpauc._scenario("test", None, labels, scores, population, scores)
-    bins = Bins(edges=np.array([0.2, 0.3]))
+    bins = ScoreBins(edges=np.array([0.2, 0.3]))
     case = dpauc.Case(table="t", scenario=scenario, mechanism=LabelHistogram(epsilon=1.0), clients=7, partition=partition)
     dealt = dpauc._dealt_counts(scenario, bins, case, np.random.default_rng(0))
     np.testing.assert_array_equal(dealt, bins.count_classes(labels, scores))

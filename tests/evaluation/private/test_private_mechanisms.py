@@ -12,9 +12,9 @@ from sklearn.metrics import roc_auc_score
 
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import Bins, Population, auc_of_counts, paper_thresholds, score_grid
+from tallystick.evaluation.private.bins import Population, ScoreBins, auc_of_counts, paper_thresholds, score_grid
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
-from tallystick.evaluation.private.mechanism import simulate
+from tallystick.evaluation.private.mechanism import simulate_mechanism
 from tallystick.evaluation.private.ranks import RANK_UNITS, RandomisedResponse, TwoStatistics, auc_of_rank_sum
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.table import COUNTING, MECHANISMS, counting
@@ -65,7 +65,7 @@ class Pair:
     """Two neighbouring data sets as counts per bin, and the likelihood ratio as the statistic."""
 
     mechanism: object
-    bins: Bins
+    bins: ScoreBins
     one: tuple
     other: tuple
 
@@ -99,15 +99,15 @@ ABOVE = BELOW + np.array([1, 0, 0, 0])  # the first row's label flipped
 
 
 def flipped_label(mechanism):
-    bins = Bins(edges=np.array([0.2, 0.5, 0.8]), totals_B=TOTALS)
+    bins = ScoreBins(edges=np.array([0.2, 0.5, 0.8]), totals_B=TOTALS)
     if isinstance(inner(mechanism), ThresholdCounts):
-        bins = Bins(edges=np.array([0.1, 0.2]))  # two thresholds: the flipped row lies above both
+        bins = ScoreBins(edges=np.array([0.1, 0.2]))  # two thresholds: the flipped row lies above both
         return Pair(mechanism, bins, (np.array([0, 0, 3]), np.array([2, 2, 1])), (np.array([0, 0, 2]), np.array([2, 2, 2])))
     return Pair(mechanism, bins, (ABOVE, TOTALS - ABOVE), (BELOW, TOTALS - BELOW))
 
 
 def replaced_record(mechanism):
-    bins = Bins(edges=np.array([0.2, 0.5, 0.8]))
+    bins = ScoreBins(edges=np.array([0.2, 0.5, 0.8]))
     moved = (BELOW + np.array([-1, 0, 0, 0]), TOTALS - BELOW + np.array([0, 0, 0, 1]))
     return Pair(mechanism, bins, (BELOW, TOTALS - BELOW), moved)
 
@@ -207,10 +207,10 @@ def test_the_predicted_error_is_the_measured_one_within_15_percent(name, clients
     rng = np.random.default_rng(clients)
     labels = np.arange(SIZE.rows) < SIZE.positives
     scores = SIZE.score(rng.normal(size=SIZE.rows) + labels * SIZE.separation)
-    bins = mechanism.bins(Bins(edges=score_grid(), totals_B=Bins(edges=score_grid()).count(scores)))
+    bins = mechanism.bins(ScoreBins(edges=score_grid(), totals_B=ScoreBins(edges=score_grid()).count(scores)))
     counts = bins.count_classes(labels, scores)
     shares = clients if isinstance(mechanism, SecureSum) else None
-    draws = simulate(mechanism, *counts, bins, clients=clients, repeats=1500, rng=rng, shares=shares)
+    draws = simulate_mechanism(mechanism, *counts, bins, clients=clients, repeats=1500, rng=rng, shares=shares)
     # 1,500 draws put the measured sd within 4 % (2 sd); 15 % is out of reach by chance.
     assert mechanism.predicted_sd(population) == pytest.approx(draws.std(), rel=0.15)
 
@@ -237,7 +237,7 @@ rows = st.lists(st.tuples(st.booleans(), st.floats(0, 1)), min_size=2, max_size=
 def test_auc_of_exact_bins_and_of_the_two_statistics_is_scikit_learns(drawn):
     labels, scores = np.array([row[0] for row in drawn]), np.array([row[1] for row in drawn])
     expected = roc_auc_score(labels, scores)
-    bins = Bins.exact(scores)
+    bins = ScoreBins.exact(scores)
     positives, negatives = bins.count_classes(labels, scores)
     assert float(auc_of_counts(positives, negatives)) == pytest.approx(expected, abs=1e-12)
     rank_sum = float((bins.centred_ranks() * positives).sum())
@@ -252,7 +252,7 @@ def test_no_flip_moves_an_answer_by_more_than_the_sensitivity(drawn, data):
     index = data.draw(st.integers(0, len(labels) - 1))
     flipped[index] = not flipped[index]
     source = SimulatedNoise(np.random.default_rng(0))
-    grid = Bins(edges=score_grid(), totals_B=Bins(edges=score_grid()).count(scores))
+    grid = ScoreBins(edges=score_grid(), totals_B=ScoreBins(edges=score_grid()).count(scores))
     for mechanism in (ThresholdCounts(epsilon=1.0), LabelHistogram(epsilon=1.0), RecordHistogram(epsilon=1.0)):
         bins = mechanism.bins(grid)
         one, other = (mechanism.answer(*bins.count_classes(y, scores), bins, noise=source) for y in (labels, flipped))
@@ -271,7 +271,7 @@ def test_no_flip_moves_an_answer_by_more_than_the_sensitivity(drawn, data):
 @given(rows, st.floats(0.5, 5))
 def test_randomised_responses_debiasing_is_the_papers(drawn, epsilon):
     noisy, scores = np.array([row[0] for row in drawn]), np.array([row[1] for row in drawn])
-    bins = Bins.exact(scores)
+    bins = ScoreBins.exact(scores)
     positives, negatives = bins.count_classes(noisy, scores)
     ours, count = (float(x) for x in RandomisedResponse(epsilon=epsilon).estimate(np.concatenate([positives, negatives]), bins))
     rows_count, q = len(noisy), 1 / (1 + math.exp(epsilon))
@@ -305,7 +305,7 @@ def test_threshold_counts_without_noise_are_a_slow_reference():
     rng = np.random.default_rng(0)
     labels, scores = rng.random(300) < 0.4, rng.random(300)
     mechanism = ThresholdCounts(epsilon=1.0, thresholds=20)
-    bins = mechanism.bins(Bins(edges=score_grid()))
+    bins = mechanism.bins(ScoreBins(edges=score_grid()))
     answer = mechanism.answer(*bins.count_classes(labels, scores), bins, noise=SimulatedNoise(rng))
     expected = [
         [int((labels & (scores >= t)).sum()) for t in paper_thresholds(20)],
@@ -320,7 +320,7 @@ def test_threshold_counts_without_noise_are_a_slow_reference():
 
 
 def test_rounding_of_rank_terms_is_unbiased():
-    bins = Bins(edges=np.array([0.5]), totals_B=np.array([3, 4]))
+    bins = ScoreBins(edges=np.array([0.5]), totals_B=np.array([3, 4]))
     wide = np.broadcast_to(np.array([3, 1]), (20_000, 2))
     answers = TwoStatistics(epsilon=1.0).answer(wide, wide, bins, noise=SimulatedNoise(np.random.default_rng(0)))
     exact = RANK_UNITS * float((bins.centred_ranks() * np.array([3, 1])).sum())
@@ -341,7 +341,7 @@ def test_the_noise_on_ranks_fits_their_units_and_can_be_drawn_in_shares(epsilon)
 
 
 def test_ranks_stay_within_one_half_even_where_totals_overflow():
-    bins = Bins(edges=np.array([0.3, 0.6]), totals_B=np.array([1, 1, 1]))
+    bins = ScoreBins(edges=np.array([0.3, 0.6]), totals_B=np.array([1, 1, 1]))
     object.__setattr__(bins, "totals_B", np.array([2**62] * 3))  # past the first wall, which refuses these
     object.__setattr__(bins, "rows", int(bins.totals_B.sum()))
     assert np.abs(bins.centred_ranks()).max() <= 0.5

@@ -13,12 +13,12 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 from tallystick.benchmark.dpauc.tables import _draw
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.aggregation import SecureSum
-from tallystick.evaluation.private.bins import RANK_GRID_BINS, Bins, Population, auc_of_counts, paper_thresholds, score_grid
+from tallystick.evaluation.private.bins import RANK_GRID_BINS, Population, ScoreBins, auc_of_counts, paper_thresholds, score_grid
 from tallystick.evaluation.private.curves import curves, release_curves
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.release import candidates, choose, release
-from tallystick.evaluation.private.result import NothingReleased, conclude, sampling_sd
+from tallystick.evaluation.private.release import candidate_mechanisms, choose, release
+from tallystick.evaluation.private.result import NothingReleased, estimate_auc, sampling_sd
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.privacy.noise import SecureNoise, SimulatedNoise
@@ -67,12 +67,12 @@ def test_the_interval_covers_the_rounding_of_many_rows_ranks():
     """
     population = Population(rows=5_000_000, positive_rate=0.25, auc=0.75)
     positives, negatives = population.expected_counts(score_grid())
-    bins = Bins(edges=score_grid(), totals_B=positives + negatives, distinct=True)  # as where every bin is one score
+    bins = ScoreBins(edges=score_grid(), totals_B=positives + negatives, distinct=True)  # as where every bin is one score
     exact, mechanism, covered = float(auc_of_counts(positives, negatives)), TwoStatistics.tuned(20.0, population), 0
     for seed in range(200):
         noise = SimulatedNoise(np.random.default_rng([9, seed]))
         total = mechanism.answer(positives, negatives, bins, noise=noise) + mechanism.noise(bins, source=noise)
-        result = conclude(mechanism, total, bins, rows=population.rows, clients=1, assumed=population)
+        result = estimate_auc(mechanism, total, bins, rows=population.rows, clients=1, assumed=population)
         covered += result.interval[0] <= exact <= result.interval[1]
     assert covered >= 180
     assert result.sd == pytest.approx(result.predicted_sd, rel=0.3)
@@ -102,13 +102,13 @@ def test_the_interval_holds_the_exact_auc_where_scores_crowd_into_few_bins(name)
     """At 95 % fewer than 18 of 20 would hold it with probability .08; the seeds are fixed, and all 20 hold it."""
     mechanism, population = CROWDED[name]
     labels, scores = crowded(**population)
-    grid = Bins(edges=score_grid(), totals_B=Bins(edges=score_grid()).count(scores))
+    grid = ScoreBins(edges=score_grid(), totals_B=ScoreBins(edges=score_grid()).count(scores))
     bins, exact, covered = mechanism.bins(grid), roc_auc_score(labels, scores), 0
     counts = bins.count_classes(labels, scores)
     for seed in range(20):
         noise = SimulatedNoise(np.random.default_rng([7, seed]))
         total = mechanism.answer(*counts, bins, noise=noise) + mechanism.noise(bins, source=noise)
-        result = conclude(mechanism, total, bins, rows=len(labels), clients=1, assumed=SIZE)
+        result = estimate_auc(mechanism, total, bins, rows=len(labels), clients=1, assumed=SIZE)
         covered += result.interval[0] <= exact <= result.interval[1]
     assert covered >= 18
 
@@ -118,9 +118,9 @@ def test_smooth_scores_leave_the_interval_narrow(scored, epsilon):
     """What 256 even bins hide adds less than .0005 to either side; all their bounds together would add .002."""
     labels, scores = scored
     mechanism = LabelHistogram(epsilon=epsilon, count=256)
-    bins = mechanism.bins(Bins(edges=score_grid(), totals_B=Bins(edges=score_grid()).count(scores)))
+    bins = mechanism.bins(ScoreBins(edges=score_grid(), totals_B=ScoreBins(edges=score_grid()).count(scores)))
     total = bins.count_classes(labels, scores)[0] + mechanism.noise(bins, source=SimulatedNoise(np.random.default_rng(0)))
-    result = conclude(mechanism, total, bins, rows=len(labels), clients=1, assumed=SIZE)
+    result = estimate_auc(mechanism, total, bins, rows=len(labels), clients=1, assumed=SIZE)
     assert result.interval[1] - result.interval[0] < 2 * 1.96 * result.sd + 0.001
 
 
@@ -231,7 +231,7 @@ def test_the_choice_is_the_least_predicted_error_and_shares_no_scores(epsilon, c
     assumed = replace(SIZE, clients=clients)
     best, predictions = choose(epsilon, assumed)
     assert predictions[best.title] == min(predictions.values())
-    assert not any(option.shares_scores for option in candidates(epsilon, assumed))
+    assert not any(option.shares_scores for option in candidate_mechanisms(epsilon, assumed))
     if clients > 1:
         assert isinstance(best, SecureSum)
 
@@ -296,7 +296,7 @@ def test_curves_of_any_noisy_counts_are_monotone_rates(cells):
     if totals.sum() == 0:
         totals[0] = 1
     edges = np.linspace(0.1, 0.9, len(cells) - 1)
-    found = curves(noisy, Bins(edges=edges, totals_B=totals), np.linspace(0.05, 0.95, len(cells)))
+    found = curves(noisy, ScoreBins(edges=edges, totals_B=totals), np.linspace(0.05, 0.95, len(cells)))
     for values in (found.true_positive_rate, found.false_positive_rate, found.positive_rate):
         assert all(0 <= value <= 1 + 1e-9 for value in values)
         assert np.all(np.diff(values) >= -1e-12)
@@ -306,7 +306,7 @@ def test_curves_of_any_noisy_counts_are_monotone_rates(cells):
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=300), st.integers(1, 40))
 def test_merged_bins_keep_every_row_and_are_nearly_equal(scores, count):
-    grid = Bins(edges=score_grid(), totals_B=Bins(edges=score_grid()).count(np.array(scores)))
+    grid = ScoreBins(edges=score_grid(), totals_B=ScoreBins(edges=score_grid()).count(np.array(scores)))
     merged = grid.merged(count)
     assert len(merged) <= count
     np.testing.assert_array_equal(merged.count(np.array(scores)), merged.totals())
@@ -329,7 +329,9 @@ def test_expected_counts_are_those_of_a_large_sample():
     labels = np.arange(population.rows) < population.positives
     scores = population.score(rng.normal(size=population.rows) + labels * population.separation)
     edges = np.array([0.05, 0.1, 0.3, 0.6])
-    for expected, counted in zip(population.expected_counts(edges), Bins(edges=edges).count_classes(labels, scores), strict=True):
+    for expected, counted in zip(
+        population.expected_counts(edges), ScoreBins(edges=edges).count_classes(labels, scores), strict=True
+    ):
         assert expected.sum() == counted.sum()
         assert np.all(np.abs(expected - counted) <= 6 * np.sqrt(expected + 1))
     assert roc_auc_score(labels, scores) == pytest.approx(0.7, abs=6 * sampling_sd(population))
@@ -357,11 +359,11 @@ def test_the_interval_of_several_clients_ranks_holds_the_exact_auc_however_few_v
         labels, scores = rng.random(20_000) < rates[value], shown[value]
         population = Population(rows=20_000, positive_rate=0.25, auc=0.6, clients=3)
         mechanism = SecureSum(inner=TwoStatistics.tuned(20.0, population))
-        grid = Bins(edges=score_grid(RANK_GRID_BINS))
-        bins = Bins(edges=grid.edges, totals_B=grid.count(scores))
+        grid = ScoreBins(edges=score_grid(RANK_GRID_BINS))
+        bins = ScoreBins(edges=grid.edges, totals_B=grid.count(scores))
         noise = SimulatedNoise(rng, clients=3)
         total = mechanism.answer(*grid.count_classes(labels, scores), bins, noise=noise)
         total = total + mechanism.noise(bins, source=noise, shares=3)
-        result = conclude(mechanism, total, bins, rows=20_000, clients=3, assumed=population)
+        result = estimate_auc(mechanism, total, bins, rows=20_000, clients=3, assumed=population)
         covered += result.interval[0] <= roc_auc_score(labels, scores) <= result.interval[1]
     assert covered >= 88

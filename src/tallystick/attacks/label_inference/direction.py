@@ -41,7 +41,7 @@ class DirectionAttack:
             label_B = view.known_label(index)
             told_B = label_B >= 0
             hint_HD = grad_BD[told_B] if view.clean_hints is None else _clean(view.clean_hints[index], grad_BD[told_B], index)
-            towards_BD = normalize(grad_BD, dim=1, eps=TINY) if self.measure == "cosine" else grad_BD
+            towards_BD = normalize(grad_BD, dim=1, eps=_TINY) if self.measure == "cosine" else grad_BD
             classes = range(1, 2) if view.classes == 2 else range(view.classes)
             score_BC = torch.stack(
                 [_along(towards_BD, hint_HD[label_B[told_B] == c], absent=0.0 if view.classes == 2 else -1.0) for c in classes],
@@ -51,7 +51,7 @@ class DirectionAttack:
         return per_step(view, scores)
 
 
-TINY = torch.finfo(torch.float64).tiny
+_TINY = torch.finfo(torch.float64).tiny
 
 
 def _clean(clean_HD: Tensor, received_HD: Tensor, index: int) -> Tensor:
@@ -66,4 +66,4 @@ def _clean(clean_HD: Tensor, received_HD: Tensor, index: int) -> Tensor:
 def _along(towards_BD: Tensor, hint_HD: Tensor, *, absent: float) -> Tensor:
     if not len(hint_HD):
         return torch.full((len(towards_BD),), absent, dtype=torch.float64)
-    return towards_BD @ normalize(hint_HD, dim=1, eps=TINY).mean(dim=0)
+    return towards_BD @ normalize(hint_HD, dim=1, eps=_TINY).mean(dim=0)

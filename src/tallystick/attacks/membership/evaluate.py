@@ -45,13 +45,13 @@ def evaluate_membership(
         metrics per attack, leaving out attacks that had nothing to see (one epoch, or all rows of one kind).
     """
     rng = np.random.default_rng([seed, 2])
-    seen = torch.nonzero(torch.bincount(torch.cat([step.rows_B for step in steps]))).squeeze(1)
+    observed = torch.nonzero(torch.bincount(torch.cat([step.rows_B for step in steps]))).squeeze(1)
     own_U = torch.zeros(len(present_U), dtype=torch.bool)
     for step in steps:
         own_U[step.rows_B[step.own_B]] = True
     told = []
     for kind_U in (present_U, ~present_U):
-        candidates = seen[(kind_U & own_U)[seen]].numpy()
+        candidates = observed[(kind_U & own_U)[observed]].numpy()
         told.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
     view = View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1])
     found = {}

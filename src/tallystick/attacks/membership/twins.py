@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
-TINY = torch.finfo(torch.float32).tiny
+_TINY = torch.finfo(torch.float32).tiny
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class TwinEmbeddings:
         for step in view.steps:
             x_BD = step.received_BD - step.received_BD.mean(dim=0)
             deviation_D = x_BD.std(dim=0, correction=0)
-            last_ND[step.rows_B] = normalize(x_BD / (deviation_D + 1e-3 * deviation_D.mean() + TINY), dim=1)
+            last_ND[step.rows_B] = normalize(x_BD / (deviation_D + 1e-3 * deviation_D.mean() + _TINY), dim=1)
             seen_N[step.rows_B] = True
         unknown = torch.nonzero(seen_N & (view.known() == 0)).squeeze(1)
         rows = unknown[torch.randperm(len(unknown), generator=generator)[: self.queries]]

@@ -4,19 +4,19 @@ from collections.abc import Sequence
 from typing import Any
 
 from tallystick.benchmark.dpauc.tables import paper_claims
-from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table
+from tallystick.report.bench import Benchmark, Cell, Curve, ResultTable, Series
 
-Row = dict[str, Any]
+Figures = dict[str, Any]
 
 
-def page_of(found: Row, *, command: str) -> Benchmark:
+def page_of(found: Figures, *, command: str) -> Benchmark:
     """Show what ``dpauc.run`` found."""
     tables, predictions, first = found["tables"], found["predictions"], next(iter(found["exact_auc"]))
     return Benchmark(
         title=f"DPAUC: {found['rows']:,} rows, {found['positives']:,} positives",
         command=command,
         tables=[
-            Table(
+            ResultTable(
                 name="Every mechanism at epsilon 1",
                 note=f"{first}; sd and bias over {max(found['repeats'], found['check_repeats']):,} draws of the noise.",
                 columns=["mechanism", "clients", "sd", "bias", "predicted sd"],
@@ -45,16 +45,16 @@ def page_of(found: Row, *, command: str) -> Benchmark:
     )
 
 
-def _named(row: Row) -> str:
+def _named(row: Figures) -> str:
     return f"{row['mechanism']} ({row['accounting']} accounting)" if row["accounting"] else str(row["mechanism"])
 
 
-def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> Table:
+def _table(name: str, note: str, rows: Sequence[Figures], *settings: str) -> ResultTable:
     """Means and sds beside the paper's, where it has any."""
     mechanisms = len({_named(row) for row in rows}) > 1
     known = any(row["paper_mean"] is not None for row in rows)
 
-    def cells(row: Row) -> list[Cell]:
+    def cells(row: Figures) -> list[Cell]:
         of_paper = [row["paper_mean"], row["paper_sd"]] if known else []
         what = [_named(row)] if mechanisms else []
         where = [str(row[setting]) for setting in settings]
@@ -63,13 +63,13 @@ def _table(name: str, note: str, rows: Sequence[Row], *settings: str) -> Table:
 
     columns = ["scores", *(["mechanism"] if mechanisms else []), *settings, "epsilon"]
     columns += ["paper, mean", "paper, sd"] if known else []
-    return Table(
+    return ResultTable(
         name=name, note=note, columns=[*columns, "mean", "sd", "bias", "predicted sd"], rows=[cells(row) for row in rows]
     )
 
 
-def _top_k(rows: Sequence[Row], scenario: str) -> Table:
-    return Table(
+def _top_k(rows: Sequence[Figures], scenario: str) -> ResultTable:
+    return ResultTable(
         name="Table 2",
         note=f"{scenario}: positives among the k rows of highest score, which shared scores give away.",
         columns=["k", "paper, positives", "positives", "precision", "recall"],
@@ -77,8 +77,8 @@ def _top_k(rows: Sequence[Row], scenario: str) -> Table:
     )
 
 
-def _noisy_scores(rows: Sequence[Row]) -> Table:
-    return Table(
+def _noisy_scores(rows: Sequence[Figures]) -> ResultTable:
+    return ResultTable(
         name="Table 3",
         note="Laplace noise on the scores, labels in the clear: for comparison only.",
         columns=["scores", "epsilon", "paper, mean", "mean", "sd", "predicted mean"],
@@ -89,7 +89,7 @@ def _noisy_scores(rows: Sequence[Row]) -> Table:
     )
 
 
-def _curve(found: Row, clients: int, scenario: str) -> Curve:
+def _curve(found: Figures, clients: int, scenario: str) -> Curve:
     """Measured sd against epsilon of every mechanism, IID."""
     lines: dict[str, list[tuple[float, float]]] = {}
     for row in (*found["tables"]["table_4"], *found["tables"]["mechanisms"]):

@@ -36,17 +36,17 @@ from tallystick.benchmark.dpauc.paper import (
 )
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import (
-    Bins,
     Floats,
     Ints,
     Population,
+    ScoreBins,
     auc_of_counts,
     check_both_classes,
     check_scores,
     score_grid,
 )
 from tallystick.evaluation.private.histogram import FINE_BINS
-from tallystick.evaluation.private.mechanism import CountingMechanism, simulate
+from tallystick.evaluation.private.mechanism import CountingMechanism, simulate_mechanism
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.evaluation.private.table import COUNTING, counting
@@ -58,7 +58,7 @@ SCORES = "scores.parquet"  # in a run folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class ScoredSet:
     """One test set: scores and labels in the order of the score, their exact AUC, and bin edges from a public sample."""
 
     name: str
@@ -70,7 +70,7 @@ class Scenario:
     population: Population
     public_edges: tuple[float, ...]
     """Nearly equal masses of an independent sample of the same kind, for the record-level histogram."""
-    grid: Bins
+    grid: ScoreBins
     """The fine grid with the number of rows in each bin."""
 
 
@@ -79,7 +79,7 @@ class Case:
     """One row of a table, before it is measured."""
 
     table: str
-    scenario: Scenario
+    scenario: ScoredSet
     mechanism: CountingMechanism
     clients: int
     partition: str = "IID"
@@ -198,7 +198,7 @@ def read_scores(path: Path) -> tuple[NDArray[np.bool_], Floats]:
     return checked
 
 
-def _scenarios(data: Path | None, seeds: Iterator[np.random.SeedSequence]) -> list[Scenario]:
+def _scenarios(data: Path | None, seeds: Iterator[np.random.SeedSequence]) -> list[ScoredSet]:
     if data is not None:
         labels, scores = read_scores(data)
         # A public sample is what a file does not have: the population's own model stands in for it.
@@ -216,12 +216,12 @@ def _scenarios(data: Path | None, seeds: Iterator[np.random.SeedSequence]) -> li
 
 def _scenario(
     name: str, epoch: int | None, labels_N: NDArray[np.bool_], scores_N: Floats, population: Population, public_N: Floats
-) -> Scenario:
+) -> ScoredSet:
     order = np.argsort(scores_N, kind="stable")
-    grid = Bins(edges=score_grid())
-    public = Bins(edges=grid.edges, totals_B=grid.count(public_N)).merged(100)
-    grid = Bins(edges=grid.edges, totals_B=grid.count(scores_N))
-    return Scenario(
+    grid = ScoreBins(edges=score_grid())
+    public = ScoreBins(edges=grid.edges, totals_B=grid.count(public_N)).merged(100)
+    grid = ScoreBins(edges=grid.edges, totals_B=grid.count(scores_N))
+    return ScoredSet(
         name=name,
         epoch=epoch,
         labels_N=labels_N[order],
@@ -239,10 +239,10 @@ def _draw(population: Population, rng: np.random.Generator) -> tuple[NDArray[np.
 
 
 def _exact_auc(labels_N: NDArray[np.bool_], scores_N: Floats) -> float:
-    return float(auc_of_counts(*Bins.exact(scores_N).count_classes(labels_N, scores_N)))
+    return float(auc_of_counts(*ScoreBins.exact(scores_N).count_classes(labels_N, scores_N)))
 
 
-def _cases(scenario: Scenario, epsilons: Sequence[float]) -> Iterator[Case]:
+def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
     """List the rows of Tables 1, 4, 5 and of the mechanisms' table."""
 
     def paper(cells: Cells | None, epsilon: float) -> tuple[float, float] | None:
@@ -278,7 +278,7 @@ def _cases(scenario: Scenario, epsilons: Sequence[float]) -> Iterator[Case]:
                     yield Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients, partition=partition)
 
 
-def _better(scenario: Scenario, epsilon: float) -> list[CountingMechanism]:
+def _better(scenario: ScoredSet, epsilon: float) -> list[CountingMechanism]:
     """List what else the same epsilon buys."""
     ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
     return [
@@ -295,7 +295,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
     scenario, mechanism = case.scenario, case.mechanism
     bins = mechanism.bins(scenario.grid)
     positives_B, negatives_B = _dealt_counts(scenario, bins, case, rng)
-    draws = simulate(
+    draws = simulate_mechanism(
         mechanism,
         positives_B,
         negatives_B,
@@ -333,7 +333,7 @@ def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Genera
     return [row]
 
 
-def _dealt_counts(scenario: Scenario, bins: Bins, case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
+def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
     """Deal rows to clients, count per client and bin, and add the counts up (what the server's sum holds without noise)."""
     rows = len(scenario.labels_N)
     contiguous = np.arange(rows) * case.clients // rows  # rows are in the order of their scores
@@ -346,7 +346,7 @@ def _dealt_counts(scenario: Scenario, bins: Bins, case: Case, rng: np.random.Gen
     return positives_B, negatives_B
 
 
-def _measure_noisy_scores(scenario: Scenario, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
     """Measure a column of Table 3: every repeat's noise is drawn once and scaled for each epsilon."""
     mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in SCORE_EPSILONS]
     aucs = np.empty((repeats, len(mechanisms)))
@@ -392,7 +392,7 @@ def _pool_predictions(rows: list[dict[str, Any]]) -> None:
         row["predicted_ratio"] = float(predicted / measured) if measured > 0 else None  # well separated: noise changes nothing
 
 
-def _top_k(scenario: Scenario) -> list[dict[str, Any]]:
+def _top_k(scenario: ScoredSet) -> list[dict[str, Any]]:
     return [
         {
             "k": row.k,

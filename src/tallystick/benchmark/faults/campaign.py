@@ -17,7 +17,7 @@ from typing import Any
 
 from tallystick.benchmark.faults.kills import Kills
 from tallystick.benchmark.faults.network import NetworkFaults
-from tallystick.benchmark.faults.outcome import Outcome
+from tallystick.benchmark.faults.outcome import CaseOutcome
 from tallystick.benchmark.faults.worker import Worker
 from tallystick.benchmark.shared import SweepLog
 from tallystick.errors import ConfigError, TallystickError
@@ -35,7 +35,7 @@ MEMORY_MIB = 256  # that a worker may hold more at the end than after its first 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
+class CampaignSettings:
     """What makes a campaign repeatable: its name, how many cases, from which seed."""
 
     campaign: str
@@ -80,9 +80,9 @@ def run(
     found: Figures = {"seed": seed, "campaigns": {}}
     jobs = jobs or os.cpu_count() or 1
     for name in names(campaign):
-        setting = Setting(campaign=name, count=count or COUNTS[name], seed=seed)
+        setting = CampaignSettings(campaign=name, count=count or COUNTS[name], seed=seed)
         if case is not None:
-            setting = Setting(campaign=name, count=case + 1, seed=seed)
+            setting = CampaignSettings(campaign=name, count=case + 1, seed=seed)
             found["campaigns"][name] = _run(setting, [range(case, case + 1)], 1, None, no_progress)
             continue
         kept = _log(setting, log, resume=resume)
@@ -91,21 +91,21 @@ def run(
     return found
 
 
-def _log(setting: Setting, log: Path | None, *, resume: bool) -> SweepLog | None:
+def _log(setting: CampaignSettings, log: Path | None, *, resume: bool) -> SweepLog | None:
     if log is None:
         return None
     path = log.with_name(f"{log.stem}-{setting.campaign}{log.suffix}")
     return SweepLog(path, setting={"campaign": setting.campaign, "seed": setting.seed}, resume=resume)
 
 
-def _missing(setting: Setting, log: SweepLog | None) -> list[range]:
+def _missing(setting: CampaignSettings, log: SweepLog | None) -> list[range]:
     size = CHUNKS[setting.campaign]
     done = {line["first"] for line in log.runs} if log is not None else set()
     starts = range(0, setting.count, size)
     return [range(start, min(start + size, setting.count)) for start in starts if start not in done]
 
 
-def _run(setting: Setting, chunks: Sequence[range], jobs: int, log: SweepLog | None, progress: Progress) -> Figures:
+def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: SweepLog | None, progress: Progress) -> Figures:
     began = time.monotonic()
     lines = [line for line in (log.runs if log is not None else []) if line["first"] < setting.count]
     done = sum(line["cases"] for line in lines)
@@ -120,7 +120,7 @@ def _run(setting: Setting, chunks: Sequence[range], jobs: int, log: SweepLog | N
     return figures_of(setting, lines, time.monotonic() - began)
 
 
-def _in_threads(setting: Setting, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
+def _in_threads(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
     """Run cases that are processes themselves."""
     if not chunks:
         return
@@ -135,7 +135,7 @@ def _in_threads(setting: Setting, chunks: Sequence[range], jobs: int, scratch: P
                 future.cancel()
 
 
-def _in_workers(setting: Setting, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
+def _in_workers(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
     """Run cases in processes that may be killed; one that hangs or dies fails its case, and the rest of its chunk goes on."""
     if not chunks:
         return
@@ -146,7 +146,7 @@ def _in_workers(setting: Setting, chunks: Sequence[range], jobs: int, scratch: P
         worker: Worker | None = None
         try:
             for chunk in iter(lambda: next(pending, None), None):
-                left, outcomes, memory, facts = chunk, list[Outcome](), list[int](), {}
+                left, outcomes, memory, facts = chunk, list[CaseOutcome](), list[int](), {}
                 while len(left):
                     worker = worker or Worker(setting.campaign, setting.seed, scratch / f"worker-{next(numbers)}")
                     some, lost = worker.run(left)
@@ -180,7 +180,7 @@ def _in_workers(setting: Setting, chunks: Sequence[range], jobs: int, scratch: P
             server.close()
 
 
-def line_of(chunk: range, outcomes: Sequence[Outcome], *, facts: Figures, **memory: Any) -> Figures:
+def line_of(chunk: range, outcomes: Sequence[CaseOutcome], *, facts: Figures, **memory: Any) -> Figures:
     """Sum a chunk of cases up for the log: counts, and what failed."""
     if len(outcomes) != len(chunk):
         raise TallystickError(f"cases {chunk}: {len(outcomes)} outcomes for {len(chunk)} cases")
@@ -201,7 +201,7 @@ def line_of(chunk: range, outcomes: Sequence[Outcome], *, facts: Figures, **memo
     }
 
 
-def figures_of(setting: Setting, lines: Sequence[Figures], seconds: float) -> Figures:
+def figures_of(setting: CampaignSettings, lines: Sequence[Figures], seconds: float) -> Figures:
     """Put a campaign's lines together."""
     table: dict[str, Counter[str]] = {}
     slowest: dict[str, float] = {}

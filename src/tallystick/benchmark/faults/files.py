@@ -23,8 +23,8 @@ import polars as pl
 import yaml
 
 from tallystick.benchmark.faults.ground import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
-from tallystick.benchmark.faults.mutate import NUMBERS, TEXTS, spoil_bytes, spoil_tree
-from tallystick.benchmark.faults.outcome import Attempt, Ended, Outcome, attempt, broken_weights, hearing_warnings
+from tallystick.benchmark.faults.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree
+from tallystick.benchmark.faults.outcome import Attempt, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings
 from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
@@ -36,13 +36,13 @@ from tallystick.network.addresses import free_port
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 
-ROWS = 120
+_ROWS = 120
 STOP_AFTER = 6  # steps, of an interrupted run
-BOUND_S = 30.0
+_BOUND_S = 30.0
 JOINT_WORDS = ("aligned", "common")  # of an error that needs both tables: how many rows they share, and how they are split
 ALONE_S = 0.4  # that a party with a damaged file has to itself: where it refuses by then, nobody waits for it
 
-KINDS = {
+_KINDS = {
     # how often of a hundred
     "contract": 12,
     "party file": 11,
@@ -110,7 +110,7 @@ class Files:
             audit=True,
             network={"heartbeat_s": 0.5, "deadline_s": 5.0, "wait_s": 10.0},
         )
-        self._frames = tables(ROWS)
+        self._frames = tables(_ROWS)
         self._fresh = lay_out(scratch / "fresh", values, self._frames, listen="127.0.0.1:7443")
         for name in PARTIES:
             self._frames[name].write_csv(self._fresh.home(name) / "table.csv")
@@ -140,7 +140,7 @@ class Files:
 
     def facts(self) -> dict[str, Any]:
         """What a reader must know of the ground."""
-        return {"rows": ROWS, "kinds": list(KINDS)}
+        return {"rows": _ROWS, "kinds": list(_KINDS)}
 
     def kind(self, number: int) -> str:
         """Say which kind of file a case damages."""
@@ -149,7 +149,7 @@ class Files:
     def _draw(self, number: int) -> random.Random:
         return random.Random(f"{self._seed}/files/{number}")  # noqa: S311 - which fault comes when is no secret
 
-    def case(self, number: int) -> Outcome:
+    def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         draw = self._draw(number)
         kind = _kind(draw)
@@ -170,7 +170,7 @@ class Files:
             if homes is not None:
                 shutil.rmtree(homes.root, ignore_errors=True)
         seconds = time.monotonic() - started
-        return Outcome(
+        return CaseOutcome(
             case=number, what=what, how=how, ended=ended, seconds=seconds, failure=failure, detail=detail if failure else ""
         )
 
@@ -193,7 +193,7 @@ class Files:
         how, spoilt = _SPOIL[kind](path.read_bytes(), draw)
         path.write_bytes(spoilt)
         with hearing_warnings() as warned:
-            checked = attempt(lambda: check_party_file(home / "party.yaml", home / "contract.yaml"), bound_s=BOUND_S)
+            checked = attempt(lambda: check_party_file(home / "party.yaml", home / "contract.yaml"), bound_s=_BOUND_S)
         if checked.failure or warned:
             return kind, how, "failed", checked.failure or warned[0], checked.detail
         if checked.error is not None or checked.value["problems"]:
@@ -253,7 +253,7 @@ class Files:
             beside.unlink()
         how, spoilt = spoil_bytes(path.read_bytes(), draw)
         path.write_bytes(spoilt)
-        tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=BOUND_S)
+        tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=_BOUND_S)
         failure = tried.failure
         if not failure and tried.error is None and tried.value != 2.0:
             failure = "a ledger with another total than was spent"
@@ -283,7 +283,7 @@ class Files:
 
 
 def _kind(draw: random.Random) -> str:
-    (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
+    (kind,) = draw.choices(list(_KINDS), list(_KINDS.values()))
     return kind
 
 
@@ -292,11 +292,11 @@ def both(work: Callable[[str], Any], *, first: str | None = None) -> _Ended:
     tried: dict[str, Attempt] = {}
 
     def one(name: str) -> None:
-        tried[name] = attempt(lambda: work(name), bound_s=BOUND_S)
+        tried[name] = attempt(lambda: work(name), bound_s=_BOUND_S)
 
     order = [first, *(name for name in PARTIES if name != first)] if first is not None else list(PARTIES)
     threads = {name: threading.Thread(target=one, args=(name,), daemon=True, name=f"faults-{name}") for name in order}
-    until = time.monotonic() + 2 * BOUND_S
+    until = time.monotonic() + 2 * _BOUND_S
     with hearing_warnings() as warned:
         for name, thread in threads.items():
             thread.start()
@@ -435,7 +435,7 @@ def _spoil_csv(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     cells = [line.split(",") for line in lines]
     row, column = draw.randrange(1, len(cells)), draw.randrange(len(cells[0]))
     act = draw.choice(("a cell", "a column", "the header", "a row", "quotes", "encoding", "separator"))
-    value = str(draw.choice((*NUMBERS, *TEXTS[:7], "NA", "null", "1,5", "1e999", "0x10", "True", "2020-01-01")))
+    value = str(draw.choice((*ODD_NUMBERS, *TEXTS[:7], "NA", "null", "1,5", "1e999", "0x10", "True", "2020-01-01")))
     if act == "a cell":
         cells[row][column] = value
     elif act == "a column":
@@ -482,7 +482,7 @@ def _spoil_parquet(content: bytes, draw: random.Random) -> tuple[str, bytes]:
         share = draw.choice((1, len(frame) // 2, len(frame)))
         frame = frame.with_columns(pl.when(pl.int_range(pl.len()) < share).then(None).otherwise(pl.col(column)).alias(column))
     elif act == "numbers":
-        number = float(draw.choice(NUMBERS))
+        number = float(draw.choice(ODD_NUMBERS))
         place = draw.randrange(len(frame))
         frame = frame.with_columns(pl.when(pl.int_range(pl.len()) == place).then(number).otherwise(pl.lit(1.0)).alias(column))
     else:

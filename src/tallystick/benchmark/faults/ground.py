@@ -67,7 +67,7 @@ def contract(**changes: Any) -> Values:
     return values
 
 
-def party(name: str, *, address: str, table: str = "table.parquet") -> Values:
+def party_values(name: str, *, address: str, table: str = "table.parquet") -> Values:
     """Give a party file's values; ``address`` is where the label party listens, or where the feature party finds it."""
     values: Values = {
         "party": name,
@@ -123,7 +123,7 @@ def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, l
         for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
             (home / target).write_bytes((root / "certificates" / source).read_bytes())
         (home / "own.key").chmod(0o600)
-        homes.write_party(name, party(name, address=listen if name == LABEL or call is None else call))
+        homes.write_party(name, party_values(name, address=listen if name == LABEL or call is None else call))
         (home / "contract.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
     Ledger.create(homes.home(LABEL) / LEDGER, party=LABEL)
     return homes

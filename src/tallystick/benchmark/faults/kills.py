@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from tallystick.benchmark.faults.ground import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out, tables
-from tallystick.benchmark.faults.outcome import Ended, Outcome
+from tallystick.benchmark.faults.outcome import CaseOutcome, Ended
 from tallystick.benchmark.faults.processes import Process, Zygote
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
@@ -27,7 +27,7 @@ LOADING_S = (0.3, 3.0)  # of a process that has begun to load the product's modu
 LATEST = 1.15  # of the undisturbed run: some kills come after its end
 TURNS = 4  # runs after the disturbed one until both sides must have ended well
 
-KINDS = {
+_KINDS = {
     # what happens to whom; how often of a hundred
     "SIGKILL": 22,
     "SIGKILL both": 8,
@@ -58,7 +58,7 @@ class Undisturbed:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class KillPlan:
     """What happens to a run, and when."""
 
     kind: str
@@ -67,9 +67,9 @@ class Plan:
     stopped_s: float = 0.0
 
     @classmethod
-    def draw(cls, draw: random.Random) -> "Plan":
+    def draw(cls, draw: random.Random) -> "KillPlan":
         """Draw a plan."""
-        (kind,) = draw.choices(list(KINDS), list(KINDS.values()))
+        (kind,) = draw.choices(list(_KINDS), list(_KINDS.values()))
         stopped = draw.uniform(0.2, 0.5) * DEADLINE_S if kind == "a short SIGSTOP" else DEADLINE_S * draw.uniform(1.4, 2.0)
         return cls(kind=kind, victim=draw.choice(PARTIES), at=draw.uniform(0, LATEST), stopped_s=stopped)
 
@@ -127,12 +127,12 @@ class Kills:
             "bound_from_death_to_exit_s": round(DEADLINE_S + self._undisturbed.grace_s, 2),
         }
 
-    def plans(self, number: int) -> list[Plan]:
+    def plans(self, number: int) -> list[KillPlan]:
         """Draw what happens in a case: to the first run and, in a third of all cases, to the resumed one."""
         draw = random.Random(f"{self._seed}/kills/{number}")  # noqa: S311 - which fault comes when is no secret
-        return [Plan.draw(draw) for _ in range(2 if draw.random() < 1 / 3 else 1)]
+        return [KillPlan.draw(draw) for _ in range(2 if draw.random() < 1 / 3 else 1)]
 
-    def case(self, number: int) -> Outcome:
+    def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         plans = self.plans(number)
         folder = Path(tempfile.mkdtemp(prefix=f"kill-{number}-", dir=self._scratch))
@@ -146,7 +146,7 @@ class Kills:
         ended: Ended = "failed" if seen.problems else "withstood"
         how = ", then in the resumed run ".join(f"{plan.kind} of {'/'.join(plan.hits)} at {plan.at:.2f}" for plan in plans)
         exit_ = f"; exit {seen.to_exit_s:.1f} s after the death" if seen.to_exit_s is not None else ""
-        return Outcome(
+        return CaseOutcome(
             case=number,
             what=plans[0].kind + (", again when resumed" if len(plans) > 1 else ""),
             how=how,
@@ -183,7 +183,7 @@ class Kills:
         arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
         return self._zygote.start(name, "tallystick", arguments + ["--resume"] * resume, homes.home(name), **options)
 
-    def _follow(self, homes: Homes, plans: list[Plan], seen: _Seen) -> None:
+    def _follow(self, homes: Homes, plans: list[KillPlan], seen: _Seen) -> None:
         """Run, disturbed as long as there are plans, and go on as advised until both sides have ended well."""
         resume = False
         for turn in range(len(plans) + TURNS):
@@ -209,7 +209,7 @@ class Kills:
         different = [name for name in PARTIES if homes.digest(name) != self._undisturbed.digests[name]]
         return f"other weights than the undisturbed run's: {', '.join(different)}" if different else ""
 
-    def _run(self, homes: Homes, plan: Plan | None, *, resume: bool, seen: _Seen) -> dict[str, Process]:
+    def _run(self, homes: Homes, plan: KillPlan | None, *, resume: bool, seen: _Seen) -> dict[str, Process]:
         options: dict[str, dict[str, Any]] = {name: {} for name in PARTIES}
         if plan is not None and plan.kind == "SIGKILL at a file":
             options[plan.victim] = {"die_at": 1 + int(plan.at / LATEST * self._undisturbed.files[plan.victim])}
@@ -232,7 +232,7 @@ class Kills:
             self._judge_time(plan, running, dead_at, seen)
         return running
 
-    def _judge_time(self, plan: Plan, running: dict[str, Process], dead_at: float, seen: _Seen) -> None:
+    def _judge_time(self, plan: KillPlan, running: dict[str, Process], dead_at: float, seen: _Seen) -> None:
         """Hold the time from a death to the other side's exit against the deadline, or against wait_s where they had not met.
 
         Who waits for a peer that never comes may have begun to only after the death; who loads its modules ends with one of them.
@@ -259,7 +259,7 @@ def _bound(undisturbed: Undisturbed, *, met: bool) -> float:
     return (DEADLINE_S if met else WAIT_S + undisturbed.seconds) + undisturbed.grace_s
 
 
-def _disturb(plan: Plan, running: dict[str, Process], seconds: float) -> float | None:
+def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> float | None:
     """Do what the plan says; gives the moment of the last death or goodbye, None where nobody was hit in time."""
     hit = [running[name] for name in plan.hits]
     if plan.kind == "SIGKILL at a file":

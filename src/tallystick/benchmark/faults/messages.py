@@ -11,15 +11,14 @@ import msgspec.inspect
 import numpy as np
 
 from tallystick.benchmark.faults.mutate import Due, due, spoil_message
-from tallystick.benchmark.faults.outcome import Attempt, Ended, Outcome, attempt, broken_weights, hearing_warnings, signature
+from tallystick.benchmark.faults.outcome import Attempt, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, signature
 from tallystick.benchmark.faults.scenes import Heard, recorded
 from tallystick.errors import TallystickError
-from tallystick.network.messages import Array, MalformedMessage, Message, Stopped, decode, encode
+from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message, Stopped, decode, encode
 from tallystick.network.session import Hello, Refusal
 from tallystick.serving.predict import UnionScores
 
-BOUND_S = 10.0  # of one role
-MEBIBYTE = 1 << 20
+_BOUND_S = 10.0  # of one role
 MEMORY_BYTES = 256 * MEBIBYTE  # that one case may take beyond what the process had before
 ADDRESSES_BYTES = 4 << 30  # likewise of address space: what only reserves memory
 MADE_UP = (Hello, Refusal, Stopped, UnionScores)  # what crosses below the channels, or where no conversation here goes
@@ -61,7 +60,7 @@ class Messages:
             "for the decoder alone, made up": self._unheard,
         }
 
-    def case(self, number: int) -> Outcome:
+    def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         draw = random.Random(f"{self._seed}/messages/{number}")  # noqa: S311 - which fault comes when is no secret
         share = draw.random()
@@ -70,7 +69,7 @@ class Messages:
         heard = draw.choice(self._small if share < DECODER + SMALL else self._whole)
         return self._replay(number, heard, draw)
 
-    def _decode(self, number: int, draw: random.Random) -> Outcome:
+    def _decode(self, number: int, draw: random.Random) -> CaseOutcome:
         """Feed a spoilt message to the decoder and open all that it gives."""
         name = draw.choice(list(self._corpus))
         kind, honest = self._kinds[name], draw.choice(self._corpus[name])
@@ -93,7 +92,7 @@ class Messages:
             tried = attempt(work, bound_s=1.0)
         failure = tried.failure or _grown(before) or "".join(warned[:1])
         ended: Ended = "failed" if failure else "refused" if tried.value is None else "accepted"
-        return Outcome(
+        return CaseOutcome(
             case=number,
             what=f"decoder: {name}",
             how=how,
@@ -103,7 +102,7 @@ class Messages:
             detail=tried.detail if failure else "",
         )
 
-    def _replay(self, number: int, heard: Heard, draw: random.Random) -> Outcome:
+    def _replay(self, number: int, heard: Heard, draw: random.Random) -> CaseOutcome:
         peer = draw.choice(list(heard.frames))
         honest = list(heard.frames[peer])
         place = draw.randrange(len(honest))
@@ -113,7 +112,7 @@ class Messages:
         try:
             frames = {name: list(frames) for name, frames in heard.frames.items()} | {peer: said}
             with hearing_warnings() as warned:
-                tried = attempt(lambda: heard.replay(frames, folder), bound_s=BOUND_S)
+                tried = attempt(lambda: heard.replay(frames, folder), bound_s=_BOUND_S)
             failure = tried.failure or _grown(before) or broken_weights(folder) or "".join(warned[:1])
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -122,7 +121,7 @@ class Messages:
         ended: Ended = "failed" if failure else "refused" if tried.error is not None else "accepted"
         if not failure and tried.error is None and owed == "same":
             ended = "withstood"
-        return Outcome(
+        return CaseOutcome(
             case=number,
             what=f"{heard.scene.name}: {heard.role}",
             how=f"{name}: {how}",

@@ -11,7 +11,7 @@ import numpy as np
 
 from tallystick.network.messages import ALIGNMENT, BODY_LENGTH, Array, MalformedMessage, Message, Stopped, decode
 
-NUMBERS: tuple[Any, ...] = (
+ODD_NUMBERS: tuple[Any, ...] = (
     *(0, -1, 1, 2, 255, 65_536, 2**31 - 1, -(2**31), 2**40, 10**9, 2**63 - 1, -(2**63), 2**64 - 1),
     *(float("nan"), float("inf"), float("-inf"), 1e308, -0.0, 5e-324),
 )
@@ -109,7 +109,7 @@ def spoil_bytes(content: bytes, draw: random.Random) -> tuple[str, bytes]:
 
 def spoil_value(value: Any, draw: random.Random) -> Any:
     """Put something of another size, sign or type in a value's place."""
-    choices: list[Any] = [draw.choice(NUMBERS), draw.choice(TEXTS), draw.choice(RUBBISH)]
+    choices: list[Any] = [draw.choice(ODD_NUMBERS), draw.choice(TEXTS), draw.choice(RUBBISH)]
     if isinstance(value, bool):
         choices += [not value, int(value)]
     elif isinstance(value, int | float):
@@ -223,9 +223,9 @@ def _array(frame: Frame, draw: random.Random) -> Spoilt:
         assert isinstance(numbers, list)
         change = draw.choice(("replace", "append", "reverse", "drop"))
         if change == "replace" and numbers:
-            numbers[draw.randrange(len(numbers))] = draw.choice(NUMBERS)
+            numbers[draw.randrange(len(numbers))] = draw.choice(ODD_NUMBERS)
         elif change == "append":
-            numbers.append(draw.choice(NUMBERS))
+            numbers.append(draw.choice(ODD_NUMBERS))
         elif change == "reverse":
             numbers.reverse()
         elif numbers:

@@ -17,9 +17,9 @@ import msgspec
 
 from tallystick.benchmark.faults.ground import DEADLINE_S, LABEL, PARTIES, Homes, contract, lay_out, tables
 from tallystick.benchmark.faults.kills import GRACE_S, PATIENCE_S, ROWS
-from tallystick.benchmark.faults.outcome import Outcome
+from tallystick.benchmark.faults.outcome import CaseOutcome
 from tallystick.benchmark.faults.processes import Process, Zygote
-from tallystick.benchmark.faults.proxy import Plan
+from tallystick.benchmark.faults.proxy import FaultPlan
 from tallystick.errors import TallystickError
 from tallystick.network.addresses import free_port
 
@@ -74,20 +74,22 @@ class NetworkFaults:
             "bound_from_fault_to_exit_s": round(DEADLINE_S + self._grace_s, 2),
         }
 
-    def plan(self, number: int) -> Plan:
+    def plan(self, number: int) -> FaultPlan:
         """Draw the plan of a case, without its ports."""
         draw = random.Random(f"{self._seed}/network/{number}")  # noqa: S311 - which fault comes when is no secret
         kind = draw.choice([*RIDDEN_OUT, *FATAL])
         low, high = RIDDEN_OUT.get(kind, (0.0, 0.0))
         seconds = DEADLINE_S * draw.uniform(low, high)
         direction = "up" if kind in ("late bytes of an old connection", "strangers") else draw.choice(["up", "down"])
-        return Plan(port=0, target=0, kind=kind, at_bytes=int(draw.random() * self._passes), seconds=seconds, direction=direction)
+        return FaultPlan(
+            port=0, target=0, kind=kind, at_bytes=int(draw.random() * self._passes), seconds=seconds, direction=direction
+        )
 
-    def case(self, number: int) -> Outcome:
+    def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         return self.played(number, self.plan(number))
 
-    def played(self, number: int, plan: Plan) -> Outcome:
+    def played(self, number: int, plan: FaultPlan) -> CaseOutcome:
         """Run a case by a plan; its ports are set here."""
         folder = Path(tempfile.mkdtemp(prefix=f"net-{number}-", dir=self._scratch))
         try:
@@ -95,7 +97,7 @@ class NetworkFaults:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    def _case(self, number: int, plan: Plan, folder: Path) -> Outcome:
+    def _case(self, number: int, plan: FaultPlan, folder: Path) -> CaseOutcome:
         homes, proxy, running = self._start(folder, plan)
         until = time.monotonic() + PATIENCE_S
         try:
@@ -117,7 +119,7 @@ class NetworkFaults:
         if not problems:
             problems = self._judge(plan, homes, codes, struck, seconds)
         lines = [f"{process.name}: {process.line[:300]}" for process in running.values() if process.line]
-        return Outcome(
+        return CaseOutcome(
             case=number,
             what=plan.kind if struck is not None else f"{plan.kind}, too late to strike",
             how=f"{plan.kind} after {plan.at_bytes} bytes ({plan.direction}), {plan.seconds:.2f} s",
@@ -127,7 +129,7 @@ class NetworkFaults:
             detail=f"{'; '.join(problems)}; codes {codes}; {seconds:.1f} s after the fault; said: {' | '.join(lines)}"[:3000],
         )
 
-    def _judge(self, plan: Plan, homes: Homes, codes: list[int | None], struck: float | None, seconds: float) -> list[str]:
+    def _judge(self, plan: FaultPlan, homes: Homes, codes: list[int | None], struck: float | None, seconds: float) -> list[str]:
         if codes == [0, 0]:
             return [] if homes.digests() == self._digests else ["other weights than the undisturbed run's"]
         if plan.kind not in FATAL or struck is None:
@@ -138,7 +140,7 @@ class NetworkFaults:
             return []
         return ["exit later than the deadline and what a process takes to end"]
 
-    def _start(self, folder: Path, plan: Plan) -> tuple[Homes, Process, dict[str, Process]]:
+    def _start(self, folder: Path, plan: FaultPlan) -> tuple[Homes, Process, dict[str, Process]]:
         target, port = free_port(), free_port()
         listen, call = f"127.0.0.1:{target}", f"127.0.0.1:{port}"
         homes = lay_out(folder, self._contract, self._frames, listen=listen, call=call)
@@ -152,7 +154,7 @@ class NetworkFaults:
         """Run through an honest proxy: its traffic is what a fault's place is drawn from, its time what the machine takes."""
         began = time.monotonic()
         folder = Path(tempfile.mkdtemp(prefix="undisturbed-", dir=self._scratch))
-        homes, proxy, running = self._start(folder, Plan(port=0, target=0))
+        homes, proxy, running = self._start(folder, FaultPlan(port=0, target=0))
         for process in running.values():
             if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
                 proxy.kill()

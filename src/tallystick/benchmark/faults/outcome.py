@@ -24,7 +24,7 @@ _HERE = "tallystick/benchmark/faults"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Outcome:
+class CaseOutcome:
     """What came of one case."""
 
     case: int

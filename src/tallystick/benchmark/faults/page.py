@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tallystick.report.bench import Benchmark, Cell, Table
+from tallystick.report.bench import Benchmark, Cell, ResultTable
 
 Figures = dict[str, Any]
 
@@ -54,7 +54,7 @@ def page_of(found: Figures, *, command: str) -> Benchmark:
     )
 
 
-def _outcomes(name: str, figures: Figures) -> Table:
+def _outcomes(name: str, figures: Figures) -> ResultTable:
     rows: list[list[Cell]] = []
     for what, counts in figures["table"].items():
         shown: list[Cell] = [counts.get(column, 0) for column in COLUMNS]
@@ -63,17 +63,17 @@ def _outcomes(name: str, figures: Figures) -> Table:
     slowest = max((counts["slowest_s"] for counts in figures["table"].values()), default=0.0)
     rows.append(["all", figures["cases"], *total, slowest])
     columns = ["what was hit", "cases", *COLUMNS, "slowest, s"]
-    return Table(name=TITLES[name], columns=columns, rows=rows, note=MEANING[name])
+    return ResultTable(name=TITLES[name], columns=columns, rows=rows, note=MEANING[name])
 
 
-def _failures(name: str, figures: Figures, seed: int) -> Table:
+def _failures(name: str, figures: Figures, seed: int) -> ResultTable:
     rows: list[list[Cell]] = []
     for failure, known in figures["failures"].items():
         first = known["examples"][0] if known["examples"] else {"case": "", "what": "", "how": ""}
         again = f"tallystick bench faults --campaign {name} --seed {seed} --case {first['case']}"
         rows.append([failure, known["cases"], f"{first['what']}: {first['how']}"[:160], again])
     columns = ["failure", "cases", "the first of them", "to see it again"]
-    return Table(name=f"{TITLES[name]}: what failed", columns=columns, rows=rows)
+    return ResultTable(name=f"{TITLES[name]}: what failed", columns=columns, rows=rows)
 
 
 def _notes(name: str, figures: Figures) -> list[str]:

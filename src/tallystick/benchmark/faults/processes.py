@@ -17,7 +17,7 @@ from typing import Any, Self
 from tallystick.benchmark.faults.outcome import unclean
 from tallystick.errors import TallystickError
 
-START_S = 120.0
+_START_S = 120.0
 CODES = (0, 2, 3, 130)  # docs/running.md
 CLEAN_STARTS = ("error: ", "interrupted")
 
@@ -104,7 +104,7 @@ class Zygote:
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        if not self._ready.wait(START_S) or self._process.poll() is not None:
+        if not self._ready.wait(_START_S) or self._process.poll() is not None:
             self.close()
             raise TallystickError("the process that starts the parties did not come up; its words are above")
 
@@ -117,7 +117,7 @@ class Zygote:
         self._waiting[number] = (process, begun)
         request = {"request": number, "module": module, "arguments": arguments, "folder": str(folder), **options}
         self.ask({**request, "out": str(out), "err": str(err)})
-        begun.get(timeout=START_S)
+        begun.get(timeout=_START_S)
         return process
 
     def ask(self, request: dict[str, Any]) -> None:

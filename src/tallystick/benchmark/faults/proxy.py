@@ -19,7 +19,7 @@ DRIP = CHUNK // 2  # bytes a second: a whole record of TLS passes well within th
 
 
 @dataclass(frozen=True, kw_only=True)
-class Plan:
+class FaultPlan:
     """Where to listen and forward to, and what goes wrong once how many bytes have passed, for how long."""
 
     port: int
@@ -30,7 +30,7 @@ class Plan:
     direction: str = "up"  # from the caller to the listener; or down
 
 
-class Line:
+class Relay:
     """One caller's connection and the one beyond it."""
 
     def __init__(self, near: asyncio.StreamWriter, far: asyncio.StreamWriter) -> None:
@@ -48,13 +48,13 @@ class Line:
                 writer.close()
 
 
-class Proxy:
+class FaultProxy:
     """Forwards, counts, and strikes once."""
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: FaultPlan) -> None:
         self._plan = plan
         self._server: asyncio.Server | None = None
-        self._lines: list[Line] = []
+        self._lines: list[Relay] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: list[asyncio.StreamWriter] = []
         self._passed = 0
@@ -81,11 +81,11 @@ class Proxy:
         except OSError:
             near.close()
             return
-        line = Line(near, far)
+        line = Relay(near, far)
         self._lines.append(line)
         await asyncio.gather(self._pump(line, reader, far, "up"), self._pump(line, beyond, near, "down"))
 
-    async def _pump(self, line: Line, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
+    async def _pump(self, line: Relay, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, direction: str) -> None:
         try:
             while data := await reader.read(CHUNK):
                 self._passed += len(data)
@@ -112,7 +112,7 @@ class Proxy:
         writer.write(data)
         await writer.drain()
 
-    async def _strike(self, line: Line, data: bytes) -> bytes:
+    async def _strike(self, line: Relay, data: bytes) -> bytes:
         """Let the fault happen in the place of ``data``; gives what of it is still to be forwarded."""
         self._struck = True
         plan = self._plan
@@ -165,7 +165,7 @@ class Proxy:
         await asyncio.sleep(seconds)
         await self._open()
 
-    async def _deliver(self, line: Line, data: bytes, seconds: float) -> None:
+    async def _deliver(self, line: Relay, data: bytes, seconds: float) -> None:
         """Hand the listener what the old connection still carried, once the caller has dialled anew."""
         await asyncio.sleep(seconds)
         try:
@@ -199,7 +199,7 @@ class Proxy:
 
 def main(text: str) -> None:
     """Be the proxy that the plan describes."""
-    asyncio.run(Proxy(msgspec.json.decode(text, type=Plan)).serve())
+    asyncio.run(FaultProxy(msgspec.json.decode(text, type=FaultPlan)).serve())
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.benchmark.faults.ground import FEATURE, LABEL, LEDGER, PARTIES, Values, contract, party, tables
+from tallystick.benchmark.faults.ground import FEATURE, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import TallystickError
@@ -23,7 +23,7 @@ from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.table import counting
-from tallystick.job.handshake import Standing, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook, Silent
 from tallystick.job.run import run_party
@@ -35,11 +35,11 @@ from tallystick.privacy.noise import SecureNoise
 
 HELPER = "helper"
 IDS = 60  # of a party that aligns
-ROWS = 70  # of a party in a whole job
-PATIENCE_S = 60.0
+_ROWS = 70  # of a party in a whole job
+_PATIENCE_S = 60.0
 
 Channels = Mapping[str, Channel]
-Role = Callable[[Channels, Path], Any]
+RoleFunction = Callable[[Channels, Path], Any]
 """Plays one party over its channels, in a folder of its own."""
 
 
@@ -59,7 +59,7 @@ class Scene:
     """A protocol: its roles, and what they start from on disk."""
 
     name: str
-    roles: Mapping[str, Role]
+    roles: Mapping[str, RoleFunction]
     templates: Mapping[str, Path]  # by role; empty where it needs no folder
     whole_job: bool = False
     random_own: frozenset[str] = frozenset()
@@ -102,12 +102,12 @@ class _Sink:
         """Drop it."""
 
 
-def converse(roles: Mapping[str, Role], folders: Mapping[str, Path]) -> dict[str, dict[str, tuple[bytes, ...]]]:
+def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> dict[str, dict[str, tuple[bytes, ...]]]:
     """Let the roles talk, a thread each; gives what each heard from each peer. Raises the first error."""
     tapes = {name: {peer: _Tape() for peer in roles if peer != name} for name in roles}
     channels: dict[str, dict[str, MemoryChannel]] = {
         name: {
-            peer: MemoryChannel(peer, tapes[name][peer], tapes[peer][name], timeout_s=PATIENCE_S)
+            peer: MemoryChannel(peer, tapes[name][peer], tapes[peer][name], timeout_s=_PATIENCE_S)
             for peer in roles
             if peer != name
         }
@@ -162,15 +162,15 @@ def _small_scenes() -> list[Scene]:
     histogram, noisy = counting("label-histogram", epsilon=2.0, count=10), NoisyScores(epsilon=2.0)
     assumed = Population(rows=400, positive_rate=0.3)
     clients = ("north", "south")
-    roles: dict[str, Mapping[str, Role]] = {
+    roles: dict[str, Mapping[str, RoleFunction]] = {
         "handshake": {
-            LABEL: lambda channels, _: shake_hands_label_party(agreed, Standing(), channels),
-            FEATURE: lambda channels, _: shake_hands(agreed, Standing(), channels[LABEL]),
+            LABEL: lambda channels, _: shake_hands_label_party(agreed, ResumeState(), channels),
+            FEATURE: lambda channels, _: shake_hands(agreed, ResumeState(), channels[LABEL]),
         },
         "handshake of other contracts": {
-            LABEL: lambda channels, _: _mismatch(lambda: shake_hands_label_party(agreed, Standing(), channels)),
+            LABEL: lambda channels, _: _mismatch(lambda: shake_hands_label_party(agreed, ResumeState(), channels)),
             FEATURE: lambda channels, _: _mismatch(
-                lambda: shake_hands(parse_contract(contract(seed=2)), Standing(), channels[LABEL])
+                lambda: shake_hands(parse_contract(contract(seed=2)), ResumeState(), channels[LABEL])
             ),
         },
         "intersection": {
@@ -261,9 +261,9 @@ def _whole_jobs(scratch: Path) -> list[Scene]:
     return scenes
 
 
-def _job_role(name: str, values: Values, *, resume: bool) -> Role:
-    agreed, frame = parse_contract(values), tables(ROWS)[name]
-    own = party(name, address="127.0.0.1:1")
+def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
+    agreed, frame = parse_contract(values), tables(_ROWS)[name]
+    own = party_values(name, address="127.0.0.1:1")
     if agreed.split.method == "time" and name == LABEL:
         own["time"] = "day"
 

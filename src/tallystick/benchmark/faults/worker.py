@@ -18,10 +18,10 @@ from typing import Any
 
 from tallystick.benchmark.faults.files import Files
 from tallystick.benchmark.faults.messages import Messages, resident_mib
-from tallystick.benchmark.faults.outcome import Outcome
+from tallystick.benchmark.faults.outcome import CaseOutcome
 from tallystick.errors import TallystickError
 
-START_S = 180.0
+_START_S = 180.0
 CASE_S = 60.0  # and nobody hears of a case: it hangs
 WARM_CASES = 200  # before what a process holds is taken for its baseline
 GROUNDS: dict[str, type[Messages] | type[Files]] = {"messages": Messages, "files": Files}
@@ -50,7 +50,7 @@ class Worker:
             )
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
-        line = self._next(START_S)
+        line = self._next(_START_S)
         if line is None:
             said = self.said
             self.close()
@@ -62,10 +62,10 @@ class Worker:
         """The end of what it wrote to standard error."""
         return self._words.read_text(errors="replace")[-3000:]
 
-    def run(self, cases: range) -> tuple[list[Outcome], Outcome | None]:
+    def run(self, cases: range) -> tuple[list[CaseOutcome], CaseOutcome | None]:
         """Run cases one after the other; gives their outcomes, and that of the case that took the process with it."""
         assert self._process.stdin is not None
-        outcomes: list[Outcome] = []
+        outcomes: list[CaseOutcome] = []
         began = time.monotonic()
         try:
             self._process.stdin.write(json.dumps([cases.start, cases.stop]).encode() + b"\n")
@@ -77,13 +77,13 @@ class Worker:
             if line is None:
                 return outcomes, self._lost(cases.start + len(outcomes), time.monotonic() - began)
             if "outcome" in line:
-                outcomes.append(Outcome(**line["outcome"]))
+                outcomes.append(CaseOutcome(**line["outcome"]))
             else:
                 self.memory_mib = line["memory"]
                 self.baseline_mib = line["baseline"]
         return outcomes, None
 
-    def _lost(self, case: int, seconds: float) -> Outcome:
+    def _lost(self, case: int, seconds: float) -> CaseOutcome:
         """Say where a process that hangs stands, or how one that has gone ended."""
         try:
             code = self._process.wait(0.5)  # its last words are out a moment before it is over
@@ -92,7 +92,7 @@ class Worker:
             self._process.send_signal(signal.SIGUSR1)  # it then says where it stands
             time.sleep(1.0)
         why = "a hang" if code is None else f"the process died ({signal.Signals(-code).name if code < 0 else code})"
-        return Outcome(case=case, what="lost", how="", ended="failed", seconds=seconds, failure=why, detail=self.said)
+        return CaseOutcome(case=case, what="lost", how="", ended="failed", seconds=seconds, failure=why, detail=self.said)
 
     def _read(self) -> None:
         assert self._process.stdout is not None

@@ -15,7 +15,7 @@ import torch
 
 from tallystick.benchmark.clicks import read_clicks, split_columns
 from tallystick.benchmark.experiment import SplitData
-from tallystick.config.party import Encoding, FeatureColumns
+from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.errors import DataError
@@ -129,7 +129,7 @@ def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData,
     labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
     if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
         raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
-    encoding = Encoding(numeric="rank", min_count=min_count)
+    encoding = EncodingConfig(numeric="rank", min_count=min_count)
     theirs, own = (
         Encoder.fit(table.frame, columns, training, encoding=encoding) for columns in (table.feature_party, table.label_party)
     )

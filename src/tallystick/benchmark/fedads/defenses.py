@@ -21,7 +21,7 @@ from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.experiment import Experiment, SplitData, TrainingPlan
 from tallystick.benchmark.fedads.data import AdTable, encode_ads, read_ads
-from tallystick.benchmark.shared import one_thread, spread
+from tallystick.benchmark.shared import one_thread, summarize_seeds
 from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
@@ -33,11 +33,11 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.network.channel import Progress, no_progress
 
-SEEDS = (1, 2, 3, 4, 5)
-LEAK = "clusters-embedding"
+_SEEDS = (1, 2, 3, 4, 5)
+_LEAK = "clusters-embedding"
 BESIDE = ("spectral-embedding", "norm", "direction-1", "spectral-gradient")  # on the last epoch's steps
 DELTA = 1e-6
-CLIP = 0.25  # about the norm of a row's gradient at the start
+_CLIP = 0.25  # about the norm of a row's gradient at the start
 FUSIONS = {"linear": (), "one layer": (64,)}  # widths between [h_N, h_L] and the output; the paper has none
 EMBEDDING_WIDTH = 8
 FEATURE_BOTTOM, LABEL_BOTTOM = (128, 32), (256, 128)
@@ -56,7 +56,7 @@ class Method:
 def methods() -> tuple[Method, ...]:
     """Give the paper's rows; it does not give the strengths of DP and Marvell, so each has two here."""
     dp, marvell = (
-        [GaussianGradients(epsilon=epsilon, delta=DELTA, clip=CLIP) for epsilon in (8.0, 1.0)],
+        [GaussianGradients(epsilon=epsilon, delta=DELTA, clip=_CLIP) for epsilon in (8.0, 1.0)],
         [Marvell(power=power) for power in (1.0, 8.0)],
     )
     return (
@@ -70,7 +70,7 @@ def methods() -> tuple[Method, ...]:
 def run(
     *,
     data: Path,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = _SEEDS,
     epochs: int = 1,
     batch_size: int = 256,
     learning_rate: float = 1e-3,
@@ -128,11 +128,11 @@ def _network(
 def _run(network: Experiment, method: Method, seed: int) -> dict[str, Any]:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(chain(method.defense))
-    leaks = _audit(_all_rows(network), labels_N, (LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
+    leaks = _audit(_all_rows(network), labels_N, (_LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)
     return {
         "test_auc": last.test_auc,
-        "leak_auc": leaks[LEAK]["balanced_accuracy"],
-        "leak_folded": max(leaks[LEAK]["balanced_accuracy"], 1 - leaks[LEAK]["balanced_accuracy"]),
+        "leak_auc": leaks[_LEAK]["balanced_accuracy"],
+        "leak_folded": max(leaks[_LEAK]["balanced_accuracy"], 1 - leaks[_LEAK]["balanced_accuracy"]),
         "attacks": {name: figures["auc"] for name, figures in leaks.items()},  # oriented by the attacker: .5 is a guess
     }
 
@@ -180,11 +180,11 @@ def _table(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                     "paper_change_percent": method.paper_change,
                     # the change of the means: a ratio of each seed's would divide by noise
                     "change_percent": 100 * float(np.mean([each["leak_folded"] for each in chosen]) / np.mean(before) - 1),
-                    "leak_auc": spread([each["leak_auc"] for each in chosen]),
-                    "leak_folded": spread([each["leak_folded"] for each in chosen]),
+                    "leak_auc": summarize_seeds([each["leak_auc"] for each in chosen]),
+                    "leak_folded": summarize_seeds([each["leak_folded"] for each in chosen]),
                     "paper_auc": method.paper_auc,
-                    "test_auc": spread([each["test_auc"] for each in chosen]),
-                    "attacks": {name: spread([each["attacks"][name] for each in chosen]) for name in BESIDE},
+                    "test_auc": summarize_seeds([each["test_auc"] for each in chosen]),
+                    "attacks": {name: summarize_seeds([each["attacks"][name] for each in chosen]) for name in BESIDE},
                 }
             )
     return rows

@@ -3,7 +3,7 @@
 from typing import Any
 
 from tallystick.benchmark.fedads.defenses import BESIDE
-from tallystick.report.bench import Benchmark, Cell, Table, spread_of
+from tallystick.report.bench import Benchmark, Cell, ResultTable, spread_of
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
@@ -16,7 +16,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         notes=[
             "LeakAUC: (TPR + TNR) / 2 of two clusters of the cut embeddings after training, the smaller one taken as positive.",
             "The paper prints changes only, and not the strengths of DP and Marvell; absolute values are ours alone.",
-            "Folded is max(a, 1 - a), for an attacker whose smaller cluster is the other class; changes are of that.",
+            "Symmetric is max(a, 1 - a), for an attacker whose smaller cluster is the other class; changes are of that.",
             "The other attacks read the last epoch's steps: AUC per batch as the attacker orients its scores, .5 is a guess.",
             "With one linear layer on top, cut gradients lie on one line: direction is the label, or length after MixPro.",
         ],
@@ -29,7 +29,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-def _table(found: dict[str, Any], fusion: str) -> Table:
+def _table(found: dict[str, Any], fusion: str) -> ResultTable:
     rows: list[list[Cell]] = [
         [
             row["method"],
@@ -44,7 +44,7 @@ def _table(found: dict[str, Any], fusion: str) -> Table:
         for row in found["table"]
         if row["fusion"] == fusion
     ]
-    columns = ["method", "paper, change %", "change %", "LeakAUC", "folded", "paper, test AUC", "test AUC", *BESIDE]
+    columns = ["method", "paper, change %", "change %", "LeakAUC", "symmetric", "paper, test AUC", "test AUC", *BESIDE]
     between = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}[fusion]
     note = f"Between both parties' embeddings and the output: {between}."
-    return Table(name=f"Table 4, {fusion} on top", columns=columns, rows=rows, note=note)
+    return ResultTable(name=f"Table 4, {fusion} on top", columns=columns, rows=rows, note=note)

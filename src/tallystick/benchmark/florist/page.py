@@ -3,7 +3,7 @@
 from typing import Any
 
 from tallystick.benchmark.florist.sweep import ATTACKED_RATIO, BOTH
-from tallystick.report.bench import Benchmark, Cell, Curve, Series, Table, counted, spread_of
+from tallystick.report.bench import Benchmark, Cell, Curve, ResultTable, Series, counted, spread_of
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
@@ -33,11 +33,11 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-def _paper_table(number: str, table: dict[str, Any]) -> Table:
+def _paper_table(number: str, table: dict[str, Any]) -> ResultTable:
     rows = table["rows"]
     title = f"Table {number}"
     if "k" in rows[0]:
-        return Table(
+        return ResultTable(
             name=title,
             note=table["title"],
             columns=["draws", "paper, attack AUC", "attack AUC", "paper, test AUC", "test AUC"],
@@ -47,28 +47,28 @@ def _paper_table(number: str, table: dict[str, Any]) -> Table:
             ],
         )
     if "ratio" in rows[0]:
-        return Table(
+        return ResultTable(
             name=title,
             note=table["title"],
             columns=["ratio", "paper", *BOTH],
             rows=[[f"{row['ratio']:g}", row["paper"], *(spread_of(row[name]) for name in BOTH)] for row in rows],
         )
-    return Table(
+    return ResultTable(
         name=title,
-        note=f"{table['title']}. Folded per batch as max(a, 1 - a): the last column is what guessing scores.",
+        note=f"{table['title']}. Symmetric, max(a, 1 - a) per batch: the last column is what guessing scores.",
         columns=["strategy", "paper", "here", "a guess here"],
         rows=[[row["strategy"], row["paper"], spread_of(row["measured"]), spread_of(row["chance"])] for row in rows],
     )
 
 
-def _utility_tables(found: dict[str, Any]) -> list[Table]:
+def _utility_tables(found: dict[str, Any]) -> list[ResultTable]:
     """Test AUC and ACE of every strategy at the ratio of the paper's tables, per side."""
     tables = []
     for side in ("labels", "features", "both"):
         chosen = [each for each in found["summaries"] if each["side"] == side and each["ratio"] == ATTACKED_RATIO]
         if chosen:
             tables.append(
-                Table(
+                ResultTable(
                     name=f"Test AUC and ACE: {_side(side)}",
                     note=f"Ratio {ATTACKED_RATIO:g}. The change is against baseline-partial of the same seed, in percent of AUC.",
                     columns=["strategy", "runs", "test AUC", "change", "ACE"],
@@ -87,7 +87,7 @@ def _utility_tables(found: dict[str, Any]) -> list[Table]:
     return tables
 
 
-def _attack_tables(found: dict[str, Any]) -> list[Table]:
+def _attack_tables(found: dict[str, Any]) -> list[ResultTable]:
     """Every attack on every strategy, per side that lacks rows and party that attacks."""
     tables = []
     for side in ("labels", "features", "both"):
@@ -101,7 +101,7 @@ def _attack_tables(found: dict[str, Any]) -> list[Table]:
             if chosen:
                 names = list(dict.fromkeys(name for _, attacks in chosen for name in attacks))
                 tables.append(
-                    Table(
+                    ResultTable(
                         name=f"Attack AUC of the {party}: {_side(side)}",
                         note=f"Ratio {ATTACKED_RATIO:g}; below each AUC its interval over seeds.",
                         columns=["strategy", *names],
@@ -117,19 +117,19 @@ def _attack_tables(found: dict[str, Any]) -> list[Table]:
     return tables
 
 
-def _drops(found: dict[str, Any]) -> list[Table]:
+def _drops(found: dict[str, Any]) -> list[ResultTable]:
     rows: list[list[Cell]] = [
         [each["strategy"], each["against"], f"{each['ratio']:g}", each["drop"], each["measured"]]
         for each in found["stated_drops"]
     ]
     columns = ["strategy", "against", "ratio", "paper", "here"]
     note = "How much lower the test AUC is, in percent; the paper's text gives only these for its figures."
-    return [Table(name="Drops that the text states", note=note, columns=columns, rows=rows)] if rows else []
+    return [ResultTable(name="Drops that the text states", note=note, columns=columns, rows=rows)] if rows else []
 
 
-def _checks(found: dict[str, Any]) -> list[Table]:
+def _checks(found: dict[str, Any]) -> list[ResultTable]:
     rows: list[list[Cell]] = [[each["what"], each["measured"], each["wanted"], each["passed"]] for each in found["checks"]]
-    return [Table(name="Checks", columns=["what", "measured", "wanted", "holds"], rows=rows)] if rows else []
+    return [ResultTable(name="Checks", columns=["what", "measured", "wanted", "holds"], rows=rows)] if rows else []
 
 
 def _panel(name: str, panel: dict[str, Any]) -> Curve:

@@ -16,7 +16,7 @@ from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.experiment import PASS
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.dataset.union import Imputation
 from tallystick.imputation.draws import Redraw
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
@@ -145,7 +145,7 @@ class Trained:
             self._imputation(has_U, number) for number, has_U in enumerate((has_labels_U, has_features_U))
         )
         calibration = Calibration(shift=treatment.shift, when="training") if treatment.shift else NO_CALIBRATION
-        training = Training(
+        training = TrainingConfig(
             epochs=setting.epochs,
             batch_size=setting.batch(len(data.training)),
             learning_rate=setting.learning_rate,

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from tallystick.benchmark.clicks import ClickData, prepare, read_clicks
+from tallystick.benchmark.clicks import ClickData, encode_clicks, read_clicks
 from tallystick.benchmark.florist import paper
 from tallystick.benchmark.florist.runs import Membership, Setting, Side, Trained, Treatment
-from tallystick.benchmark.shared import SweepLog, one_thread, spread
+from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.imputation.imputer import When
@@ -28,7 +28,7 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import Calibration, LogitShift
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
-SEEDS = (1, 2, 3, 4, 5)
+_SEEDS = (1, 2, 3, 4, 5)
 ATTACKED_RATIO = 0.5
 BASELINES = ("baseline-partial", "baseline-full")
 HELD_OUT = 0.1  # share of rows on which a calibration is fitted and nothing trained
@@ -55,7 +55,7 @@ EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
 
 
 @dataclass(frozen=True, kw_only=True)
-class Run:
+class FloristRun:
     """One strategy at one ratio and seed."""
 
     side: Side
@@ -68,18 +68,18 @@ class Run:
     seconds: float = 0.0  # of training and attacks; variants that share a training count it once
 
     @property
-    def key(self) -> "Key":
+    def key(self) -> "RunKey":
         """What tells this run from the others of a sweep."""
         return self.side, self.strategy, self.ratio, self.seed
 
 
-Key = tuple[str, str, float, int]
+RunKey = tuple[str, str, float, int]
 
 
 def run(
     *,
     data: Path,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = _SEEDS,
     ratios: Sequence[float] = RATIOS,
     sides: Sequence[Side] = ("labels", "features", "both"),
     strategies: Sequence[str] | None = None,
@@ -114,12 +114,12 @@ def run(
     table = read_clicks(data, limit=limit)
     about = {"name": table.name, "rows": table.frame.height, "min_count": min_count, **setting.facts()}
     kept = None if log is None else SweepLog(log, setting=about, resume=resume)
-    known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [Run(**each)]}
-    runs: list[Run] = []
+    known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [FloristRun(**each)]}
+    runs: list[FloristRun] = []
     total = len(seeds) * len(ratios) * sum(len(BASELINES) + len(_chosen(side, strategies)) for side in sides)
     with one_thread():
         for seed in seeds:
-            clicks = prepare(table, seed=seed, min_count=min_count)
+            clicks = encode_clicks(table, seed=seed, min_count=min_count)
             for found in _runs(clicks, setting, seed, ratios, sides, strategies, known):
                 runs.append(found)
                 if kept is not None and found.key not in known:
@@ -159,8 +159,8 @@ def _runs(
     ratios: Sequence[float],
     sides: Sequence[Side],
     strategies: Sequence[str] | None,
-    known: Mapping[Key, Run],
-) -> Iterator[Run]:
+    known: Mapping[RunKey, FloristRun],
+) -> Iterator[FloristRun]:
     """Give every run of a seed, in the same order however many of them are known from before."""
     rows = len(clicks.training)
     everything = torch.ones(rows, dtype=torch.bool)
@@ -188,7 +188,7 @@ def _runs(
                 trained, attacks = cached[key]
                 figures = trained.utility(calibration)
                 seconds = time.perf_counter() - started
-                yield Run(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, seconds=seconds, **figures)
+                yield FloristRun(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, seconds=seconds, **figures)
 
 
 class _Baseline:
@@ -198,7 +198,7 @@ class _Baseline:
         self.name, self.treatment, self.clicks, self.setting, self.seed = name, treatment, clicks, setting, seed
         self._figures: dict[str, float] = {}
 
-    def run(self, side: Side, ratio: float, known: Mapping[Key, Run]) -> Run:
+    def run(self, side: Side, ratio: float, known: Mapping[RunKey, FloristRun]) -> FloristRun:
         """The run at this side and ratio; the full baseline's is the same at all of them."""
         if (found := known.get((side, self.name, ratio, self.seed))) is not None:
             return found
@@ -206,7 +206,9 @@ class _Baseline:
         if not self._figures:
             self._figures = Trained(self.treatment, self.clicks, self.setting, seed=self.seed, record=False).utility()
         seconds = time.perf_counter() - started
-        return Run(side=side, strategy=self.name, ratio=ratio, seed=self.seed, attacks={}, seconds=seconds, **self._figures)
+        return FloristRun(
+            side=side, strategy=self.name, ratio=ratio, seed=self.seed, attacks={}, seconds=seconds, **self._figures
+        )
 
 
 def _leaks(trained: Trained, side: Side) -> dict[str, dict[str, Any]]:
@@ -263,9 +265,9 @@ def _labels_only(members: Membership, imputed_rate: float) -> LogitShift:
 # --- what the runs say
 
 
-def report_of(runs: Sequence[Run], *, data: dict[str, Any]) -> dict[str, Any]:
+def report_of(runs: Sequence[FloristRun], *, data: dict[str, Any]) -> dict[str, Any]:
     """Summarise runs over seeds, and set the paper's tables, curves and checks beside them."""
-    groups: dict[tuple[Side, str, float], list[Run]] = defaultdict(list)
+    groups: dict[tuple[Side, str, float], list[FloristRun]] = defaultdict(list)
     for each in runs:
         groups[each.side, each.strategy, each.ratio].append(each)
     partial = {(each.side, each.ratio, each.seed): each.auc for each in runs if each.strategy == "baseline-partial"}
@@ -287,11 +289,11 @@ def report_of(runs: Sequence[Run], *, data: dict[str, Any]) -> dict[str, Any]:
 
 
 def _summary(
-    side: Side, strategy: str, ratio: float, runs: Sequence[Run], partial: dict[tuple[Side, float, int], float]
+    side: Side, strategy: str, ratio: float, runs: Sequence[FloristRun], partial: dict[tuple[Side, float, int], float]
 ) -> dict[str, Any]:
     attacks = {
         name: {
-            figure: spread([each.attacks[name][figure] for each in runs if name in each.attacks])
+            figure: summarize_seeds([each.attacks[name][figure] for each in runs if name in each.attacks])
             for figure in ("symmetric_auc", "chance_symmetric_auc", "tpr_at_fpr")
         }
         for name in runs[0].attacks
@@ -300,10 +302,10 @@ def _summary(
         "side": side,
         "strategy": strategy,
         "ratio": ratio,
-        "auc": spread([each.auc for each in runs]),
-        "ace": spread([each.ace for each in runs]),
+        "auc": summarize_seeds([each.auc for each in runs]),
+        "ace": summarize_seeds([each.ace for each in runs]),
         # of the same seed, so the luck of the test set cancels
-        "auc_change_percent": spread([100 * (each.auc / partial[side, ratio, each.seed] - 1) for each in runs]),
+        "auc_change_percent": summarize_seeds([100 * (each.auc / partial[side, ratio, each.seed] - 1) for each in runs]),
         "attacks": attacks,
     }
 

@@ -13,17 +13,17 @@ MARVELL_POWERS = (1.0, 4.0, 8.0, 16.0)  # the text names 8 only
 LABEL_DP_EPSILONS = (0.5, 1.0, 2.0, 4.0)  # the text names .5 and 2 only
 POSITIVE_RATES = (0.45, 0.49, 0.5)
 
-Metric = Literal["test_auc", "spectral-embedding", "norm", "spectral-gradient"]
-LEAK: Metric = "spectral-embedding"
+MetricName = Literal["test_auc", "spectral-embedding", "norm", "spectral-gradient"]
+LEAK: MetricName = "spectral-embedding"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Row:
+class PaperRow:
     """A row of a table: what it is called, the scenario that makes it, and the numbers printed there."""
 
     label: str
     scenario: str
-    printed: dict[Metric, float]
+    printed: dict[MetricName, float]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,7 @@ class PaperTable:
     """One of the paper's tables."""
 
     title: str
-    rows: tuple[Row, ...]
+    rows: tuple[PaperRow, ...]
     data: Literal["criteo", "avazu"] = "criteo"
 
 
@@ -41,8 +41,8 @@ class Panel:
 
     title: str
     scenarios: tuple[str, ...]
-    metric: Metric | Literal["layers"]
-    stated: dict[Metric, float] = field(default_factory=dict)  # what the text says of it, after the last epoch
+    metric: MetricName | Literal["layers"]
+    stated: dict[MetricName, float] = field(default_factory=dict)  # what the text says of it, after the last epoch
 
 
 def marvell(power: float) -> str:
@@ -79,15 +79,19 @@ _BALANCED = {
 }
 
 
-def _leak_and_test(weight: float, printed: tuple[float, float], rate: float | None = None) -> Row:
-    return Row(label=f"weight {weight:g}", scenario=dcor(weight, rate=rate), printed={LEAK: printed[0], "test_auc": printed[1]})
+def _leak_and_test(weight: float, printed: tuple[float, float], rate: float | None = None) -> PaperRow:
+    return PaperRow(
+        label=f"weight {weight:g}", scenario=dcor(weight, rate=rate), printed={LEAK: printed[0], "test_auc": printed[1]}
+    )
 
 
 TABLES: dict[str, PaperTable] = {
     "1": PaperTable(
         title="Test AUC by weight and by the label party's layers",
         rows=tuple(
-            Row(label=f"weight {weight:g}, {name}", scenario=dcor(weight, small=small), printed={"test_auc": printed[not small]})
+            PaperRow(
+                label=f"weight {weight:g}, {name}", scenario=dcor(weight, small=small), printed={"test_auc": printed[not small]}
+            )
             for weight, printed in TABLE_1.items()
             for name, small in (("1 layer", True), ("3 layers", False))
         ),

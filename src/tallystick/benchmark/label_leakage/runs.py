@@ -33,11 +33,11 @@ OVER_EPOCHS = ("norm-averaged", "direction-5-averaged", "completion-gradient", "
 CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
-EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
+_EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Network:
+class PaperNetwork:
     """The paper's network (section 6.1): ``below`` layers at the feature party, ``above`` and a linear output at the label party.
 
     Args:
@@ -80,7 +80,7 @@ class Scenario:
 
     name: str
     defense: tuple[Defense, ...] = ()
-    network: Network = field(default_factory=Network)
+    network: PaperNetwork = field(default_factory=PaperNetwork)
     plan: TrainingPlan | None = None  # None: the sweep's
     positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
     by_layer: bool = False  # spectral attack on every layer's output
@@ -136,7 +136,7 @@ def _audit(
 ) -> dict[str, dict[str, Any]]:
     view = View(received="cut_gradient", steps=tuple(steps))
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
-    found = evaluate_label_inference(view, labels_N, attacks=attacks, clean=clean, evaluator=EVALUATOR, seed=seed)
+    found = evaluate_label_inference(view, labels_N, attacks=attacks, clean=clean, evaluator=_EVALUATOR, seed=seed)
     return {name: metrics.as_figures() for name, metrics in found.items()}
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from tallystick.benchmark.experiment import TrainingPlan
 from tallystick.benchmark.label_leakage import paper
-from tallystick.benchmark.label_leakage.runs import Network, Scenario
+from tallystick.benchmark.label_leakage.runs import PaperNetwork, Scenario
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.isotropic import Isotropic
@@ -47,7 +47,7 @@ def _of_the_paper() -> Iterator[Scenario]:
         yield Scenario(name=paper.label_dp(epsilon), defense=(_label_dp(epsilon),), by_layer=True)
     for weight in paper.DCOR_WEIGHTS:
         for small in (False, True) if weight in paper.TABLE_1 else (False,):
-            name, network = paper.dcor(weight, small=small), Network(above=0) if small else Network()
+            name, network = paper.dcor(weight, small=small), PaperNetwork(above=0) if small else PaperNetwork()
             yield from _both(Scenario(name=name, defense=(_dcor(weight),), network=network, by_layer=True))
     for weight in (0.002, 0.005):
         name = paper.dcor(weight, also=paper.marvell(8))
@@ -72,7 +72,7 @@ def _frontier(large: TrainingPlan) -> Iterator[Scenario]:
                 yield Scenario(
                     name=point(form, weight, at),
                     defense=(_of_form(form, weight),) if weight else (),
-                    network=Network(normalised=form == LOG_NORMALISED),
+                    network=PaperNetwork(normalised=form == LOG_NORMALISED),
                     plan=large if at else None,
                     by_layer=not at,
                 )
@@ -96,7 +96,7 @@ def _of_form(form: str, weight: float) -> DistanceCorrelation:
 
 def _depths() -> Iterator[Scenario]:
     for below in DEPTHS:
-        yield Scenario(name=depth(below), network=Network(below=below, above=LAYERS - below), by_layer=True)
+        yield Scenario(name=depth(below), network=PaperNetwork(below=below, above=LAYERS - below), by_layer=True)
 
 
 def at_batch(size: int) -> str:
@@ -106,7 +106,7 @@ def at_batch(size: int) -> str:
 
 def depth(below: int) -> str:
     """Name of the scenario: a cut after that many layers; the paper's is after the fifth."""
-    return "none" if below == Network().below else f"cut after {below}"
+    return "none" if below == PaperNetwork().below else f"cut after {below}"
 
 
 def _marvell(power: float) -> Marvell:

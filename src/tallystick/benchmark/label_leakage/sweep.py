@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tallystick.benchmark.clicks import ClickData, ClickTable, prepare, read_clicks
+from tallystick.benchmark.clicks import ClickData, ClickTable, encode_clicks, read_clicks
 from tallystick.benchmark.experiment import TrainingPlan
 from tallystick.benchmark.label_leakage import paper
 from tallystick.benchmark.label_leakage.runs import Scenario, balanced, run_scenario
@@ -25,17 +25,17 @@ from tallystick.benchmark.label_leakage.scenarios import (
     point,
     scenarios,
 )
-from tallystick.benchmark.shared import SweepLog, one_thread, spread
+from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 
-SEEDS = (1, 2, 3, 4, 5)
-PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
+_SEEDS = (1, 2, 3, 4, 5)
+_PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
 UPDATES_PER_EPOCH = 140
 HIDDEN_ENOUGH = 0.55
 
-Run = dict[str, Any]
-ByName = dict[str, list[Run]]
+LeakageRun = dict[str, Any]
+ByName = dict[str, list[LeakageRun]]
 
 
 def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learning_rate: float | None = None) -> TrainingPlan:
@@ -44,7 +44,7 @@ def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learn
     A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
     rows and ten times the step size.
     """
-    large = rows >= PAPER_ROWS
+    large = rows >= _PAPER_ROWS
     scaled = min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
     return TrainingPlan(
         epochs=epochs,
@@ -55,13 +55,13 @@ def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learn
 
 def large_plan(rows: int) -> TrainingPlan:
     """Give the plan at the paper's batch of 8,192; on a sample, with what did best there without a defence."""
-    return plan_for(rows) if rows >= PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
+    return plan_for(rows) if rows >= _PAPER_ROWS else TrainingPlan(epochs=8, batch_size=LARGE_BATCH, learning_rate=3e-3)
 
 
 def run(
     *,
     data: Path,
-    seeds: Sequence[int] = SEEDS,
+    seeds: Sequence[int] = _SEEDS,
     only: Sequence[str] = (),
     epochs: int = 3,
     batch_size: int | None = None,
@@ -105,7 +105,7 @@ def run(
     known = {(each["name"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
     every = scenarios(large_plan(rows))
     names = list(dict.fromkeys(name for part in chosen for name in parts()[part]))
-    runs: list[Run] = []
+    runs: list[LeakageRun] = []
     with one_thread():
         for seed in seeds:
             missing = [every[name] for name in names if (name, seed) not in known]
@@ -128,19 +128,21 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
 
 
-def _train(table: ClickTable, wanted: Sequence[Scenario], plan: TrainingPlan, min_count: int, seed: int) -> Iterator[Run]:
+def _train(table: ClickTable, wanted: Sequence[Scenario], plan: TrainingPlan, min_count: int, seed: int) -> Iterator[LeakageRun]:
     encoded: dict[float | None, ClickData] = {}
     for scenario in sorted(wanted, key=lambda each: each.positive_rate or 0):  # one share of positives is encoded at a time
         rate = scenario.positive_rate
         if rate not in encoded:
-            encoded = {rate: prepare(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)}
+            encoded = {
+                rate: encode_clicks(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)
+            }
         yield run_scenario(scenario, encoded[rate], plan=plan, seed=seed)
 
 
 # --- what the runs say
 
 
-def report_of(runs: Sequence[Run], *, parts_run: Sequence[str], data: dict[str, Any]) -> dict[str, Any]:
+def report_of(runs: Sequence[LeakageRun], *, parts_run: Sequence[str], data: dict[str, Any]) -> dict[str, Any]:
     """Set what was measured beside what the paper prints."""
     by_name: ByName = {}
     for each in runs:
@@ -164,32 +166,37 @@ def report_of(runs: Sequence[Run], *, parts_run: Sequence[str], data: dict[str, 
     }
 
 
-def last(runs: Sequence[Run], metric: str, *, epoch: int = -1) -> dict[str, float] | None:
+def last(runs: Sequence[LeakageRun], metric: str, *, epoch: int = -1) -> dict[str, float] | None:
     """Mean and interval over seeds of a metric after an epoch, the last one by default; None if it was not measured."""
     if not runs:
         return None
     if metric == "test_auc":
-        return spread([each["epochs"][epoch]["test_auc"] for each in runs])
+        return summarize_seeds([each["epochs"][epoch]["test_auc"] for each in runs])
     if epoch == -1:
-        return spread([each["attacks"][metric]["symmetric_auc"] for each in runs]) if metric in _attacks(runs) else None
-    return spread([each["epochs"][epoch]["leaks"][metric] for each in runs])
+        return summarize_seeds([each["attacks"][metric]["symmetric_auc"] for each in runs]) if metric in _attacks(runs) else None
+    return summarize_seeds([each["epochs"][epoch]["leaks"][metric] for each in runs])
 
 
-def _attacks(runs: Sequence[Run]) -> list[str]:
+def _attacks(runs: Sequence[LeakageRun]) -> list[str]:
     """Attacks that every seed's run has: one that found no batch to score in some seed is left out."""
     return [attack for attack in runs[0]["attacks"] if all(attack in each["attacks"] for each in runs)]
 
 
-def _summary(name: str, runs: Sequence[Run]) -> dict[str, Any]:
+def _summary(name: str, runs: Sequence[LeakageRun]) -> dict[str, Any]:
     return {
         "name": name,
         "test_auc": last(runs, "test_auc"),
         "attacks": {
-            attack: {figure: spread([each["attacks"][attack][figure] for each in runs]) for figure in FIGURES_OF_AN_ATTACK}
+            attack: {
+                figure: summarize_seeds([each["attacks"][attack][figure] for each in runs]) for figure in FIGURES_OF_AN_ATTACK
+            }
             for attack in _attacks(runs)
         },
-        "by_epoch": {metric: [spread(values) for values in by_epoch] for metric, by_epoch in _by_epoch(runs).items()},
-        **{kind: [spread(list(values)) for values in zip(*(each[kind] for each in runs), strict=True)] for kind in BY_PLACE},
+        "by_epoch": {metric: [summarize_seeds(values) for values in by_epoch] for metric, by_epoch in _by_epoch(runs).items()},
+        **{
+            kind: [summarize_seeds(list(values)) for values in zip(*(each[kind] for each in runs), strict=True)]
+            for kind in BY_PLACE
+        },
     }
 
 
@@ -197,7 +204,7 @@ BY_PLACE = ("layers", "components")
 FIGURES_OF_AN_ATTACK = ("auc", "symmetric_auc", "chance_symmetric_auc", "balanced_accuracy", "tpr_at_fpr")
 
 
-def _by_epoch(runs: Sequence[Run]) -> dict[str, list[list[float]]]:
+def _by_epoch(runs: Sequence[LeakageRun]) -> dict[str, list[list[float]]]:
     """Per metric and epoch, a value per seed."""
     count = len(runs[0]["epochs"])
     metrics = runs[0]["epochs"][0]["leaks"]
@@ -228,7 +235,7 @@ def _figure(panels: dict[str, paper.Panel], by_name: ByName) -> dict[str, Any]:
         if panel.metric == "layers":
             series = {name: _summary(name, by_name[name])["layers"] for name in names}
         else:
-            series = {name: [spread(values) for values in _by_epoch(by_name[name])[panel.metric]] for name in names}
+            series = {name: [summarize_seeds(values) for values in _by_epoch(by_name[name])[panel.metric]] for name in names}
         found[letter] = {
             "title": panel.title,
             "metric": panel.metric,
@@ -268,14 +275,14 @@ def _frontier(at: str, by_name: ByName) -> dict[str, Any]:
     return {"batch": at.removeprefix(", batch ") or None, "curves": curves, "prices": prices}
 
 
-def _leaks(runs: Sequence[Run]) -> dict[str, dict[str, float]]:
-    return {attack: spread([each["attacks"][attack]["symmetric_auc"] for each in runs]) for attack in _attacks(runs)}
+def _leaks(runs: Sequence[LeakageRun]) -> dict[str, dict[str, float]]:
+    return {attack: summarize_seeds([each["attacks"][attack]["symmetric_auc"] for each in runs]) for attack in _attacks(runs)}
 
 
-def _paired(base: Sequence[Run], runs: Sequence[Run]) -> dict[str, float]:
+def _paired(base: Sequence[LeakageRun], runs: Sequence[LeakageRun]) -> dict[str, float]:
     """The change of test AUC against the same seed's run without it: the luck of the split cancels."""
     before = {each["seed"]: each["epochs"][-1]["test_auc"] for each in base}
-    return spread([each["epochs"][-1]["test_auc"] - before[each["seed"]] for each in runs if each["seed"] in before])
+    return summarize_seeds([each["epochs"][-1]["test_auc"] - before[each["seed"]] for each in runs if each["seed"] in before])
 
 
 def _depths(by_name: ByName) -> list[dict[str, Any]]:

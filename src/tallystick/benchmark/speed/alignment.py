@@ -26,7 +26,7 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.demo.processes import Stage, run_parties
+from tallystick.demo.processes import PartyContext, run_parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Channel
 
@@ -102,7 +102,7 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
     return outcome.seconds, outcome.results
 
 
-def party(stage: Stage, job: Figures) -> Figures:
+def party(stage: PartyContext, job: Figures) -> Figures:
     """One party's process."""
     baseline = _memory_mib("VmRSS")
     name, channels = stage.name, stage.channels

@@ -6,21 +6,21 @@ from itertools import islice
 import torch
 from torch import nn
 
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import Source
-from tallystick.models.split import JoinedModel
+from tallystick.models.split import CentralizedModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, optimizer_of
 from tallystick.training.updates import decay_at, rate_at
 
 
 def train_joined(
-    model: JoinedModel,
+    model: CentralizedModel,
     sources: Sequence[Source],
     own: Source | None,
     objective: Objective,
     *,
-    training: Training,
+    training: TrainingConfig,
     schedule: Schedule,
     steps: int,
     progress: Callable[[int], None] = lambda step: None,  # noqa: ARG005

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.config.contract import Target
+from tallystick.config.contract import TargetConfig
 from tallystick.data.features import Features, FeatureShape
 from tallystick.defenses.chain import Defenses, chain
 from tallystick.defenses.distance_correlation import squared_distance_correlation
@@ -36,8 +36,8 @@ POSITIVE_SHARE = 0.256  # Criteo's
 SHAPE = FeatureShape(numeric=13, cardinalities=(1_000,) * 26)
 BELOW, ABOVE = 5, 2
 
-BINARY, MULTICLASS = Target(), Target(type="multiclass", classes=10)
-CASES: dict[str, tuple[dict[str, Any], Target]] = {
+BINARY, MULTICLASS = TargetConfig(), TargetConfig(type="multiclass", classes=10)
+CASES: dict[str, tuple[dict[str, Any], TargetConfig]] = {
     **{
         method: ({"method": method, **defense.usual}, BINARY if "binary" in defense.targets else MULTICLASS)
         for method, defense in DEFENSES.items()
@@ -96,7 +96,7 @@ def _training_step(rows: int, width: int, seed: int) -> Callable[[], object]:
     return step
 
 
-def _application(made: Defenses, rows: int, width: int, target: Target, seed: int) -> Callable[[], object]:
+def _application(made: Defenses, rows: int, width: int, target: TargetConfig, seed: int) -> Callable[[], object]:
     cut_BD, labels_B = _cut(rows, width, target.classes, seed)
     if made.labels:
         return lambda: made.defend_labels(labels_B, target.classes, os.urandom)

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from tallystick.benchmark.speed.centralized import train_joined
-from tallystick.config.contract import NetworkModel, Training
+from tallystick.config.contract import NetworkModel, TrainingConfig
 from tallystick.data.features import Features, FeatureShape
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, Stage, run_parties
+from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
-from tallystick.models.split import JoinedModel, LabelModel
+from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
@@ -37,7 +37,7 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
     data = _Data(seed)
     steps = EPOCHS * data.schedule.steps_per_epoch
     train_joined(
-        JoinedModel([bottom], label),
+        CentralizedModel([bottom], label),
         [data.feature.rows],
         data.own.rows,
         data.objective,
@@ -65,7 +65,7 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
     }
 
 
-def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
+def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
     bottom, label = _modules(arguments["seed"])
     data = _Data(arguments["seed"])
@@ -100,8 +100,8 @@ def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
     return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [WIDTH], outputs=1, seed=seed)
 
 
-def _training() -> Training:
-    return Training(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+def _training() -> TrainingConfig:
+    return TrainingConfig(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
 
 
 def _digest(module: nn.Module) -> str:

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from tallystick.benchmark.speed.centralized import train_joined
-from tallystick.config.contract import Training
+from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, Stage, run_parties
+from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.metrics import auc
 from tallystick.models.build import seeded
-from tallystick.models.split import JoinedModel, LabelModel
+from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.models.tabular import Columns, TabularBottom, TabularTop
 from tallystick.network.channel import Channel, no_progress
 from tallystick.network.messages import Message
@@ -42,7 +42,7 @@ STALENESS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scenario:
+class SpeedScenario:
     """Sizes of a speed benchmark."""
 
     rows: int
@@ -68,7 +68,7 @@ class Scenario:
 
 
 SCENARIOS = {
-    "small": Scenario(
+    "small": SpeedScenario(
         rows=20_000,
         batch_size=256,
         feature=FeatureShape(numeric=20, cardinalities=()),
@@ -81,7 +81,7 @@ SCENARIOS = {
         quality_epochs=5,
         turns=5,
     ),
-    "criteo": Scenario(
+    "criteo": SpeedScenario(
         rows=81_920,
         batch_size=8_192,
         feature=FeatureShape(numeric=13, cardinalities=(100_000,) * 26),
@@ -133,7 +133,7 @@ def _ratio(rates: list[float], others: list[float]) -> float:
     return statistics.median(a / b for a, b in zip(rates, others, strict=True))
 
 
-def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
+def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     """One party's process."""
     (channel,) = stage.channels.values()
     scenario = SCENARIOS[arguments["scenario"]]
@@ -144,7 +144,7 @@ def party(stage: Stage, arguments: dict[str, Any]) -> dict[str, Any]:
     return {"steps_per_s": _feature_party(scenario, data, channel, arguments["turns"])}
 
 
-def _label_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, float]:
+def _label_party(scenario: SpeedScenario, data: "_Data", channel: Channel, turns: int) -> dict[str, float]:
     for _ in range(2 * turns):
         mode = channel.receive(Turn).mode
         torch.set_num_threads(scenario.threads_in(mode))
@@ -158,7 +158,7 @@ def _label_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int
     return {mode: float(value) for mode, value in scores.items() if value is not None}
 
 
-def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: int) -> dict[str, list[float]]:
+def _feature_party(scenario: SpeedScenario, data: "_Data", channel: Channel, turns: int) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"centralized": [], "synchronous": [], "pipelined": []}
     if scenario.feature.cardinalities:
         rates["plain"] = []
@@ -180,13 +180,13 @@ def _feature_party(scenario: Scenario, data: "_Data", channel: Channel, turns: i
     return rates
 
 
-def _train_joined(scenario: Scenario, data: "_Data", mode: str) -> float:
+def _train_joined(scenario: SpeedScenario, data: "_Data", mode: str) -> float:
     clock = _Clock(scenario.warm_up, scenario.steps)
     bottom, label = _modules(scenario)
     if mode == "plain":
         bottom.columns = _PlainColumns(scenario.feature, embedding_width=4)
     train_joined(
-        JoinedModel([bottom], label),
+        CentralizedModel([bottom], label),
         [data.feature_source],
         data.own_source,
         data.objective,
@@ -207,7 +207,7 @@ class _PlainColumns(Columns):
         return torch.cat([features.numeric_NF, *embedded], dim=1)
 
 
-def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
+def _train_label(scenario: SpeedScenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
     _, model = _modules(scenario)
     epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
     with tempfile.TemporaryDirectory() as folder:
@@ -218,7 +218,7 @@ def _train_label(scenario: Scenario, data: "_Data", channel: Channel, mode: str,
 
 
 def _train_feature(
-    scenario: Scenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule, clock: "_Clock | None"
+    scenario: SpeedScenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule, clock: "_Clock | None"
 ) -> nn.Module:
     bottom, _ = _modules(scenario)
     epochs = 1 if clock is not None else scenario.quality_epochs
@@ -233,13 +233,13 @@ def _train_feature(
     return bottom
 
 
-def _training(mode: str, epochs: int) -> Training:
-    return Training.model_validate(
+def _training(mode: str, epochs: int) -> TrainingConfig:
+    return TrainingConfig.model_validate(
         {"mode": mode, "staleness": STALENESS, "epochs": epochs, "patience": None, "checkpoint_every": 1_000_000}
     )
 
 
-def _modules(scenario: Scenario) -> tuple[TabularBottom, LabelModel]:
+def _modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
     with seeded(1, "feature"):
         bottom = TabularBottom(scenario.feature, embedding_width=4, hidden=scenario.bottom)
     with seeded(1, "label"):
@@ -268,7 +268,7 @@ class _Clock:
 class _Data:
     """Rows drawn from a seed, the same in both processes; the label depends on both sides' columns."""
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: SpeedScenario) -> None:
         generator = torch.Generator().manual_seed(7)
         rows = scenario.rows * (2 if scenario.quality_epochs else 1)
         self._scenario = scenario

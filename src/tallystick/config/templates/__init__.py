@@ -5,10 +5,10 @@ from typing import Literal
 
 from tallystick.config.reading import Role
 
-Kind = Literal["contract", "party"]
+TemplateKind = Literal["contract", "party"]
 
 
-def template(kind: Kind, role: Role) -> str:
+def template(kind: TemplateKind, role: Role) -> str:
     """Give a commented YAML file to start from; the contract is the same for every role."""
     name = "contract.yaml" if kind == "contract" else f"{role}.yaml"
     return files(__name__).joinpath(name).read_text(encoding="utf-8")

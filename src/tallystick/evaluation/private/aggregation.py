@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tallystick.errors import ConfigError
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
+from tallystick.evaluation.private.bins import Floats, Ints, Population, ScoreBins
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import WIDEST_SHARE, NoiseSource
@@ -102,15 +102,15 @@ class SecureSum(CountingMechanism):
         """As the inner mechanism counts, with the noise of the sum."""
         return self.inner.predicted_error(replace(assumed, clients=assumed.clients / self.honest if self.honest else 1))
 
-    def bins(self, grid: Bins) -> Bins:
+    def bins(self, grid: ScoreBins) -> ScoreBins:
         """As the inner mechanism."""
         return self.inner.bins(grid)
 
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:
         """As the inner mechanism."""
         return self.inner.answer(positives_B, negatives_B, bins, noise=noise)
 
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
         """Draw this client's share where ``shares`` clients take part; raises ConfigError if they are too few for the whole."""
         if shares is None:
             raise ConfigError("a secure sum draws noise in shares; say how many clients take part")
@@ -120,7 +120,7 @@ class SecureSum(CountingMechanism):
             )
         return self.inner.noise(bins, source=source, shape=shape, shares=self.honest or shares)
 
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """As the inner mechanism."""
         return self.inner.estimate(total_L, bins)
 

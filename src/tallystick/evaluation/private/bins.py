@@ -38,7 +38,7 @@ def paper_thresholds(count: int) -> Floats:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bins:
+class ScoreBins:
     """Score bins by their inner edges (an edge belongs to the bin above it), and how many rows each holds where that is
     public."""
 
@@ -82,7 +82,7 @@ class Bins:
         ranks_B: Floats = (np.cumsum(totals_B) - totals_B / 2) / max(self.rows, 1) - 0.5
         return ranks_B.clip(-0.5, 0.5)
 
-    def merged(self, count: int) -> "Bins":
+    def merged(self, count: int) -> "ScoreBins":
         """Merge neighbours into at most ``count`` bins of nearly equal totals."""
         totals_B = self.totals()
         below = np.cumsum(totals_B)[:-1]
@@ -93,10 +93,10 @@ class Bins:
             else np.array([], dtype=np.int64)
         )
         groups = np.split(totals_B, cuts + 1)
-        return Bins(edges=self.edges[cuts], totals_B=np.array([group.sum() for group in groups], dtype=np.int64))
+        return ScoreBins(edges=self.edges[cuts], totals_B=np.array([group.sum() for group in groups], dtype=np.int64))
 
     @classmethod
-    def exact(cls, scores_N: Floats) -> "Bins":
+    def exact(cls, scores_N: Floats) -> "ScoreBins":
         """Give one bin per distinct score."""
         values, totals_B = np.unique(scores_N, return_counts=True)
         return cls(edges=values[1:], totals_B=totals_B.astype(np.int64), distinct=True)

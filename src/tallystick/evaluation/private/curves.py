@@ -8,16 +8,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import isotonic_regression
 
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, check_both_classes, check_scores, score_grid
+from tallystick.evaluation.private.bins import Floats, Ints, Population, ScoreBins, check_both_classes, check_scores, score_grid
 from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.release import ASSUMED_AUC, ASSUMED_POSITIVE_RATE
-from tallystick.evaluation.private.result import PrivateAuc, conclude
+from tallystick.evaluation.private.result import PrivateAuc, estimate_auc
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import NoiseSource, SecureNoise
 
 
 @dataclass(frozen=True, kw_only=True)
-class Curves:
+class BinnedCurves:
     """Curves over B bins, from the highest score down; all of them monotone where the true ones would be."""
 
     false_positive_rate: tuple[float, ...]
@@ -33,7 +33,7 @@ class Curves:
     """Mean absolute difference between score and positive rate over rows, in equal-mass bins."""
 
 
-def curves(noisy_positives_B: Ints, bins: Bins, bin_scores_B: Floats) -> Curves:
+def curves(noisy_positives_B: Ints, bins: ScoreBins, bin_scores_B: Floats) -> BinnedCurves:
     """Compute the curves from noisy positives per bin, public bin totals and public mean scores per bin.
 
     The rates are made monotone in the score by isotonic regression weighted by rows (Stoddard et al. 2014 do so for ROC
@@ -49,7 +49,7 @@ def curves(noisy_positives_B: Ints, bins: Bins, bin_scores_B: Floats) -> Curves:
     tpr, fpr = tp / max(tp[-1], 1e-12), fp / max(fp[-1], 1e-12)
     safe_B = scores_B.clip(1e-12, 1 - 1e-12)
     loss = -(positives_B * np.log(safe_B) + negatives_B * np.log1p(-safe_B)).sum() / totals_B.sum()
-    return Curves(
+    return BinnedCurves(
         false_positive_rate=tuple(fpr.tolist()),
         true_positive_rate=tuple(tpr.tolist()),
         recall=tuple(tpr[1:].tolist()),
@@ -73,7 +73,7 @@ def release_curves(
     count: int | None = None,
     assumed_positive_rate: float = ASSUMED_POSITIVE_RATE,
     assumed_auc: float = ASSUMED_AUC,
-) -> tuple[PrivateAuc, Curves]:
+) -> tuple[PrivateAuc, BinnedCurves]:
     """Release AUC and curves of one label party's test set by one label histogram of ``count`` bins (default: 20 to 100 by size).
 
     Guarantee: epsilon label DP, spent in ``ledger`` before the noise is drawn. Not protected: the score histogram and the mean
@@ -83,11 +83,11 @@ def release_curves(
     check_both_classes(labels)
     mechanism = LabelHistogram(epsilon=epsilon, count=min(max(math.isqrt(len(labels)), 20), 100) if count is None else count)
     grid = score_grid()
-    bins = mechanism.bins(Bins(edges=grid, totals_B=Bins(edges=grid).count(scores)))
+    bins = mechanism.bins(ScoreBins(edges=grid, totals_B=ScoreBins(edges=grid).count(scores)))
     owner_N = np.searchsorted(bins.edges, scores, side="right")
     means_B = np.bincount(owner_N, weights=scores, minlength=len(bins)) / np.maximum(bins.totals(), 1)
     ledger.spend(dataset, mechanism.event, what=f"AUC and curves by {mechanism.name}")
     total_B = bins.count_classes(labels, scores)[0] + mechanism.noise(bins, source=rng if rng is not None else SecureNoise())
     assumed = Population(rows=len(labels), positive_rate=assumed_positive_rate, auc=assumed_auc)
-    result = conclude(mechanism, total_B, bins, rows=len(labels), clients=1, assumed=assumed)
+    result = estimate_auc(mechanism, total_B, bins, rows=len(labels), clients=1, assumed=assumed)
     return result, curves(total_B, bins, means_B)

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 
 from tallystick.errors import ConfigError
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, auc_of_counts, score_grid
+from tallystick.evaluation.private.bins import Floats, Ints, Population, ScoreBins, auc_of_counts, score_grid
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event, PureDP, check_epsilon
 from tallystick.privacy.noise import NoiseSource, discrete_laplace_variance
@@ -68,24 +68,24 @@ class LabelHistogram(CountingMechanism):
         """Pure label DP."""
         return PureDP(epsilon=self.epsilon)
 
-    def bins(self, grid: Bins) -> Bins:
+    def bins(self, grid: ScoreBins) -> ScoreBins:
         """Merge the grid into bins of nearly equal totals."""
         return grid.merged(self.count)
 
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Give the positives per bin (B)."""
         return positives_B
 
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
         """Draw independent noise for every bin."""
         return laplace_or_share(self.scale, (*shape, len(bins)), source=source, shares=shares)
 
-    def class_counts(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """The answer lists the positives, and the totals are public."""
         positives_B = total_L.astype(np.float64)
         return positives_B, bins.totals() - positives_B
 
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Count pairs with half credit within a bin."""
         return auc_of_counts(total_L, bins.totals() - total_L), total_L.sum(-1).astype(np.float64)
 
@@ -93,7 +93,7 @@ class LabelHistogram(CountingMechanism):
         """Linearise around the assumed population: sd = sigma sqrt(sum of squared weights)."""
         grid = score_grid()
         positives_B, negatives_B = population.expected_counts(grid)
-        bins = self.bins(Bins(edges=grid, totals_B=positives_B + negatives_B))
+        bins = self.bins(ScoreBins(edges=grid, totals_B=positives_B + negatives_B))
         weight_pos, weight_neg = _weights(*population.expected_counts(bins.edges))
         variance = population.clients * discrete_laplace_variance(self.scale)
         return math.sqrt(variance * float(((weight_pos - weight_neg) ** 2).sum()))
@@ -122,7 +122,7 @@ class RecordHistogram(CountingMechanism):
 
     def __post_init__(self) -> None:
         check_epsilon(self.epsilon)
-        Bins(edges=np.array(self.edges, dtype=np.float64))
+        ScoreBins(edges=np.array(self.edges, dtype=np.float64))
 
     @property
     def sensitivity(self) -> float:
@@ -144,19 +144,19 @@ class RecordHistogram(CountingMechanism):
         """Pure DP for records."""
         return PureDP(epsilon=self.epsilon, unit="record")
 
-    def bins(self, grid: Bins) -> Bins:  # noqa: ARG002 - the edges are fixed beforehand
+    def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the edges are fixed beforehand
         """Give the fixed bins."""
-        return Bins(edges=np.array(self.edges, dtype=np.float64))
+        return ScoreBins(edges=np.array(self.edges, dtype=np.float64))
 
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Give positives then negatives per bin (2 B)."""
         return np.concatenate([positives_B, negatives_B], axis=-1)
 
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
         """Draw independent noise for every count."""
         return laplace_or_share(self.scale, (*shape, 2 * len(bins)), source=source, shares=shares)
 
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Count pairs with half credit within a bin."""
         positives_B = total_L[..., : len(bins)]
         return auc_of_counts(positives_B, total_L[..., len(bins) :]), positives_B.sum(-1).astype(np.float64)

@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from tallystick.evaluation.private.bins import GRID_BINS, Bins, Floats, Ints, Population, auc_of_counts, score_grid
+from tallystick.evaluation.private.bins import GRID_BINS, Floats, Ints, Population, ScoreBins, auc_of_counts, score_grid
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import NoiseSource, SimulatedNoise
 
@@ -136,21 +136,21 @@ class CountingMechanism(ABC):
     def predicted_error(self, assumed: Population) -> float:
         """Predict a standard deviation that counts half of what bins may hide, as its interval does, for one of its own."""
         grid = score_grid()
-        bins = self.bins(Bins(edges=grid, totals_B=np.add(*assumed.expected_counts(grid))))
+        bins = self.bins(ScoreBins(edges=grid, totals_B=np.add(*assumed.expected_counts(grid))))
         positives_B, negatives_B = assumed.expected_counts(bins.edges)
         hidden = order_within_counts(positives_B.astype(np.float64), negatives_B.astype(np.float64))
         return math.hypot(self.predicted_sd(assumed), hidden / 2)
 
-    def bins_of(self, scores_N: Floats) -> Bins:
+    def bins_of(self, scores_N: Floats) -> ScoreBins:
         """The bins that a single label party answers on."""
-        grid = Bins(edges=score_grid())
-        return self.bins(Bins(edges=grid.edges, totals_B=grid.count(scores_N)) if self.needs_totals else grid)
+        grid = ScoreBins(edges=score_grid())
+        return self.bins(ScoreBins(edges=grid.edges, totals_B=grid.count(scores_N)) if self.needs_totals else grid)
 
-    def order_within(self, total_L: Ints, bins: Bins) -> float:
+    def order_within(self, total_L: Ints, bins: ScoreBins) -> float:
         """How far half credit within bins may be off, as far as a noisy answer tells; 0 where nothing is known of it."""
         return order_within_counts(*self.class_counts(total_L, bins))
 
-    def class_counts(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """The noisy positives and negatives per bin in an answer that lists them one after the other."""
         positives_B, negatives_B = (half_B.astype(np.float64) for half_B in np.split(total_L, [len(bins)]))
         return positives_B, negatives_B
@@ -160,28 +160,28 @@ class CountingMechanism(ABC):
         return 0
 
     @abstractmethod
-    def bins(self, grid: Bins) -> Bins:
+    def bins(self, grid: ScoreBins) -> ScoreBins:
         """Choose the bins to answer on, from the fine grid and (where totals are public) its totals."""
 
     @abstractmethod
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:
         """Compute the exact answer (L,); mechanisms that randomise labels or rounding use ``noise`` for that. Leading axes
         are kept."""
 
     @abstractmethod
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
         """Draw the noise (..., L) of one client, or its share of it where ``shares`` clients together make the whole."""
 
     @abstractmethod
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Turn the summed answers (..., L) into the AUC and the number of positives (...)."""
 
 
-def simulate(
+def simulate_mechanism(
     mechanism: CountingMechanism,
     positives_B: Ints,
     negatives_B: Ints,
-    bins: Bins,
+    bins: ScoreBins,
     *,
     clients: float,
     repeats: int,
@@ -207,9 +207,9 @@ def simulate(
 @lru_cache(maxsize=1024)
 def simulated_sd(mechanism: CountingMechanism, population: Population, *, repeats: int = 1000) -> float:
     """Predict a standard deviation by simulating the mechanism on the assumed population, with a fixed seed."""
-    bins = mechanism.bins(Bins(edges=score_grid()))
+    bins = mechanism.bins(ScoreBins(edges=score_grid()))
     positives_B, negatives_B = population.expected_counts(bins.edges)
-    draws = simulate(
+    draws = simulate_mechanism(
         mechanism,
         positives_B,
         negatives_B,

@@ -21,13 +21,13 @@ from tallystick.errors import ConfigError, DataError, ProtocolError
 from tallystick.evaluation.messages import check_auc
 from tallystick.evaluation.private.bins import (
     MOST_ROWS,
-    Bins,
     Population,
+    ScoreBins,
     check_scores,
     score_grid,
 )
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.result import PrivateAuc, conclude
+from tallystick.evaluation.private.result import PrivateAuc, estimate_auc
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message
@@ -80,11 +80,11 @@ def client(
     if mechanism.needs_clients:
         terms = MaskedTerms(channel, least_clients=mechanism.least_clients)
     if mechanism.needs_totals:
-        terms.send(Bins(edges=_grid(mechanism)).count(scores))
+        terms.send(ScoreBins(edges=_grid(mechanism)).count(scores))
         bins = _read_bins(channel)
     else:
         terms.send(np.array([len(scores)]))
-        bins = mechanism.bins(Bins(edges=score_grid()))
+        bins = mechanism.bins(ScoreBins(edges=score_grid()))
     if ledger is not None:
         ledger.spend(dataset, mechanism.event, what=f"AUC by {mechanism.name}")
     answer_L = mechanism.answer(*bins.count_classes(labels, scores), bins, noise=noise)
@@ -109,7 +109,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
             edges = _grid(mechanism)
             totals_G = receive_sum(channels, len(edges) + 1)
             try:
-                grid = Bins(edges=edges, totals_B=totals_G)
+                grid = ScoreBins(edges=edges, totals_B=totals_G)
             except ConfigError as error:
                 raise ProtocolError(
                     channels[0].peer, f"the clients' score histograms do not add up ({error}); one of them is not honest"
@@ -121,7 +121,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
             for channel in channels:
                 channel.send(PublicBins(edges=Array.of(bins.edges), totals=Array.of(bins.totals())))
         else:
-            bins = mechanism.bins(Bins(edges=score_grid()))
+            bins = mechanism.bins(ScoreBins(edges=score_grid()))
             rows = int(receive_sum(channels, 1)[0])
             if summed:
                 known.append("number of rows")
@@ -129,7 +129,7 @@ def server(channels: Sequence[Channel], *, mechanism: CountingMechanism, assumed
                 raise ProtocolError(channels[0].peer, f"the clients' row counts add up to {rows}; one of them is not honest")
         length = _answer_length(mechanism, bins)
         total_L = receive_sum(channels, length)
-        result = conclude(mechanism, total_L, bins, rows=rows, clients=len(channels), assumed=assumed)
+        result = estimate_auc(mechanism, total_L, bins, rows=rows, clients=len(channels), assumed=assumed)
         for channel in channels:
             channel.send(PublicResult(auc=result.auc, low=result.interval[0], high=result.interval[1]))
     return result
@@ -177,17 +177,17 @@ def _read_result(channel: Channel) -> PublicResult:
     return result
 
 
-def _read_bins(channel: Channel) -> Bins:
+def _read_bins(channel: Channel) -> ScoreBins:
     message = channel.receive(PublicBins)
     try:
         if (message.edges.dtype, message.totals.dtype) != ("float64", "int64"):
             raise MalformedMessage(f"bins of type {message.edges.dtype} and {message.totals.dtype}, expected float64 and int64")
-        return Bins(edges=message.edges.numpy(None), totals_B=message.totals.numpy(None))
+        return ScoreBins(edges=message.edges.numpy(None), totals_B=message.totals.numpy(None))
     except (MalformedMessage, ConfigError) as error:
         raise ProtocolError(channel.peer, f"{channel.peer} broke the protocol: {error}") from None
 
 
-def _answer_length(mechanism: CountingMechanism, bins: Bins) -> int:
+def _answer_length(mechanism: CountingMechanism, bins: ScoreBins) -> int:
     nothing = np.zeros(len(bins), dtype=np.int64)
     return len(mechanism.answer(nothing, nothing, bins, noise=_NO_NOISE))
 

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 
 from tallystick.errors import ConfigError
-from tallystick.evaluation.private.bins import RANK_GRID_BINS, Bins, Floats, Ints, Population, paper_thresholds
+from tallystick.evaluation.private.bins import RANK_GRID_BINS, Floats, Ints, Population, ScoreBins, paper_thresholds
 from tallystick.evaluation.private.histogram import laplace_or_share
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event, PureDP, check_epsilon
@@ -91,15 +91,15 @@ class TwoStatistics(CountingMechanism):
         """Pure label DP."""
         return PureDP(epsilon=self.epsilon)
 
-    def bins(self, grid: Bins) -> Bins:
+    def bins(self, grid: ScoreBins) -> ScoreBins:
         """Use the grid as it is."""
         return grid
 
-    def bins_of(self, scores_N: Floats) -> Bins:
+    def bins_of(self, scores_N: Floats) -> ScoreBins:
         """Exact ranks: a bin per distinct score."""
-        return Bins.exact(scores_N)
+        return ScoreBins.exact(scores_N)
 
-    def order_within(self, total_L: Ints, bins: Bins) -> float:  # noqa: ARG002
+    def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
         """How far half credit within bins may be off where ranks are taken of bins instead of scores.
 
         A bin with a share t of the rows hides an order that is worth at most t^2 / 2 of the AUC. Half of that counts as its
@@ -121,7 +121,7 @@ class TwoStatistics(CountingMechanism):
         """Its ranks are exact, so nothing is hidden."""
         return self.predicted_sd(assumed)
 
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Give S in units and P (2). The rounding's coins need not be secret: the sensitivity holds whatever they show."""
         units_B = bins.centred_ranks() * self.units
         floor_B = np.floor(units_B)
@@ -129,11 +129,11 @@ class TwoStatistics(CountingMechanism):
         ranks = (positives_B * floor_B.astype(np.int64) + rounded_up).sum(-1)
         return np.stack([ranks, positives_B.sum(-1)], axis=-1)
 
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
         """Draw noise for S and for P."""
         return np.stack([laplace_or_share(scale, shape, source=source, shares=shares) for scale in self.scales], axis=-1)
 
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Put the two numbers into the formula."""
         positives = total_L[..., 1].astype(np.float64)
         return auc_of_rank_sum(total_L[..., 0] / self.units, positives, bins.rows), positives
@@ -194,17 +194,17 @@ class RandomisedResponse(CountingMechanism):
         """Pure label DP."""
         return PureDP(epsilon=self.epsilon)
 
-    def bins(self, grid: Bins) -> Bins:  # noqa: ARG002 - the thresholds are fixed beforehand
+    def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the thresholds are fixed beforehand
         """Give the bins between the paper's thresholds."""
-        return Bins(edges=paper_thresholds(self.thresholds))
+        return ScoreBins(edges=paper_thresholds(self.thresholds))
 
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Flip every label and count positives then negatives per bin (2 B)."""
         kept = noise.binomial(positives_B, 1 - self.flip_probability)
         flipped = noise.binomial(negatives_B, self.flip_probability)
         return np.concatenate([kept + flipped, positives_B + negatives_B - kept - flipped], axis=-1)
 
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:  # noqa: ARG002
         """No noise besides the flips, which have no shares either."""
         if shares is not None:
             raise ConfigError(
@@ -212,14 +212,14 @@ class RandomisedResponse(CountingMechanism):
             )
         return np.zeros((*shape, 2 * len(bins)), dtype=np.int64)
 
-    def class_counts(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def class_counts(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Debias the flipped counts."""
         first_B, second_B = super().class_counts(total_L, bins)
         q, rows_B = self.flip_probability, first_B + second_B
         positives_B = (first_B - q * rows_B) / (1 - 2 * q)
         return positives_B, rows_B - positives_B
 
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Debias S and P and put them into the formula."""
         flipped_B, totals_B = total_L[..., : len(bins)], total_L[..., : len(bins)] + total_L[..., len(bins) :]
         rows = totals_B.sum(-1).astype(np.float64)

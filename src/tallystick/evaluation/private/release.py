@@ -12,7 +12,7 @@ from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Population, check_both_classes, check_scores
 from tallystick.evaluation.private.mechanism import CountingMechanism
-from tallystick.evaluation.private.result import PrivateAuc, conclude
+from tallystick.evaluation.private.result import PrivateAuc, estimate_auc
 from tallystick.evaluation.private.table import COUNTING
 from tallystick.privacy.events import Unit
 from tallystick.privacy.ledger import Ledger
@@ -22,7 +22,7 @@ ASSUMED_POSITIVE_RATE = 0.25
 ASSUMED_AUC = 0.75
 
 
-def candidates(epsilon: float, assumed: Population, *, unit: Unit = "label") -> list[CountingMechanism]:
+def candidate_mechanisms(epsilon: float, assumed: Population, *, unit: Unit = "label") -> list[CountingMechanism]:
     """List the mechanisms that may be picked, for one label party or for several clients.
 
     Several are securely summed: summed plainly, they would show the server each client's score histogram.
@@ -38,7 +38,7 @@ def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tupl
     The error is the noise's standard deviation and, of histograms, what their bins may hide, which a large epsilon leaves as it
     is. Nothing private enters: class balance and AUC are what ``assumed`` says, not what the data hold.
     """
-    options = candidates(epsilon, assumed, unit=unit)
+    options = candidate_mechanisms(epsilon, assumed, unit=unit)
     predictions = [option.predicted_error(assumed) for option in options]
     best = options[int(np.argmin(predictions))]
     return best, {option.title: sd for option, sd in zip(options, predictions, strict=True)}
@@ -82,7 +82,7 @@ def release(
     ledger.spend(dataset, chosen.event, what=f"{what} by {chosen.title}")
     answer_L = chosen.answer(*bins.count_classes(labels, scores), bins, noise=source)
     total_L = answer_L + chosen.noise(bins, source=source)
-    return conclude(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
+    return estimate_auc(chosen, total_L, bins, rows=len(labels), clients=1, assumed=assumed)
 
 
 def _check_mechanism(mechanism: Any, epsilon: float, unit: Unit) -> None:

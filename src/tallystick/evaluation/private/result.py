@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from tallystick.errors import DataError
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population
+from tallystick.evaluation.private.bins import Floats, Ints, Population, ScoreBins
 from tallystick.evaluation.private.mechanism import CountingMechanism
 from tallystick.privacy.events import Event
 from tallystick.privacy.noise import SimulatedNoise
@@ -66,8 +66,8 @@ class PrivateAuc:
         )
 
 
-def conclude(
-    mechanism: CountingMechanism, total_L: Ints, bins: Bins, *, rows: int, clients: int, assumed: Population
+def estimate_auc(
+    mechanism: CountingMechanism, total_L: Ints, bins: ScoreBins, *, rows: int, clients: int, assumed: Population
 ) -> PrivateAuc:
     """Turn the summed noisy answers into a result; only post-processing, so it costs nothing.
 
@@ -115,7 +115,7 @@ def sampling_sd(population: Population) -> float:
     return math.sqrt(max(variance, 0.0) / (max(pos, 1) * max(neg, 1)))
 
 
-def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: Bins, clients: int) -> tuple[float, float, float]:
+def _noise_interval(mechanism: CountingMechanism, total_L: Ints, bins: ScoreBins, clients: int) -> tuple[float, float, float]:
     """Take noise of the same distribution off the released answer: the quantiles are those of what may have been there."""
     source = SimulatedNoise(np.random.default_rng(0), clients=clients)  # fixed: the interval is a function of the release
     noise = mechanism.noise(bins, source=source, shape=(_DRAWS,), shares=mechanism.shares_of(clients))

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from tallystick.errors import ConfigError
-from tallystick.evaluation.private.bins import Bins, Floats, Ints, Population, paper_thresholds
+from tallystick.evaluation.private.bins import Floats, Ints, Population, ScoreBins, paper_thresholds
 from tallystick.evaluation.private.mechanism import CountingMechanism, simulated_sd
 from tallystick.privacy.events import Event, GaussianDP, PureDP, check_epsilon
 from tallystick.privacy.gaussian import gaussian_multiplier
@@ -83,17 +83,17 @@ class ThresholdCounts(CountingMechanism):
             return GaussianDP(noise_multiplier=self.scale / self.sensitivity)
         return PureDP(epsilon=self.epsilon)
 
-    def bins(self, grid: Bins) -> Bins:  # noqa: ARG002 - the thresholds are fixed beforehand
+    def bins(self, grid: ScoreBins) -> ScoreBins:  # noqa: ARG002 - the thresholds are fixed beforehand
         """Give the bins between the paper's thresholds."""
-        return Bins(edges=paper_thresholds(self.thresholds))
+        return ScoreBins(edges=paper_thresholds(self.thresholds))
 
-    def answer(self, positives_B: Ints, negatives_B: Ints, bins: Bins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
+    def answer(self, positives_B: Ints, negatives_B: Ints, bins: ScoreBins, *, noise: NoiseSource) -> Ints:  # noqa: ARG002
         """Count TP, FP, TN, FN at score >= threshold (4 T)."""
         above_pos, above_neg = (np.flip(np.cumsum(np.flip(counts, -1), -1), -1) for counts in (positives_B, negatives_B))
         tp, fp = above_pos[..., 1:], above_neg[..., 1:]
         return np.concatenate([tp, fp, above_neg[..., :1] - fp, above_pos[..., :1] - tp], axis=-1)
 
-    def noise(self, bins: Bins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
+    def noise(self, bins: ScoreBins, *, source: NoiseSource, shape: tuple[int, ...] = (), shares: int | None = None) -> Ints:
         """Draw independent noise for every count."""
         full = (*shape, 4 * (len(bins) - 1))
         if self.kind == "gaussian":
@@ -104,11 +104,11 @@ class ThresholdCounts(CountingMechanism):
             source.discrete_laplace(self.scale, full) if shares is None else source.polya_share(self.scale, full, shares=shares)
         )
 
-    def order_within(self, total_L: Ints, bins: Bins) -> float:  # noqa: ARG002
+    def order_within(self, total_L: Ints, bins: ScoreBins) -> float:  # noqa: ARG002
         """Of the paper's curve not even the bias is known."""
         return 0.0
 
-    def estimate(self, total_L: Ints, bins: Bins) -> tuple[Floats, Floats]:
+    def estimate(self, total_L: Ints, bins: ScoreBins) -> tuple[Floats, Floats]:
         """Draw the ROC curve as the paper does and integrate it."""
         count = len(bins) - 1
         clipped = np.maximum(total_L, 0).astype(np.float64)

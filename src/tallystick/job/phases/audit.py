@@ -25,7 +25,7 @@ from tallystick.job.disclosure import defense_lines
 from tallystick.job.job import Job
 from tallystick.job.log import Watcher
 from tallystick.party.folder import RunFolder, contract_of
-from tallystick.party.recorder import Plan, Recorder, ViewStore
+from tallystick.party.recorder import Recorder, RecordingPlan, ViewStore
 from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
 from tallystick.report.page import render
@@ -34,9 +34,9 @@ from tallystick.storage import write_json
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
-NOTE = "audit"
-LABELS = "labels.safetensors"
-HINTS = 40  # labels that few-label attacks are told, or one per class where there are more
+_NOTE = "audit"
+_LABELS = "labels.safetensors"
+AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
 LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
 
 
@@ -57,7 +57,7 @@ def recorders(job: Job, dataset: Dataset, widths: Sequence[int], *, run_id: str,
     made = []
     for width, store in zip(widths, _stores(job, run_id), strict=True):
         store.drop_from(schedule.epoch_of(resume_from))
-        plan = Plan.of(schedule, first=first, later=later, epochs=epochs, width=width)
+        plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
         made.append(Recorder(plan=plan, store=store))
     return made
 
@@ -103,7 +103,9 @@ def audit_run(job: Job, dataset: Dataset, *, run_id: str) -> Audited:
         if (own_N := _hidden(job, dataset)) is not None:
             membership = _evaluate_membership(job, own_N, run_id=run_id)
         if _audits_labels(job):
-            leakage = audit_labels(folder, contract, watcher=watcher, hints=max(HINTS, contract.target.classes))
+            leakage = audit_labels(
+                folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
+            )
     if leakage is None:
         folder.forget_views()  # only an audit of labels may be asked for again
     audited = Audited(membership=membership, leakage=leakage)
@@ -113,13 +115,13 @@ def audit_run(job: Job, dataset: Dataset, *, run_id: str) -> Audited:
 
 def audited_before(folder: RunFolder) -> Audited | None:
     """What the audits of this run found; None if it was not audited yet."""
-    noted = folder.noted(NOTE)
+    noted = folder.noted(_NOTE)
     return msgspec.convert(noted, Audited) if noted else None
 
 
 def keep_audited(folder: RunFolder, audited: Audited) -> None:
     """Keep what was found, for a run that goes on and for its report."""
-    folder.note(NOTE, msgspec.to_builtins(audited))
+    folder.note(_NOTE, msgspec.to_builtins(audited))
 
 
 def _stores(job: Job, run_id: str) -> list[ViewStore]:
@@ -144,7 +146,7 @@ def audit_membership(
     found = evaluate_membership(received, steps, own_N)
     what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
     attacks = [
-        shown.Attack(
+        shown.AttackResult(
             name=name,
             view=f"{peer}, from {what}",
             auc=metrics.symmetric_auc.mean,
@@ -167,12 +169,12 @@ def save_labels(folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Te
     """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id}
     tensors = {"label_N": true_N.to(torch.int64), "own_N": own_N}
-    write_tensors(folder.views / LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
+    write_tensors(folder.views / _LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
 
 
 def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, str]:
     """Read the true labels back, which of them are real, and the run that they are of; raises DataError if that fails."""
-    path = folder.views / LABELS
+    path = folder.views / _LABELS
     if not path.exists():
         raise DataError(
             f"{folder.path} holds no recorded labels: only the label party's folder of a run with `audit: true` in its contract "
@@ -192,7 +194,9 @@ def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, 
     return label_N, own_N, run_id
 
 
-def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int = HINTS, seed: int = 0) -> shown.Audit:
+def audit_labels(
+    folder: RunFolder, contract: Contract, *, watcher: Watcher, auxiliary_labels: int = AUXILIARY_LABELS, seed: int = 0
+) -> shown.Audit:
     """Attack every feature party's recorded view of a run for labels and measure by the true ones.
 
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
@@ -200,11 +204,11 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
     """
     label_N, own_N, run_id = load_labels(folder, contract)
     attacks = [
-        (name, replace(row, knows=FewLabels(count=hints)) if isinstance(row.knows, FewLabels) else row)
+        (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
         for name, row in LABEL_INFERENCE_ATTACKS.items()
         if row.multiclass or contract.target.type == "binary"
     ]
-    found: list[shown.Attack] = []
+    found: list[shown.AttackResult] = []
     epochs: set[int] = set()
     rows = 0
     watcher.say("attacking what this side sent, for labels, as a feature party could")
@@ -215,7 +219,7 @@ def audit_labels(folder: RunFolder, contract: Contract, *, watcher: Watcher, hin
         epochs |= set(view.epochs)
         for done, (name, row) in enumerate(attacks):
             measured = evaluate_label_inference(
-                view, label_N, classes=contract.target.classes, auxiliary_labels=hints, attacks={name: row}, seed=seed
+                view, label_N, classes=contract.target.classes, auxiliary_labels=auxiliary_labels, attacks={name: row}, seed=seed
             )
             found += [_shown(name, row, peer, metrics) for metrics in measured.values()]
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
@@ -255,19 +259,19 @@ def _summary(contract: Contract, rows: int, epochs: list[int], *, trained: int |
     return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of {when} {of}{only}."
 
 
-def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.Attack:
+def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.AttackResult:
     reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
-    return shown.Attack(
+    return shown.AttackResult(
         name=name,
         view=f"{peer}, from {reads}, knowing {row.knows.describe()}",
         auc=metrics.auc.mean,
         low=metrics.auc.low,
         high=metrics.auc.high,
-        folded_auc=metrics.symmetric_auc.mean,
-        folded_low=metrics.symmetric_auc.low,
-        folded_high=metrics.symmetric_auc.high,
-        folded_chance=metrics.chance_symmetric_auc,
-        hard_auc=metrics.balanced_accuracy.mean,
+        symmetric_auc=metrics.symmetric_auc.mean,
+        symmetric_low=metrics.symmetric_auc.low,
+        symmetric_high=metrics.symmetric_auc.high,
+        symmetric_chance=metrics.chance_symmetric_auc,
+        balanced_accuracy=metrics.balanced_accuracy.mean,
         tpr_at_fpr_001=metrics.tpr_at_fpr.mean,
         chance=metrics.chance_auc,
         upper_bound=row.upper_bound,
@@ -278,7 +282,7 @@ def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetri
 # --- a run that is over, attacked again
 
 
-def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int = 0) -> Audit:
+def audit_recorded(path: Path, *, watcher: Watcher, auxiliary_labels: int = 40, seed: int = 0) -> Audit:
     """Attack the views in the label party's run folder, and put what was found into the run's report, if it has one.
 
     The label party's side only: it alone has labels to judge by. Nothing is sent. What was there before is replaced once the
@@ -288,7 +292,7 @@ def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int =
     Args:
         path: a run folder whose contract says ``audit: true``.
         watcher: shown the progress.
-        hints: labels that few-label attacks are told, at least one per class.
+        auxiliary_labels: labels that few-label attacks are told, at least one per class.
         seed: of the told labels, of attacks that draw, and of the intervals.
 
     Raises ConfigError if this is no run folder, DataError if its view is empty, damaged or of another contract or run.
@@ -296,11 +300,11 @@ def audit_recorded(path: Path, *, watcher: Watcher, hints: int = 40, seed: int =
     folder = RunFolder(path=path)
     contract = contract_of(path)
     with folder.locked():
-        return _audit(folder, contract, watcher=watcher, hints=hints, seed=seed)
+        return _audit(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
 
 
-def _audit(folder: RunFolder, contract: Contract, *, watcher: Watcher, hints: int, seed: int) -> Audit:
-    found = audit_labels(folder, contract, watcher=watcher, hints=hints, seed=seed)
+def _audit(folder: RunFolder, contract: Contract, *, watcher: Watcher, auxiliary_labels: int, seed: int) -> Audit:
+    found = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
     if (before := audited_before(folder)) is not None:
         keep_audited(folder, msgspec.structs.replace(before, leakage=found))
     if folder.result.exists():

@@ -27,7 +27,7 @@ from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import Schedule
 
-NOTE = "defense"
+_NOTE = "defense"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,11 +50,11 @@ class RunDefense:
     @classmethod
     def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
         """Draw the secret, or take the one of the run that goes on."""
-        noted = folder.noted(NOTE)
+        noted = folder.noted(_NOTE)
         kept = noted.get("secret")
         secret = bytes.fromhex(kept) if isinstance(kept, str) else secrets.token_bytes(32)
         if not kept:
-            folder.note(NOTE, {"secret": secret.hex()}, private=True)
+            folder.note(_NOTE, {"secret": secret.hex()}, private=True)
         return cls(defenses=contract.defenses(), secret=secret, classes=contract.target.classes)
 
     def defended(self, dataset: Dataset) -> Dataset:
@@ -74,7 +74,7 @@ class RunDefense:
 
         Raises BudgetExceeded over the cap, and DataError if the run was charged for other labels: then nothing may be sent.
         """
-        noted = folder.noted(NOTE)
+        noted = folder.noted(_NOTE)
         events = self.defenses.events()
         labels = hashlib.blake2b(true_N.cpu().numpy().tobytes(), key=self.secret, digest_size=16).hexdigest()
         if noted.get("spent") and (events or noted.get("labels") == labels):
@@ -92,7 +92,7 @@ class RunDefense:
                 ledger.enter_not_private(dataset, what=f"{what}: {exact_labels(contract)}")
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
-        folder.note(NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
+        folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
 
 
 def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> Outlook | None:
@@ -104,7 +104,7 @@ def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | Non
     if contract.role_of(party.party) != "label":
         return None
     spent, cap = known_budget(party)
-    trained = folder is not None and bool(folder.noted(NOTE).get("spent"))
+    trained = folder is not None and bool(folder.noted(_NOTE).get("spent"))
     released = folder is not None and bool(folder.noted(RELEASE_NOTE))
     ahead = [] if trained else list(contract.defenses().events())
     if contract.evaluation.privacy is not None and not released:

@@ -18,14 +18,14 @@ from tallystick.data.keys import Keys
 from tallystick.data.table import require_column
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.decisions import Decisions, Grouping, by_group, decide
-from tallystick.evaluation.measure import compare
+from tallystick.evaluation.measure import compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.job import Job
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
-from tallystick.job.phases.report import Findings
+from tallystick.job.phases.report import JobState
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
@@ -33,7 +33,7 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
 
-def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset, findings: Findings) -> None:
+def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset, job_state: JobState) -> None:
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
     Every test row is embedded; this party measures by the scores of those that it has.
@@ -43,16 +43,16 @@ def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset,
         trained.model, dataset.source, batches, job.feature_channels, trained.widths, cut_rows=dataset.cut_rows
     )
     measured = measure_columns(job, trained, dataset)
-    findings.importance = measured.importance if measured is not None else []
-    findings.finished = Finished(rows=len(logits))
+    job_state.importance = measured.importance if measured is not None else []
+    job_state.finished = Finished(rows=len(logits))
     if len(logits):
-        _measure(job, keys, trained, dataset, logits, measured, findings)
-    _share(job, measured, findings)
+        _measure(job, keys, trained, dataset, logits, measured, job_state)
+    _share(job, measured, job_state)
     for channel in job.feature_channels:
-        channel.send(findings.finished)
+        channel.send(job_state.finished)
 
 
-def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, findings: Findings) -> None:
+def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_state: JobState) -> None:
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
     assert dataset.source is not None, "a feature party has columns"
     channel = job.channels[job.contract.label_party]
@@ -60,23 +60,23 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, findings
     send_embeddings(trained.bottom, dataset.source, batches, channel)
     send_columns(job, trained.bottom, dataset, channel)
     job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
-    findings.shared = receive_results(job, dataset, channel, findings)
+    job_state.shared = receive_results(job, dataset, channel, job_state)
     released = job.contract.evaluation.privacy
-    findings.finished = receive_finished(
+    job_state.finished = receive_finished(
         channel, rows=len(dataset.test_N), epsilon=released.epsilon if released is not None else None
     )
 
 
-def _share(job: Job, measured: Measured | None, findings: Findings) -> None:
+def _share(job: Job, measured: Measured | None, job_state: JobState) -> None:
     """Send each feature party the exact results that the contract names, if any; the ledger holds that they left."""
     names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
     if not names and columns != "both":
         return
-    joint = findings.evaluation["joint"] if findings.evaluation is not None else {}
-    rows = findings.evaluation["rows"] if findings.evaluation is not None else 0
+    joint = job_state.evaluation["joint"] if job_state.evaluation is not None else {}
+    rows = job_state.evaluation["rows"] if job_state.evaluation is not None else 0
     figures = [rows, {name: joint.get(name) for name in names}, dict(measured.falls) if measured is not None else None]
-    enter_shared(job.contract, job.party, job.folder, figures, run_id=findings.run_id)
-    findings.sent_shared = True
+    enter_shared(job.contract, job.party, job.folder, figures, run_id=job_state.run_id)
+    job_state.sent_shared = True
     for channel in job.feature_channels:
         falls = measured.falls.get(channel.peer) if measured is not None and columns == "both" else None
         send_shared(channel, names, joint, falls, rows=rows)
@@ -89,7 +89,7 @@ def _measure(
     dataset: Dataset,
     logits: Tensor,
     measured: Measured | None,
-    findings: Findings,
+    job_state: JobState,
 ) -> None:
     job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
     own = dataset.own_part()
@@ -97,11 +97,11 @@ def _measure(
     joint_T = trained.calibration.prediction_logits(logits[dataset.is_own(dataset.test_N)])
     baseline_T = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
-        baseline_T = _baseline(job, own, own.encoder, findings)
+        baseline_T = _baseline(job, own, own.encoder, job_state)
     labels, weights = known.units(own.test_N)
     joint = known.coder.in_units(joint_T.cpu().numpy())
     evaluation = job.contract.evaluation
-    findings.evaluation = compare(
+    job_state.evaluation = compare_models(
         job.contract.target.type,
         labels,
         joint,
@@ -111,13 +111,13 @@ def _measure(
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
-    findings.groups = _by_group(job, keys, own, labels, joint, weights, findings)
+    job_state.groups = _by_group(job, keys, own, labels, joint, weights, job_state)
     if job.contract.target.type == "binary":
         target_T = known.true_N[own.test_N]
         _keep_scores(job, target_T, joint_T)
-        findings.decisions = _decide(job, known, labels, joint, weights, measured)
+        job_state.decisions = _decide(job, known, labels, joint, weights, measured)
     if evaluation.privacy is not None:
-        findings.finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
+        job_state.finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
 
 
 def _decide(
@@ -156,12 +156,12 @@ def _by_group(
     labels_T: NDArray[Any],
     logits_T: NDArray[Any],
     weights_T: NDArray[Any] | None,
-    findings: Findings,
+    job_state: JobState,
 ) -> list[Grouping]:
     """The joint model on the groups of test rows that the party file's columns make."""
-    assert findings.alignment is not None
+    assert job_state.alignment is not None
     options, found = job.party.report, []
-    rows_T = keys.rows_U[findings.alignment.rows_N[own.test_N.cpu().numpy()]]
+    rows_T = keys.rows_U[job_state.alignment.rows_N[own.test_N.cpu().numpy()]]
     for column in options.subgroups:
         names, codes_T = groups_of(require_column(job.frame, column, use="subgroup")[rows_T])
         try:
@@ -211,7 +211,7 @@ def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
     write_bytes(job.folder.scores, content.getvalue(), private=True)
 
 
-def _baseline(job: Job, own: Dataset, encoder: Encoder, findings: Findings) -> Tensor:
+def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> Tensor:
     """The label party's own columns alone, trained the same way: logits of its test rows."""
     training = job.contract.training
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
@@ -224,5 +224,5 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder, findings: Findings) -> T
     model = job.architecture.label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
-    findings.own_only = train_label_party(model, own.source, own.objective(), [], run)
+    job_state.local_baseline = train_label_party(model, own.source, own.objective(), [], run)
     return receive_logits(model, own.source, own.test_batches(training.batch_size), [], [])

@@ -18,9 +18,9 @@ from tallystick.data.features import Features
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
     Fall,
-    Judge,
+    Scorer,
     column_places,
-    finish,
+    complete_logits,
     own_falls,
     receive_falls,
     receive_rows,
@@ -29,7 +29,7 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
-from tallystick.job.phases.report import Findings
+from tallystick.job.phases.report import JobState
 from tallystick.network.channel import Channel
 from tallystick.party.trained import TrainedLabelParty
 from tallystick.privacy.randomness import SEED_BITS, secret_generator
@@ -43,7 +43,7 @@ class Measured:
     index_V: Tensor
     logits_V: Tensor
     falls: Mapping[str, list[Fall]]  # by party, in the order of its columns; NaN where the metric has no value
-    importance: list[shown.Importance]
+    importance: list[shown.ImportanceSummary]
 
 
 def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel) -> None:
@@ -71,7 +71,7 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
 
 
 def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> Measured | None:
-    """Label party: judge the joint model with one column shuffled after the other; None where the contract measures none."""
+    """Label party: score the joint model with one column shuffled after the other; None where the contract measures none."""
     contract, wanted, model = job.contract, job.contract.evaluation.importance, trained.model
     if not contract.measures_columns:
         return None
@@ -82,8 +82,8 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
         for channel, width in zip(job.feature_channels, trained.widths, strict=True)
     ]
     own: Features | None = dataset.source(index_V) if dataset.source is not None else None
-    logits_V = finish(model, own, cuts_VD, **how)
-    judge = _judge(contract.target.type, dataset.known_labels, index_V)
+    logits_V = complete_logits(model, own, cuts_VD, **how)
+    scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
     how |= {"repeats": wanted.repeats, "progress": _progress(job)}
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
     if wanted.own_columns and own is not None and dataset.encoder is not None:
@@ -91,21 +91,21 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
         generator = torch.Generator().manual_seed(contract.seed)
         falls[job.name] = (
             [place.name for place in places],
-            own_falls(model, own, places, cuts_VD, judge, generator=generator, **how),
+            own_falls(model, own, places, cuts_VD, scorer, generator=generator, **how),
         )
     if wanted.feature_columns != "none":
         for number, channel in enumerate(job.feature_channels):
-            received = receive_falls(model, own, cuts_VD, number, channel, judge, **how)
+            received = receive_falls(model, own, cuts_VD, number, channel, scorer, **how)
             falls[channel.peer] = [None] * len(received), received
     return Measured(
         index_V=index_V,
         logits_V=logits_V,
         falls={party: found for party, (_, found) in falls.items()},
-        importance=_shown(job, falls, rows=len(index_V), before=judge(logits_V)),
+        importance=_shown(job, falls, rows=len(index_V), before=scorer(logits_V)),
     )
 
 
-def receive_results(job: Job, dataset: Dataset, channel: Channel, findings: Findings) -> shown.Shared | None:
+def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: JobState) -> shown.Shared | None:
     """Feature party: receive the exact results that the contract lets it have, if any, and put names to its own columns."""
     evaluation = job.contract.evaluation
     both = evaluation.importance.feature_columns == "both"
@@ -120,16 +120,16 @@ def receive_results(job: Job, dataset: Dataset, channel: Channel, findings: Find
         columns=len(column_places(dataset.encoder)) if both else None,
     )
     if falls is not None:
-        findings.importance = [_named(job, dataset, falls)]
+        job_state.importance = [_named(job, dataset, falls)]
     return shown.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
 
 
-def _named(job: Job, dataset: Dataset, received: list[Fall]) -> shown.Importance:
+def _named(job: Job, dataset: Dataset, received: list[Fall]) -> shown.ImportanceSummary:
     """The falls that came back, under the names that only this party knows."""
     assert dataset.encoder is not None
     wanted = job.contract.evaluation.importance
     names = [place.name for place in column_places(dataset.encoder)]
-    return shown.Importance(
+    return shown.ImportanceSummary(
         party=job.name,
         metric=headline_metric(job).title,
         rows=min(len(dataset.validation_N), wanted.rows),
@@ -139,24 +139,24 @@ def _named(job: Job, dataset: Dataset, received: list[Fall]) -> shown.Importance
 
 
 def headline_metric(job: Job) -> metrics.Metric:
-    """The metric that columns are judged by."""
+    """The metric that columns are scored by."""
     return next(iter(metrics.METRICS[job.contract.target.type].values()))
 
 
-def _judge(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Judge:
+def _scorer(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Scorer:
     """The first metric of the target by the true labels, turned so that more is better; NaN where it has no value."""
     name, metric = next(iter(metrics.METRICS[target].items()))
     labels_V, weights_V = labels.units(index_V)
     sign = 1.0 if metric.higher_is_better else -1.0
 
-    def judge(logits_V: Tensor) -> float:
+    def scorer(logits_V: Tensor) -> float:
         try:
             logits = labels.coder.in_units(logits_V.cpu().numpy())
             return sign * metrics.metric(target, name, labels_V, logits, weights_N=weights_V)
         except metrics.UndefinedMetric:
             return np.nan
 
-    return judge
+    return scorer
 
 
 def _progress(job: Job) -> Any:
@@ -170,12 +170,12 @@ def _progress(job: Job) -> Any:
 
 def _shown(
     job: Job, falls: Mapping[str, tuple[list[str | None], list[Fall]]], *, rows: int, before: float
-) -> list[shown.Importance]:
+) -> list[shown.ImportanceSummary]:
     if not np.isfinite(before):
         return []
     metric = headline_metric(job)
     return [
-        shown.Importance(
+        shown.ImportanceSummary(
             party=party,
             metric=metric.title,
             rows=rows,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from tallystick.config.contract import Contract, PrivateRelease
-from tallystick.config.party import PartyFile, Privacy
+from tallystick.config.party import PartyFile, PrivacyConfig
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
@@ -79,8 +79,8 @@ def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
 
 
 def privacy_section(
-    contract: Contract, message: Finished, budget: Privacy | None, *, trained: bool, shared: bool = False
-) -> shown.Privacy | None:
+    contract: Contract, message: Finished, budget: PrivacyConfig | None, *, trained: bool, shared: bool = False
+) -> shown.PrivacySummary | None:
     """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
 
     What the defences promise is in the contract, so every party can list it; ``trained``: whether labels were used at all,
@@ -107,7 +107,9 @@ def privacy_section(
         spent = sum(release.epsilon for release in released)
         delta = sum(release.delta for release in released)
         summary = "What the label party released in this run."
-        return shown.Privacy(not_private=not_private, releases=released, spent_epsilon=spent, spent_delta=delta, summary=summary)
+        return shown.PrivacySummary(
+            not_private=not_private, releases=released, spent_epsilon=spent, spent_delta=delta, summary=summary
+        )
     ledger = Ledger(budget.ledger, party=party)
     delta = budget.delta or max((release.delta for release in released), default=0.0)
     if others := len(ledger.not_private(budget.dataset)) - len(not_private):
@@ -116,7 +118,7 @@ def privacy_section(
     if math.isinf(spent) and delta == 0:  # an earlier run released with Gaussian noise
         delta = USUAL_DELTA
         spent = ledger.total(budget.dataset, delta=delta)
-    return shown.Privacy(
+    return shown.PrivacySummary(
         not_private=not_private,
         releases=released,
         spent_epsilon=spent,

@@ -12,7 +12,7 @@ from torch import nn
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
-from tallystick.config.contract import Contract, Training
+from tallystick.config.contract import Contract, TrainingConfig
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
@@ -32,7 +32,7 @@ from tallystick.training.checkpoint import TrainingState
 
 
 @dataclass(kw_only=True)
-class Findings:
+class JobState:
     """What a job has found so far."""
 
     run_id: str = ""
@@ -44,23 +44,23 @@ class Findings:
     dataset: Dataset | None = None
     modules: dict[str, nn.Module] = field(default_factory=dict)
     training: TrainingState | None = None
-    own_only: TrainingState | None = None
+    local_baseline: TrainingState | None = None
     evaluation: Comparison | None = None
     decisions: Decisions | None = None
     groups: list[Grouping] = field(default_factory=list)
-    importance: list[shown.Importance] = field(default_factory=list)
+    importance: list[shown.ImportanceSummary] = field(default_factory=list)
     shared: shown.Shared | None = None
     sent_shared: bool = False
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
 
-def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Findings, *, started: str) -> shown.Result:
+def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: JobState, *, started: str) -> shown.Result:
     """Put together this party's result."""
     return shown.Result(
         run_id=found.run_id,
         party=party.party,
-        parties=[shown.Party(name=name, role=member.role) for name, member in contract.parties.items()],
+        parties=[shown.PartyInfo(name=name, role=member.role) for name, member in contract.parties.items()],
         contract=contract_info(contract),
         started=started,
         seconds=time.monotonic() - logbook.began,
@@ -70,7 +70,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
         data=_data(party, found.dataset, found.keys, found.match_notes),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.training),
-        own_only_training=_training(contract, None, found, found.own_only),
+        local_baseline_training=_training(contract, None, found, found.local_baseline),
         evaluation=found.evaluation,
         sections=shown.Sections(
             membership=found.audited.membership,
@@ -92,7 +92,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Fin
     )
 
 
-def write_report(job: Job, found: Findings) -> shown.Result:
+def write_report(job: Job, found: JobState) -> shown.Result:
     """Put together this party's result, and leave it and its report in the run folder."""
     result = result_of(job.contract, job.party, job.logbook, found, started=job.started)
     job.folder.write(job.folder.result, result.to_json())
@@ -143,20 +143,20 @@ def contract_info(contract: Contract) -> shown.ContractInfo:
     )
 
 
-def _rate(training: Training) -> float | str:
+def _rate(training: TrainingConfig) -> float | str:
     """The learning rate, and in words what is not constant about it."""
     return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
 
-def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.Alignment | None:
+def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.AlignmentSummary | None:
     if alignment is None:
         return None
     named = {"own": f"rows of {party.party}", "intersection": "rows in common", "union": "rows in the union"}
     sizes = {named.get(name, f"rows of {name}"): size for name, size in alignment.sizes.items()}
-    return shown.Alignment(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
+    return shown.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 
 
-def _learnt(contract: Contract, party: PartyFile, found: Findings) -> list[shown.Learnt]:
+def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown.Learnt]:
     guarantee = linkage_of(contract).guarantee
     items = [
         shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
@@ -227,7 +227,7 @@ def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, mat
     if dataset.labels is not None and dataset.labels.coder.type == "binary":
         classes = dataset.labels.coder.classes
         positive = [f"the positive class of {party.label!r} is {classes[1]!r}; a score is its probability"]
-    columns = shown.Columns(
+    columns = shown.ColumnSummary(
         party=party.party,
         numeric=shape.numeric if shape else 0,
         categorical=len(shape.cardinalities) if shape else 0,
@@ -250,11 +250,13 @@ def _model_part(party: str, name: str, module: nn.Module) -> shown.ModelPart:
     )
 
 
-def _training(contract: Contract, logbook: Logbook | None, found: Findings, state: TrainingState | None) -> shown.Training | None:
+def _training(
+    contract: Contract, logbook: Logbook | None, found: JobState, state: TrainingState | None
+) -> shown.TrainingSummary | None:
     if state is None:
         return None
     history = [
-        shown.Epoch(
+        shown.EpochRecord(
             epoch=int(record["epoch"]) + 1,
             train_loss=record["train_loss"],
             validation_loss=record.get("validation_loss"),
@@ -265,7 +267,7 @@ def _training(contract: Contract, logbook: Logbook | None, found: Findings, stat
     phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
     seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in state.history)
     steps = state.step - (found.resumed_from if logbook is not None else 0)
-    return shown.Training(
+    return shown.TrainingSummary(
         mode=contract.training.mode if logbook is not None else "in one process",
         steps=state.step,
         best_epoch=state.best_epoch + 1 if state.best_epoch is not None else None,
