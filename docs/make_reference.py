@@ -39,11 +39,11 @@ def reference() -> str:
         parts += [f"### `{name}`", _markdown(inspect.getdoc(defense) or "")]
     parts += [
         "## Label inference attacks",
-        "`LABEL_INFERENCE_ATTACKS`, by the names in reports. An upper bound is told labels that no attacker has.",
+        "`LABEL_INFERENCE_ATTACKS`, by the names in reports. A probe is told labels that no attacker has.",
         _table(
             ("attack", "reads", "what it does"),
             (
-                (f"`{name}`" + (", upper bound" if row.upper_bound else ""), _words(row.reads), row.description)
+                (f"`{name}`" + (", a probe" if row.upper_bound else ""), _words(row.reads), row.description)
                 for name, row in tallystick.LABEL_INFERENCE_ATTACKS.items()
             ),
         ),

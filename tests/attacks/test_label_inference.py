@@ -9,7 +9,7 @@ from planted import BATCH, ROWS, audit_by_epoch, generator, labels, planted_view
 from scipy.stats import norm
 from torch.nn.functional import cosine_similarity
 
-from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch, ShareOfLabels
+from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, LabelsPerBatch, ShareOfLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.clusters import ClusterAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
@@ -24,6 +24,7 @@ from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
 TRUTH, NOTHING = labels(), 0.0
+BINARY = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary}
 MULTICLASS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.multiclass}
 
 
@@ -31,7 +32,7 @@ def metrics_of(name: str, view: View, truth: torch.Tensor, *, classes: int = 2) 
     return evaluate_label_inference(view, truth, classes=classes, attacks={name: LABEL_INFERENCE_ATTACKS[name]})[name]
 
 
-@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
+@pytest.mark.parametrize("name", BINARY)
 def test_each_attack_reads_a_planted_label(name: str) -> None:
     """Both classes lie four deviations apart or more; seeded, so it cannot fail by chance."""
     metrics = metrics_of(name, planted_view(TRUTH, gap=4.0), TRUTH)
@@ -40,7 +41,7 @@ def test_each_attack_reads_a_planted_label(name: str) -> None:
     assert metrics.auc.low <= metrics.auc.mean <= metrics.auc.high
 
 
-@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
+@pytest.mark.parametrize("name", BINARY)
 def test_no_attack_reads_what_is_not_there(name: str) -> None:
     """Standard error of a mean AUC over 1,500 rows or more with a quarter positives: at most 0.017. Three of them; seeded."""
     metrics = metrics_of(name, planted_view(TRUTH, gap=NOTHING), TRUTH)
@@ -185,6 +186,38 @@ def test_completion_of_each_column_alike_finds_a_label_in_a_narrow_direction() -
     assert found["completion"].auc.mean < 0.8
 
 
+def test_noise_of_every_epoch_hides_a_label_from_batches_and_not_from_their_mean() -> None:
+    """Twelve looks; where one batch's spectral score is little above a guess. Seeded."""
+    view = planted_view(TRUTH, gap=0.4, epochs=12)
+    names = ("spectral-gradient", "spectral-averaged", "clusters-averaged")
+    found = evaluate_label_inference(view, TRUTH, attacks={name: LABEL_INFERENCE_ATTACKS[name] for name in names})
+    assert found["spectral-gradient"].symmetric_auc.mean < 0.7
+    assert found["spectral-averaged"].auc.mean > 0.95
+    assert found["clusters-averaged"].auc.mean > 0.9
+
+
+def test_gradients_and_embeddings_together_tell_more_than_either() -> None:
+    """Half of the label's gap in each, with noise of their own; seeded."""
+    view = planted_view(TRUTH, gap=0.8, epochs=1)
+    found = evaluate_label_inference(view, TRUTH, auxiliary_labels=200)
+    alone = max(found[name].auc.mean for name in ("completion", "completion-gradient"))
+    assert found["completion-both"].auc.mean > alone + 0.01
+
+
+def test_clusters_named_by_size_are_named_as_well_as_sizes_tell() -> None:
+    """Of shares 3 : 2 : 1 the sizes name all three clusters, whichever class is the largest. Seeded."""
+    truth, name = labels(3), "clusters-size-embedding"
+    fit = metrics_of("clusters-embedding", planted_view(truth, gap=5.0), truth, classes=3)
+    assert metrics_of(name, planted_view(truth, gap=5.0), truth, classes=3).auc.mean == pytest.approx(fit.auc.mean, abs=1e-6)
+    order = ClassOrder().reveal(planted_view(truth, gap=5.0), truth, rng=np.random.default_rng(0)).class_order
+    assert order is not None
+    assert order.tolist() == [0, 1, 2]
+    turned = 2 - truth  # now the third class is the most frequent, and the attacker is told so
+    assert metrics_of(name, planted_view(turned, gap=5.0), turned, classes=3).auc.mean > 0.95
+    with pytest.raises(DataError, match="in the order of their frequency"):
+        LABEL_INFERENCE_ATTACKS[name].attack(planted_view(truth, gap=5.0), generator=generator())
+
+
 def test_more_labels_tell_more_and_are_not_scored() -> None:
     view = planted_view(TRUTH, gap=1.5, epochs=1)
     few = {"completion": LABEL_INFERENCE_ATTACKS["completion"]}
@@ -235,7 +268,7 @@ def test_equal_or_zero_rows_are_a_guess(value: float) -> None:
     same = torch.full((60, 4), value)
     truth = (torch.arange(60) % 3 == 0).long()
     found = evaluate_label_inference(one_step(same, same), truth, auxiliary_labels=6)
-    assert set(found) == set(LABEL_INFERENCE_ATTACKS) - {"norm-averaged", "direction-5-averaged"}
+    assert set(found) == set(BINARY) - {"norm-averaged", "direction-5-averaged"}
     for metrics in found.values():
         assert metrics.auc.mean == metrics.symmetric_auc.mean == metrics.balanced_accuracy.mean == 0.5
 
@@ -273,7 +306,8 @@ def test_what_was_not_recorded_is_left_out_or_an_error() -> None:
     gradients = replace(view, steps=tuple(replace(step, sent_BD=None) for step in view.steps))
     embeddings = replace(view, steps=tuple(replace(step, received_BD=torch.zeros(BATCH, 0)) for step in view.steps))
     for kept, other, reads in ((gradients, embeddings, "cut_gradient"), (embeddings, gradients, "cut_embedding")):
-        once = {name for name, row in LABEL_INFERENCE_ATTACKS.items() if row.reads == reads and "averaged" not in name}
+        alone = {name for name, row in BINARY.items() if row.reads == reads and not row.with_embeddings}
+        once = alone - {"norm-averaged", "direction-5-averaged"}  # which compare epochs
         assert set(evaluate_label_inference(kept, TRUTH)) == once
         for name in once:
             with pytest.raises(DataError, match=f"holds no {reads}"):

@@ -78,7 +78,12 @@ def empty_view(folders):
 
 
 def truncated_view(folders):
-    path = view(folders)[-1]
+    path = next(path for path in view(folders) if path.name.startswith("epoch-"))
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def truncated_sums(folders):
+    path = next(path for path in view(folders) if path.name.startswith("rows-"))
     path.write_bytes(path.read_bytes()[:-100])
 
 
@@ -106,6 +111,7 @@ def contract_of_nonsense(folders):
     [
         (empty_view, "holds no recorded step; run the contract with `audit: true`"),
         (truncated_view, "is cut short or not a recorded view"),
+        (truncated_sums, "is cut short or holds no sums per row"),
         (foreign_contract, "labels.safetensors: is of contract"),
         (truncated_labels, "is cut short or holds no labels"),
         (no_contract, "is not a run folder (it holds no contract.json)"),

@@ -119,21 +119,34 @@ def test_only_the_label_party_has_the_findings(undefended):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "says"),
-    [(1, "training rows of epoch 1 of 1."), (2, "rows of epochs 1 and 2 of 2."), (9, "rows of epochs 1, 3, 5, 7 and 9 of 9.")],
+    ("epochs", "says", "whole"),
+    [
+        (1, "training rows of epoch 1 of 1.", "over epoch 1."),
+        (2, "rows of epochs 1 and 2 of 2.", "over epochs 1 to 2."),
+        (9, "rows of epochs 1, 3, 5, 7 and 9 of 9.", "over epochs 1 to 9."),
+    ],
 )
-def test_the_audit_says_which_epochs_it_saw(tmp_path, epochs, says):
+def test_the_audit_says_which_epochs_it_saw(tmp_path, epochs, says, whole):
     result = run(tmp_path, rare(300), training__epochs=epochs)
-    assert result.sections.leakage.summary.endswith(says)
+    found = result.sections.leakage
+    assert says in found.summary
+    assert whole in found.summary
+    assert found.summary.endswith("Every figure is a floor: another attack may find more.")
     view = run_folder(tmp_path) / "view" / "shop"
-    assert len(list(view.iterdir())) == min(epochs, 5)
+    for kind in ("epoch", "rows"):
+        assert len(list(view.glob(f"{kind}-*"))) == min(epochs, 5)
+    kept = {1: [], 2: [1, 2], 9: [1, 3, 5, 7, 9]}[epochs]
+    assert [each.epochs for each in found.growth] == [kept] * (3 if kept else 0)
+    (missing,) = [line for line in found.not_measured if line.startswith("norm-averaged")] if epochs == 1 else [""]
+    assert missing.endswith("one epoch was recorded only" if epochs == 1 else "")
 
 
 def test_a_run_that_stops_early_is_audited_up_to_its_last_epoch(tmp_path):
     result = run(tmp_path, rare(400), training__epochs=100, training__patience=1, training__learning_rate=0.1)
     trained = len(result.training.history)
     assert 1 < trained < 100
-    assert result.sections.leakage.summary.endswith(f" and {trained} of {trained}.")
+    assert f" and {trained} of {trained}." in result.sections.leakage.summary
+    assert f"over epochs 1 to {trained}." in result.sections.leakage.summary
 
 
 def test_a_run_that_was_not_finished_is_attacked_and_audits_itself_once_it_is(undefended, tmp_path):
@@ -142,7 +155,7 @@ def test_a_run_that_was_not_finished_is_attacked_and_audits_itself_once_it_is(un
         (tmp_path / "run" / name).unlink()
     found = audit_recorded(tmp_path / "run", watcher=Silent())
     assert found.attacks == undefended[0].sections.leakage.attacks
-    assert found.summary.endswith("of epochs 1 and 2 of a run that was not finished.")
+    assert "of epochs 1 and 2 of a run that was not finished." in found.summary
     assert not (tmp_path / "run" / "audit.json").exists()
 
 
@@ -192,7 +205,8 @@ def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
 
 def test_secrets_and_labels_are_for_their_owners_eyes(undefended):
     path = run_folder(undefended[1])
-    for name in ("defense.json", "view/labels.safetensors", "view/shop/epoch-000000.safetensors"):
+    views = ("labels", "shop/epoch-000000", "shop/rows-000001")
+    for name in ("defense.json", *(f"view/{view}.safetensors" for view in views)):
         assert stat.S_IMODE((path / name).stat().st_mode) == 0o600
 
 

@@ -284,9 +284,9 @@ def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
     assert none.top < none.y < none.bottom
     assert [series.name for series in gradients.series] == ["none", "marvell"]
     assert len(gradients.series[1].points) == 2
-    # The upper bound is no attacker's: it does not count as the strongest attack.
+    # What needs labels nobody has is no attacker's: it does not count as the strongest attack.
     assert embeddings.spots[0].x == embeddings.x.at(0.71)
-    assert text.count("an upper bound") == 3
+    assert text.count("needs labels nobody has") == 3
     assert sweep_plots(Sweep()) == []
 
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 
-def rescaled(matrix_BD: Tensor) -> Tensor:
-    """Centre, and divide by one scale for all columns, so that directions stay as they are; float64. Equal rows become 0."""
-    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
+def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Centre, and divide by one scale for all columns, so that directions stay as they are. Equal rows become 0."""
+    centred_BD = matrix_BD.to(dtype) - matrix_BD.to(dtype).mean(dim=0)
     return centred_BD / centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
 
 

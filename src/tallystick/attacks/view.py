@@ -25,6 +25,10 @@ class StepView:
         received_BD: float32, what came over the wire: cut gradients (feature party) or cut embeddings (label party).
         targets_B: float32, the targets that a label party itself used in this step; None for a feature party.
         sent_BD: float32, what this party itself sent in this step: a feature party's cut embeddings; None if not recorded.
+        length_B: where the step stands for a whole training (``RowSums``), the mean length of each row's gradients, in deviations
+            from its batches' mean lengths.
+        mean_BD: likewise the mean of a row's cut embeddings.
+        sightings_B: likewise how often the row was seen.
     """
 
     epoch: int
@@ -33,6 +37,27 @@ class StepView:
     received_BD: Tensor
     targets_B: Tensor | None = None
     sent_BD: Tensor | None = None
+    length_B: Tensor | None = None
+    mean_BD: Tensor | None = None
+    sightings_B: Tensor | None = None
+
+    def only(self, kept_B: Tensor) -> "StepView":
+        """The same step without the rows that are not kept."""
+
+        def some(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor[kept_B]
+
+        return StepView(
+            epoch=self.epoch,
+            rows_B=self.rows_B[kept_B],
+            own_B=self.own_B[kept_B],
+            received_BD=self.received_BD[kept_B],
+            targets_B=some(self.targets_B),
+            sent_BD=some(self.sent_BD),
+            length_B=some(self.length_B),
+            mean_BD=some(self.mean_BD),
+            sightings_B=some(self.sightings_B),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,6 +76,7 @@ class View:
         clean_hints: per step (H, D), the gradients before any defence of the step's rows with a known label, in their order:
             what Marvell's evaluation grants its attacker. None: it has only what it received.
         classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is the positive one.
+        class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
     """
 
     received: Received
@@ -60,6 +86,7 @@ class View:
     known_labels: tuple[Tensor, ...] | None = None
     clean_hints: tuple[Tensor, ...] | None = None
     classes: int = 2
+    class_order: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:

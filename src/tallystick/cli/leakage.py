@@ -13,7 +13,15 @@ from tallystick.report.words import by_strength, leak_headline
 def leakage_values(found: Audit) -> dict[str, Any]:
     """An audit as plain values for JSON, its attacks in the order in which they ran."""
     attacks = [{field: getattr(attack, field) for field in attack.__struct_fields__} for attack in found.attacks]
-    return {"headline": leak_headline(found), "summary": found.summary, "defense": found.defense, "attacks": attacks}
+    growth = [{field: getattr(each, field) for field in each.__struct_fields__} for each in found.growth]
+    return {
+        "headline": leak_headline(found),
+        "summary": found.summary,
+        "defense": found.defense,
+        "attacks": attacks,
+        "growth": growth,
+        "not_measured": found.not_measured,
+    }
 
 
 def show_leakage(console: Console, found: Audit) -> None:
@@ -28,11 +36,16 @@ def show_leakage(console: Console, found: Audit) -> None:
     for attack in by_strength(found.attacks):
         table.add_row(*_cells(attack))
     console.print(table)
+    for each in found.growth:
+        points = ", ".join(f"{auc:.3f} by epoch {epoch}" for epoch, auc in zip(each.epochs, each.symmetric_auc, strict=True))
+        console.print(f"{each.name} grew: {points}", markup=False)
+    for line in found.not_measured:
+        console.print(f"not measured: {line}", markup=False)
 
 
 def _cells(attack: AttackResult) -> tuple[str, ...]:
     within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
-    name = f"{attack.name} (upper bound)" if attack.upper_bound else attack.name
+    name = f"{attack.name} (needs labels nobody has)" if attack.upper_bound else attack.name
     figures = (attack.symmetric_auc, attack.symmetric_chance, attack.tpr_at_fpr_001)
     return f"{name}\n{escape(attack.view)}", _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
 

@@ -145,12 +145,23 @@ class AttackResult(_Part, frozen=True, kw_only=True):
     note: str = ""
 
 
+class LeakGrowth(_Part, frozen=True, kw_only=True):
+    """How one attack's symmetric AUC grew: what it had found by the end of some epochs, counted from 1."""
+
+    name: str
+    view: str
+    epochs: list[int]
+    symmetric_auc: list[float]
+
+
 class Audit(_Part, frozen=True, kw_only=True):
     """The attacks that were run on this run's recorded views, and what defended against them."""
 
     summary: str = ""
     defense: str = ""
     attacks: list[AttackResult] = []
+    growth: list[LeakGrowth] = []
+    not_measured: list[str] = []  # what could not be, and why, in sentences
 
 
 class Estimate(_Part, frozen=True, kw_only=True):

@@ -126,6 +126,20 @@ class ShareOfLabels:
         return f"{self.share:.0%} of all labels"
 
 
+@dataclass(frozen=True, kw_only=True)
+class ClassOrder:
+    """No row's label, but which class is the most frequent, the next, and so on to the rarest."""
+
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
+        """Count the classes of all rows that were seen."""
+        count_C = torch.bincount(labels_N[: view.rows][_observed(view)], minlength=view.classes)
+        return replace(view, class_order=count_C.argsort(descending=True, stable=True))
+
+    def describe(self) -> str:
+        """Say so."""
+        return "which class is how frequent"
+
+
 def _observed(view: View) -> Tensor:
     observed_N = torch.zeros(view.rows, dtype=torch.bool)
     for step in view.steps:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.observations import binary_only, known_rows
 from tallystick.attacks.view import Attack, Scores, View
 
@@ -28,6 +29,8 @@ class OverEpochs:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score the whole run's rows that were seen at least twice and whose label is known in no step."""
         binary_only(view, "averaged attack", "the attack by itself")
+        if (whole := self._over_the_training(view)) is not None:
+            return whole
         sum_N, count_N = torch.zeros(view.rows, dtype=torch.float64), torch.zeros(view.rows, dtype=torch.float64)
         scores = self.attack(view, generator=generator)
         for rows_B, score_B in zip(scores.rows, scores.values, strict=True):
@@ -39,3 +42,11 @@ class OverEpochs:
             count_N[rows_B] += 1
         rows = torch.nonzero((count_N > 1) & (known_rows(view) < 0)).squeeze(1)
         return Scores(rows=(rows,), values=(sum_N[rows] / count_N[rows],))
+
+    def _over_the_training(self, view: View) -> Scores | None:
+        """Gradient lengths that were averaged while training went on; None where the view holds steps."""
+        (step, *others) = view.steps
+        if not isinstance(self.attack, NormAttack) or others or step.length_B is None or step.sightings_B is None:
+            return None
+        kept_B = (step.sightings_B > 1) & (known_rows(view)[step.rows_B] < 0)
+        return Scores(rows=(step.rows_B[kept_B],), values=(step.length_B[kept_B].double(),))

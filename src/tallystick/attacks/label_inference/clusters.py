@@ -13,6 +13,7 @@ from torch.nn.functional import one_hot
 from tallystick.attacks.label_inference.observations import matrices, observations, per_step, whole_run
 from tallystick.attacks.matrix import k_means
 from tallystick.attacks.view import Received, Scores, View
+from tallystick.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,28 +22,39 @@ class ClusterAttack:
 
     FedAds, section 5.2.1, attack (2), whose clustering algorithm is not named; several classes: Sun et al., appendix E. Knows
     no label, only that positives are the rarer class. With several classes the clusters stay unnamed, and the evaluator names
-    them as fits best: more than the attacker can.
+    them as fits best, which is more than the attacker can; or they are named by size, as the paper's appendix does, by somebody
+    who knows which class is how frequent: then it may well be that clusters are found and named wrongly.
 
     Args:
         target: what is read: own cut embeddings, or cut gradients.
         scope: "run" clusters all rows at once, as FedAds does; "batch" clusters each batch by itself.
+        names: of several classes: "best fit", by the evaluator, or by "size", which needs ``View.class_order``.
     """
 
     target: Received
     scope: Literal["batch", "run"] = "run"
+    names: Literal["best fit", "size"] = "best fit"
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score rows 0 or 1, or one column per cluster; ``generator`` draws starts. Equal rows share a cluster: a guess."""
-        named = view.classes == 2
+        order = view.class_order if self.names == "size" else None
+        if self.names == "size" and order is None:
+            raise DataError("cluster attack: names=size needs the classes in the order of their frequency (View.class_order)")
+        named = view.classes == 2 or order is not None
         if self.scope == "run":
             rows, x_ND = observations(view, self.target)
-            return whole_run(view, rows, _assign(x_ND, view.classes, generator), named=named)
-        values = [_assign(x_BD, view.classes, generator) for x_BD in matrices(view, self.target)]
+            return whole_run(view, rows, _assign(x_ND, view.classes, generator, order), named=named)
+        values = [_assign(x_BD, view.classes, generator, order) for x_BD in matrices(view, self.target)]
         return per_step(view, values, named=named)
 
 
-def _assign(x_ND: Tensor, classes: int, generator: torch.Generator) -> Tensor:
+def _assign(x_ND: Tensor, classes: int, generator: torch.Generator, order_C: Tensor | None) -> Tensor:
     cluster_N = k_means(x_ND, classes, generator=generator)
+    if classes > 2 and order_C is not None:
+        by_size_C = torch.bincount(cluster_N, minlength=classes).argsort(descending=True, stable=True)
+        name_C = torch.empty_like(order_C)
+        name_C[by_size_C] = order_C
+        return one_hot(name_C[cluster_N], classes).double()
     if classes > 2:
         return one_hot(cluster_N, classes).double()
     ones = int(cluster_N.sum())

@@ -28,12 +28,12 @@ class ModelCompletion:
     columns looks past it: ``columns="each"`` divides each by its own deviation. An attacker tries both.
 
     Args:
-        target: what is read: each row's last cut embedding, or its mean cut gradient.
+        target: what is read: each row's last cut embedding, its mean cut gradient, or the two side by side.
         columns: "alike" keeps their proportions, "each" brings them all to one deviation.
         penalty: on squared weights, greater than 0.
     """
 
-    target: Received = "cut_embedding"
+    target: Received | Literal["both"] = "cut_embedding"
     columns: Literal["alike", "each"] = "alike"
     penalty: float = 0.3
 
@@ -43,8 +43,10 @@ class ModelCompletion:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
-        rows, x_ND = observations(view, self.target)
-        x_ND = rescaled(x_ND) if self.columns == "alike" else standardised(x_ND)
+        targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
+        scale = rescaled if self.columns == "alike" else standardised
+        found = [observations(view, target) for target in targets]
+        rows, x_ND = found[0][0], torch.cat([scale(each_ND) for _, each_ND in found], dim=1)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0
         head = fit_linear(x_ND[told_N], label_N[told_N], view.classes, penalty=self.penalty)

@@ -23,6 +23,7 @@ def evaluate_label_inference(
     view: View,
     labels_N: Tensor,
     *,
+    whole: View | None = None,
     classes: int = 2,
     auxiliary_labels: int = 40,
     clean: Sequence[Tensor] | None = None,
@@ -36,6 +37,8 @@ def evaluate_label_inference(
 
     Args:
         view: what the feature party saw; labels that it knows are drawn here, one set per attack.
+        whole: the whole training's sums per row (``RowSums.view``), for the attacks that read one vector per row; None: these
+            make it of the view's steps.
         labels_N: the truth, a class number per row as the contract numbers them (0 or 1 if binary; floats will do).
         classes: of the target, at least 2.
         auxiliary_labels: labels that the few-label attacks are told, at least one per class.
@@ -53,13 +56,16 @@ def evaluate_label_inference(
         DataError: the view is broken, or labels do not fit it.
         ConfigError: an attack in ``attacks`` cannot be used on this target.
     """
-    labels_N = _checked(labels_N, view, classes)
+    for each in (view, whole):
+        labels_N = _checked(labels_N, each, classes) if each is not None else labels_N
     view = replace(view, classes=classes)
+    whole = replace(whole, classes=classes) if whole is not None else view
     evaluator = evaluator or AttackEvaluator()
     found = {}
     for name, row in (_usable(view) if attacks is None else attacks).items():
         knows = FewLabels(count=auxiliary_labels) if isinstance(row.knows, FewLabels) else row.knows
-        told = _with_clean_hints(knows.reveal(view, labels_N, rng=np.random.default_rng([seed, 3])), clean)
+        told = knows.reveal(whole if row.over_training else view, labels_N, rng=np.random.default_rng([seed, 3]))
+        told = told if row.over_training else _with_clean_hints(told, clean)
         scores = row.attack(told, generator=torch.Generator().manual_seed(seed))
         metrics = evaluator(scores, labels_N, classes=classes, rng=np.random.default_rng([seed, 4]))
         if metrics is not None:
@@ -87,7 +93,7 @@ def _usable(view: View) -> dict[str, LabelInferenceAttack]:
     return {
         name: row
         for name, row in LABEL_INFERENCE_ATTACKS.items()
-        if row.reads in recorded and (row.multiclass or view.classes == 2)
+        if row.reads in recorded and row.allows(view.classes) and (not row.with_embeddings or "cut_embedding" in recorded)
     }
 
 

@@ -40,6 +40,10 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
     the rows. (On the Criteo sample this lifts clustering and model completion by 0.04 to 0.1 AUC in early epochs, and changes
     nothing later.) A batch of one row becomes 0.
     """
+    if len(view.steps) == 1:
+        (matrix_BD,) = matrices(view, target)
+        order_B = view.steps[0].rows_B.argsort()
+        return view.steps[0].rows_B[order_B], rescaled(matrix_BD)[order_B]
     sum_ND, count_N = torch.zeros(0, 0), torch.zeros(view.rows)
     for step, matrix_BD in zip(view.steps, matrices(view, target), strict=True):
         if not len(sum_ND):

@@ -1,4 +1,4 @@
-"""The supervised probe: what an attacker with half of all labels would find. An upper bound, not an attack.
+"""The supervised probe: what somebody with half of all labels finds. More than an attacker has, and still a floor.
 
 Shapes: N rows of a run, B rows of a minibatch, D cut width, C classes, O outputs (1 for two classes, else C).
 """
@@ -19,8 +19,9 @@ from tallystick.errors import ConfigError
 class Probe:
     """Train a classifier on the rows whose label is known, and score all others: how much of the label is there at all?
 
-    An upper bound on what is read off that one vector per row, as tight as the classifier is good: it needs labels that no
-    attacker has. What it finds in embeddings is partly the features' own power to predict the label, there without any training.
+    It needs labels that no attacker has, and says that so much of the label, at least, is in that one vector per row: a better
+    classifier may find more. What it finds in embeddings is partly the features' own power to predict the label, there without
+    any training.
 
     Args:
         target: what is read: each row's last cut embedding, or its mean cut gradient.

@@ -4,11 +4,12 @@ Shapes: B rows of a step's batch, D columns.
 """
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-from tallystick.attacks.label_inference.observations import binary_only, matrices, per_step
+from tallystick.attacks.label_inference.observations import binary_only, matrices, observations, per_step, whole_run
 from tallystick.attacks.matrix import top_direction, two_means_cut
 from tallystick.attacks.view import Received, Scores, View
 
@@ -24,14 +25,21 @@ class SpectralAttack:
         target: what is read: own cut embeddings, or cut gradients.
         signed: Algorithm 1, oriented so that the smaller of the two clusters of scores is high; otherwise section 5's absolute
             value, which folds two equally large clusters onto each other.
+        scope: "batch", as the paper does; "run" takes one vector per row, its last embedding or its mean gradient, and turns the
+            scores of all rows at once. Noise that a defence draws anew at every step averages out, and thousands of rows say
+            which cluster is the smaller one where a batch is too small to.
     """
 
     target: Received
     signed: bool = True
+    scope: Literal["batch", "run"] = "batch"
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself; no randomness is used."""
+        """Score every batch by itself, or the run; no randomness is used."""
         binary_only(view, "spectral attack", "clusters")
+        if self.scope == "run":
+            rows, x_ND = observations(view, self.target)
+            return whole_run(view, rows, spectral_scores(x_ND, signed=self.signed))
         return per_step(view, [spectral_scores(matrix_BD, signed=self.signed) for matrix_BD in matrices(view, self.target)])
 
 

@@ -4,7 +4,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from tallystick.attacks.label_inference.auxiliary import AuxiliaryLabels, FewLabels, LabelsPerBatch, NoLabels, ShareOfLabels
+from tallystick.attacks.label_inference.auxiliary import (
+    AuxiliaryLabels,
+    ClassOrder,
+    FewLabels,
+    LabelsPerBatch,
+    NoLabels,
+    ShareOfLabels,
+)
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.clusters import ClusterAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
@@ -24,23 +31,34 @@ class LabelInferenceAttack:
     Args:
         attack: scores rows of a view.
         description: what it does, in a line for people who have never heard of it; reports show it beside the name.
-        reads: what it reads of a step.
+        reads: what it reads of a step; of gradients and embeddings together, the gradients.
         knows: which labels the attacker is told.
+        binary: whether it is for two classes.
         multiclass: whether it can tell more than two classes apart.
-        upper_bound: needs labels that no attacker has; says what is there to be found, not what is lost.
+        over_training: reads one vector per row, and may be given the whole training's (``RowSums``) in place of single steps.
+        with_embeddings: reads the own embeddings beside the gradients.
+        upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
     """
 
     attack: Attack
     description: str
     reads: Received
     knows: AuxiliaryLabels = NO_LABELS
+    binary: bool = True
     multiclass: bool = True
+    over_training: bool = False
+    with_embeddings: bool = False
     upper_bound: bool = False
+
+    def allows(self, classes: int) -> bool:
+        """Whether it can be used on a target of so many classes."""
+        return self.multiclass if classes > 2 else self.binary
 
 
 DIRECTION = "rows whose gradients point the way of a known row's share its label"
 SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
 CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
+BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
 AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
 
 LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
@@ -70,13 +88,43 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             attack=ClusterAttack(target="cut_gradient", scope="batch"), description=CLUSTERS, reads="cut_gradient"
         ),
         "clusters-embedding": LabelInferenceAttack(
-            attack=ClusterAttack(target="cut_embedding"), description=CLUSTERS, reads="cut_embedding"
+            attack=ClusterAttack(target="cut_embedding"), description=CLUSTERS, reads="cut_embedding", over_training=True
+        ),
+        "clusters-size-gradient": LabelInferenceAttack(
+            attack=ClusterAttack(target="cut_gradient", names="size"),
+            description=BY_SIZE,
+            reads="cut_gradient",
+            knows=ClassOrder(),
+            binary=False,
+            over_training=True,
+        ),
+        "clusters-size-embedding": LabelInferenceAttack(
+            attack=ClusterAttack(target="cut_embedding", names="size"),
+            description=BY_SIZE,
+            reads="cut_embedding",
+            knows=ClassOrder(),
+            binary=False,
+            over_training=True,
+        ),
+        "spectral-averaged": LabelInferenceAttack(
+            attack=SpectralAttack(target="cut_gradient", scope="run"),
+            description="rows are told apart by which side of the main direction their mean gradients lie on",
+            reads="cut_gradient",
+            multiclass=False,
+            over_training=True,
+        ),
+        "clusters-averaged": LabelInferenceAttack(
+            attack=ClusterAttack(target="cut_gradient"),
+            description=f"each row's gradients averaged over the epochs; {CLUSTERS}",
+            reads="cut_gradient",
+            over_training=True,
         ),
         "norm-averaged": LabelInferenceAttack(
             attack=OverEpochs(attack=NormAttack()),
             description=f"as norm, {AVERAGED}",
             reads="cut_gradient",
             multiclass=False,
+            over_training=True,
         ),
         "direction-5-averaged": LabelInferenceAttack(
             attack=OverEpochs(attack=DirectionAttack()),
@@ -90,18 +138,29 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             description="a small model on the embeddings, trained on a few known rows, labels all the others",
             reads="cut_embedding",
             knows=FewLabels(),
+            over_training=True,
         ),
         "completion-standardised": LabelInferenceAttack(
             attack=ModelCompletion(columns="each"),
             description="as completion, each embedding column brought to the same spread first",
             reads="cut_embedding",
             knows=FewLabels(),
+            over_training=True,
         ),
         "completion-gradient": LabelInferenceAttack(
             attack=ModelCompletion(target="cut_gradient"),
             description="a small model on the gradients, trained on a few known rows, labels all the others",
             reads="cut_gradient",
             knows=FewLabels(),
+            over_training=True,
+        ),
+        "completion-both": LabelInferenceAttack(
+            attack=ModelCompletion(target="both"),
+            description="a small model on gradients and embeddings together, trained on a few known rows, labels all the others",
+            reads="cut_gradient",
+            knows=FewLabels(),
+            over_training=True,
+            with_embeddings=True,
         ),
         "probe": LabelInferenceAttack(
             attack=Probe(),
@@ -109,6 +168,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_embedding",
             knows=ShareOfLabels(),
             upper_bound=True,
+            over_training=True,
         ),
         "probe-network": LabelInferenceAttack(
             attack=Probe(hidden=64),
@@ -116,6 +176,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_embedding",
             knows=ShareOfLabels(),
             upper_bound=True,
+            over_training=True,
         ),
         "probe-gradient": LabelInferenceAttack(
             attack=Probe(target="cut_gradient"),
@@ -123,6 +184,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             knows=ShareOfLabels(),
             upper_bound=True,
+            over_training=True,
         ),
     }
 )

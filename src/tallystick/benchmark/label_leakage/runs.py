@@ -29,7 +29,14 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
-OVER_EPOCHS = ("norm-averaged", "direction-5-averaged", "completion-gradient", "probe-gradient")  # noise averages out
+OVER_EPOCHS = (
+    "norm-averaged",
+    "direction-5-averaged",
+    "spectral-averaged",
+    "clusters-averaged",
+    "completion-gradient",
+    "probe-gradient",
+)  # noise averages out
 CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
@@ -125,7 +132,8 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
     chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in chosen]
-    names = [name for name in LABEL_INFERENCE_ATTACKS if name not in OVER_EPOCHS] if every else EACH_EPOCH
+    alone = [name for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary and name not in OVER_EPOCHS]
+    names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
     clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
     return _audit(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}

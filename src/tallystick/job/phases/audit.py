@@ -4,7 +4,7 @@ Shapes: N aligned positions, R rows that are scored.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.label_inference.auxiliary import FewLabels
+from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.membership.evaluate import evaluate_membership
-from tallystick.attacks.metrics import AttackMetrics
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
@@ -26,21 +28,28 @@ from tallystick.job.job import Job
 from tallystick.job.log import Watcher
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.recorder import Recorder, RecordingPlan, ViewStore
+from tallystick.party.row_recorder import Observers, RowRecorder, RowStore
 from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.report.result import Audit, read_result
 from tallystick.storage import write_json
 from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.training.step import CutObserver
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
 _NOTE = "audit"
 _LABELS = "labels.safetensors"
 AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
 LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
+GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
+GROWTH_ROWS = 8192
+BATCH_ROWS = 32_768  # about so many, in batches evenly spread over the recorded ones, are enough for the third decimal
 
 
-def recorders(job: Job, dataset: Dataset, widths: Sequence[int], *, run_id: str, resume_from: int) -> Sequence[Recorder | None]:
+def recorders(
+    job: Job, dataset: Dataset, widths: Sequence[int], *, run_id: str, resume_from: int
+) -> Sequence[CutObserver | None]:
     """Make a recorder for each peer's cut of that width if the contract asks for an audit; otherwise give None for each.
 
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
@@ -54,12 +63,21 @@ def recorders(job: Job, dataset: Dataset, widths: Sequence[int], *, run_id: str,
         own_N = dataset.is_own(torch.arange(len(true_N)))
         save_labels(job.folder, job.contract, true_N, own_N, run_id=run_id)
     schedule, epochs = dataset.schedule(job.contract.training, seed=job.contract.seed), job.contract.training.epochs
-    made = []
+    resume_epoch = schedule.epoch_of(resume_from)
+    made: list[CutObserver] = []
     for width, store in zip(widths, _stores(job, run_id), strict=True):
-        store.drop_from(schedule.epoch_of(resume_from))
+        store.drop_from(resume_epoch)
         plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
-        made.append(Recorder(plan=plan, store=store))
+        observers: list[CutObserver] = [Recorder(plan=plan, store=store)]
+        if _audits_labels(job):
+            observers.append(RowRecorder.of(_sums_of(store), schedule.train_N, width=width, resume_epoch=resume_epoch))
+        made.append(Observers(each=observers))
     return made
+
+
+def _sums_of(store: ViewStore) -> RowStore:
+    """The running sums beside a feature party's recorded steps."""
+    return RowStore(folder=store.folder, contract=store.contract, run_id=store.run_id, received="cut_gradient")
 
 
 def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
@@ -203,28 +221,100 @@ def audit_labels(
     another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
     """
     label_N, own_N, run_id = load_labels(folder, contract)
+    classes = contract.target.classes
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
         for name, row in LABEL_INFERENCE_ATTACKS.items()
-        if row.multiclass or contract.target.type == "binary"
+        if row.allows(classes)
     ]
     found: list[shown.AttackResult] = []
-    epochs: set[int] = set()
-    rows = 0
+    growth: list[shown.LeakGrowth] = []
+    unmeasured: list[str] = []
+    seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
         store = ViewStore(folder=folder.views / peer, contract=contract.hash, run_id=run_id)
-        view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), own_N), classes=contract.target.classes)
-        rows = max(rows, sum(len(step.rows_B) for step in view.steps))
-        epochs |= set(view.epochs)
+        view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), own_N), classes=classes)
+        by_epoch = _sums_by_epoch(_sums_of(store), own_N, classes)
+        _, sums, whole = by_epoch[-1] if by_epoch else (None, None, None)
+        seen.append((view, sums))
+        fewer = _evenly(view)
         for done, (name, row) in enumerate(attacks):
             measured = evaluate_label_inference(
-                view, label_N, classes=contract.target.classes, auxiliary_labels=auxiliary_labels, attacks={name: row}, seed=seed
+                view if isinstance(row.attack, OverEpochs) else fewer,
+                label_N,
+                whole=whole,
+                classes=classes,
+                auxiliary_labels=auxiliary_labels,
+                attacks={name: row},
+                seed=seed,
             )
             found += [_shown(name, row, peer, metrics) for metrics in measured.values()]
+            if not measured:
+                unmeasured.append(f"{name}, in {peer}'s seat: {_why_not(row, label_N[own_N], view)}")
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
-    summary = _summary(contract, rows, sorted(epochs), trained=epochs_trained(folder))
-    return shown.Audit(summary=summary, defense="; ".join(defense_lines(contract)), attacks=found)
+        growth += _growth(by_epoch, label_N, dict(attacks), peer, seed=seed)
+    summary = _summary(contract, seen, trained=epochs_trained(folder))
+    defense = "; ".join(defense_lines(contract))
+    return shown.Audit(summary=summary, defense=defense, attacks=found, growth=growth, not_measured=unmeasured)
+
+
+def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> list[tuple[int, RowSums, View]]:
+    """What an attacker had by the end of each kept epoch, of rows that this side has; none in a folder without sums."""
+    found = []
+    for epoch in store.epochs():
+        sums = store.load(epoch)
+        view = sums.view(classes=classes)
+        if steps := _real_rows(view.steps, own_N):
+            found.append((epoch, sums, replace(view, steps=steps)))
+    return found
+
+
+def _evenly(view: View) -> View:
+    """Evenly spread steps of a view, for attacks that look at one batch at a time."""
+    rows = sum(len(step.rows_B) for step in view.steps)
+    every = max(1, round(rows / BATCH_ROWS))
+    return view if every == 1 else replace(view, steps=view.steps[::every])
+
+
+def _growth(
+    by_epoch: Sequence[tuple[int, RowSums, View]],
+    label_N: Tensor,
+    attacks: Mapping[str, LabelInferenceAttack],
+    peer: str,
+    *,
+    seed: int,
+) -> list[shown.LeakGrowth]:
+    """Some quick attacks on the sums as they were by the end of each kept epoch."""
+    quick = {name: attacks[name] for name in GROWTH if name in attacks}
+    evaluator = AttackEvaluator(replicates=1)
+    found: dict[str, list[tuple[int, float]]] = {}
+    for epoch, _, whole in by_epoch if len(by_epoch) > 1 else ():
+        (step,) = whole.steps
+        kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
+        kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
+        some = replace(whole, steps=(step.only(kept_B),))
+        measured = evaluate_label_inference(some, label_N, classes=some.classes, attacks=quick, evaluator=evaluator, seed=seed)
+        for name, metrics in measured.items():
+            found.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
+    return [
+        shown.LeakGrowth(
+            name=name,
+            view=_view_in_words(quick[name], peer),
+            epochs=[at for at, _ in points],
+            symmetric_auc=[auc for _, auc in points],
+        )
+        for name, points in found.items()
+    ]
+
+
+def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
+    """Why an attack gave nothing to measure: never because nothing leaks."""
+    if not len(label_R) or bool((label_R == label_R[0]).all()):
+        return "the training rows have one class only"
+    if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs):
+        return "it compares epochs, and one epoch was recorded only"
+    return "no group of the rows that it scores holds two classes"
 
 
 def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ...]:
@@ -234,36 +324,37 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
         if int(step.rows_B.max()) >= len(own_N):
             raise DataError(f"the recorded view names row {int(step.rows_B.max())}, but there are labels for {len(own_N)} rows")
         own_B = own_N[step.rows_B]
-        if own_B.all():
-            kept.append(step)
-        elif own_B.any():
-            assert step.sent_BD is not None
-            kept.append(
-                replace(
-                    step,
-                    rows_B=step.rows_B[own_B],
-                    own_B=step.own_B[own_B],
-                    received_BD=step.received_BD[own_B],
-                    sent_BD=step.sent_BD[own_B],
-                )
-            )
+        if own_B.any():
+            kept.append(step if own_B.all() else step.only(own_B))
     return tuple(kept)
 
 
-def _summary(contract: Contract, rows: int, epochs: list[int], *, trained: int | None) -> str:
+def _summary(contract: Contract, seen: Sequence[tuple[View, RowSums | None]], *, trained: int | None) -> str:
     peers = " or ".join(contract.feature_parties)
+    rows = max(sum(len(step.rows_B) for step in view.steps) for view, _ in seen)
+    epochs = sorted({epoch for view, _ in seen for epoch in view.epochs})
     *before, last = (str(epoch + 1) for epoch in epochs)
     when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
     of = f"of {trained}" if trained is not None else "of a run that was not finished"
     only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
-    return f"What could {peers} tell of the labels? Measured on {rows:,} training rows of {when} {of}{only}."
+    sums = max((each for _, each in seen if each is not None), key=lambda each: len(each.rows_N), default=None)
+    whole = ""
+    if sums is not None:
+        of_rows = f"{len(sums.rows_N):,} rows, evenly chosen, over epoch{'s' if len(sums.epochs) > 1 else ''}"
+        whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}. "
+    steps = f"Attacks on single batches read {rows:,} training rows of {when} {of}{only}."
+    return f"What could {peers} tell of the labels? {whole}{steps} Every figure is a floor: another attack may find more."
+
+
+def _view_in_words(row: LabelInferenceAttack, peer: str) -> str:
+    reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
+    return f"{peer}, from {reads}, knowing {row.knows.describe()}"
 
 
 def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.AttackResult:
-    reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
     return shown.AttackResult(
         name=name,
-        view=f"{peer}, from {reads}, knowing {row.knows.describe()}",
+        view=_view_in_words(row, peer),
         auc=metrics.auc.mean,
         low=metrics.auc.low,
         high=metrics.auc.high,
@@ -275,7 +366,7 @@ def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetri
         tpr_at_fpr_001=metrics.tpr_at_fpr.mean,
         chance=metrics.chance_auc,
         upper_bound=row.upper_bound,
-        note="needs labels that no attacker has: what there is to be found" if row.upper_bound else "",
+        note="needs labels that no attacker has: that much, at least, is there to be found" if row.upper_bound else "",
     )
 
 

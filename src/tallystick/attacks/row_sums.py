@@ -1,0 +1,130 @@
+"""Running sums per row over a whole training: what an attacker who kept everything has, in bounded memory.
+
+Shapes: N chosen rows, B rows of a step's batch, D cut width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.view import Received, StepView, View
+from tallystick.errors import DataError
+
+
+@dataclass(kw_only=True)
+class RowSums:
+    """Of each chosen row the sum of what crossed the cut, how often it did, and its last cut embedding.
+
+    A peer sees every row in every epoch. Few attacks need each sighting by itself: noise that is drawn anew averages out, and a
+    label never changes. In a feature party's view (``received`` is "cut_gradient") gradients are summed; each batch's are
+    centred and divided by one scale first, as the last embeddings are, for what moves between two batches is the model, not the
+    rows. In the label party's ("cut_embedding") embeddings are summed, as they came.
+
+    Args:
+        received: whose view it is.
+        rows_N: int64, distinct, in ascending order.
+        sum_ND: float32, of gradients or embeddings.
+        last_ND: float32, the last embedding.
+        length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
+        count_N: int64, how often the row was seen.
+        epochs: which epochs the sums hold, in order.
+    """
+
+    received: Received
+    rows_N: Tensor
+    sum_ND: Tensor
+    last_ND: Tensor
+    length_N: Tensor
+    count_N: Tensor
+    epochs: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
+        self._place = torch.full((greatest + 1,), -1, dtype=torch.int32)
+        self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
+
+    @classmethod
+    def zero(cls, received: Received, rows_N: Tensor, width: int) -> "RowSums":
+        """Nothing seen yet of these rows."""
+        rows, size = rows_N.sort().values, len(rows_N)
+        return cls(
+            received=received,
+            rows_N=rows,
+            sum_ND=torch.zeros(size, width),
+            last_ND=torch.zeros(size, width),
+            length_N=torch.zeros(size),
+            count_N=torch.zeros(size, dtype=torch.int64),
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of memory."""
+        held = (self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.count_N, self._place)
+        return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
+        """Take a step in."""
+        known_B = rows_B < len(self._place)
+        place_B = torch.where(known_B, self._place[rows_B.clamp(max=len(self._place) - 1)], -1).long()
+        mine_B = place_B >= 0
+        if not bool(mine_B.any()):
+            return
+        place = place_B[mine_B]
+        if self.received == "cut_gradient":
+            self.sum_ND[place] += rescaled(gradient_BD, dtype=torch.float32)[mine_B]
+            self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32)[mine_B]
+            length_B = torch.linalg.vector_norm(gradient_BD, dim=1)
+            self.length_N[place] += rescaled(length_B, dtype=torch.float32)[mine_B]
+        else:
+            self.sum_ND[place] += embedding_BD[mine_B]
+            self.last_ND[place] = embedding_BD[mine_B]
+        self.count_N[place] += 1
+
+    def epoch_ended(self, epoch: int) -> None:
+        """Say that the steps since belong to this epoch."""
+        self.epochs = (*self.epochs, epoch)
+
+    def view(self, *, classes: int = 2) -> View:
+        """The sums as a view of one step, in which each row stands once: its mean gradient and last embedding, or its embeddings.
+
+        Raises DataError if no chosen row was seen.
+        """
+        seen_N = self.count_N > 0
+        if not bool(seen_N.any()):
+            raise DataError("attack: none of the chosen rows was seen in the recorded training")
+        count_N1 = self.count_N[seen_N, None]
+        mean_ND, last_ND = self.sum_ND[seen_N] / count_N1, self.last_ND[seen_N]
+        step = StepView(
+            epoch=self.epochs[-1] if self.epochs else 0,
+            rows_B=self.rows_N[seen_N],
+            own_B=torch.ones(int(seen_N.sum()), dtype=torch.bool),
+            received_BD=mean_ND if self.received == "cut_gradient" else last_ND,
+            sent_BD=last_ND if self.received == "cut_gradient" else None,
+            length_B=self.length_N[seen_N] / self.count_N[seen_N] if self.received == "cut_gradient" else None,
+            mean_BD=mean_ND if self.received == "cut_embedding" else None,
+            sightings_B=self.count_N[seen_N],
+        )
+        return View(received=self.received, steps=(step,), classes=classes)
+
+
+def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:
+    """At most ``most`` of the training rows, evenly spread over them."""
+    if len(train_N) <= most:
+        return train_N.cpu()
+    place = torch.linspace(0, len(train_N) - 1, most, dtype=torch.float64).round().long()
+    return train_N.cpu().sort().values[place]
+
+
+def epochs_in_words(epochs: Sequence[int]) -> str:
+    """Epochs as runs, counted from 1: "1 to 7 and 9"."""
+    runs: list[list[int]] = []
+    for epoch in epochs:
+        if runs and epoch == runs[-1][-1] + 1:
+            runs[-1].append(epoch)
+        else:
+            runs.append([epoch])
+    parts = [str(run[0] + 1) if len(run) == 1 else f"{run[0] + 1} to {run[-1] + 1}" for run in runs]
+    return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)

@@ -1,0 +1,150 @@
+"""The row recorder: running sums per row of what crossed the cut over a whole training, in files.
+
+Shapes: N chosen rows, B rows of one step, D cut width.
+
+An epoch's file holds the sums up to its end; a few of them stay, so that an audit can say how a leak grew. Like the recorded
+steps (recorder.py) they are readable by their owner alone.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.attacks.view import Received
+from tallystick.errors import DataError, StorageError
+from tallystick.network.messages import MEBIBYTE
+from tallystick.party.recorder import RecordingPlan
+from tallystick.storage import make_folder, remove
+from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.training.plan import Batch
+from tallystick.training.step import CutObserver
+
+MOST_ROWS = 50_000
+MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
+KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
+ROWS_VERSION = 1
+_FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
+_TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}
+_TENSORS["count_N"] = torch.int64
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowStore:
+    """One peer's running sums on disk: a file per kept epoch, each of which names its contract and its run."""
+
+    folder: Path
+    contract: str  # its hash
+    received: Received
+    run_id: str = ""
+
+    def save(self, epoch: int, sums: RowSums) -> None:
+        """Write the sums up to an epoch's end, and only then let an older file go."""
+        make_folder(self.folder)
+        facts = {"version": ROWS_VERSION, "contract": self.contract, "run_id": self.run_id}
+        facts |= {"received": self.received, "epochs": list(sums.epochs)}
+        tensors = {name: getattr(sums, name) for name in _TENSORS}
+        write_tensors(self._path(epoch), tensors, {"rows": json.dumps(facts)}, private=True)
+        for stale in KEPT.stale(self.epochs()):
+            remove(self._path(stale))
+
+    def drop_from(self, epoch: int) -> None:
+        """Forget this epoch and later ones, which are about to be recorded again."""
+        for later in self.epochs():
+            if later >= epoch:
+                remove(self._path(later))
+
+    def epochs(self) -> list[int]:
+        """The epochs that have a file, counted from 0, in order."""
+        found = (path for path in self.folder.glob("rows-*.safetensors") if _FILE.fullmatch(path.name))
+        return sorted(int(path.stem.removeprefix("rows-")) for path in found)
+
+    def load(self, epoch: int) -> RowSums:
+        """Read the sums up to an epoch's end; raises DataError for a damaged file or one of another contract or run."""
+        path = self._path(epoch)
+        try:
+            tensors, metadata = read_tensors(path)
+            facts = json.loads(metadata["rows"])
+            of, run_id, received = str(facts["contract"]), str(facts["run_id"]), facts["received"]
+            epochs = tuple(int(each) for each in facts["epochs"])
+        except (StorageError, KeyError, ValueError, TypeError) as error:
+            raise DataError(f"{path}: is cut short or holds no sums per row ({error}); remove it, or run again") from None
+        if of != self.contract or (self.run_id and run_id != self.run_id):
+            raise DataError(
+                f"{path}: is of contract {of[:8]}, run {run_id}, but here contract {self.contract[:8]}, run {self.run_id} is "
+                "audited; give the run folder that it was recorded in"
+            )
+        if received != self.received or not _fit(tensors):
+            raise DataError(f"{path}: its tensors do not fit together, so it holds no sums per row; run the contract again")
+        return RowSums(received=self.received, epochs=epochs, **tensors)
+
+    def _path(self, epoch: int) -> Path:
+        return self.folder / f"rows-{epoch:06}.safetensors"
+
+
+def _fit(tensors: dict[str, Tensor]) -> bool:
+    if tensors.keys() != _TENSORS.keys() or any(tensors[name].dtype != kind for name, kind in _TENSORS.items()):
+        return False
+    rows_N, size = tensors["rows_N"], len(tensors["rows_N"])
+    return (
+        size > 0
+        and all(len(tensor) == size for tensor in tensors.values())
+        and tensors["sum_ND"].shape == tensors["last_ND"].shape
+        and tensors["sum_ND"].ndim == 2
+        and int(rows_N[0]) >= 0
+        and bool((rows_N.diff() > 0).all())
+    )
+
+
+@dataclass(kw_only=True)
+class RowRecorder:
+    """Adds every step to the sums of the chosen rows.
+
+    A run that resumes goes on from the sums of the last epoch before; what crossed between two commits that were lost is in
+    nobody's sums, and ``RowSums.epochs`` says which epochs are.
+    """
+
+    store: RowStore
+    sums: RowSums
+
+    @classmethod
+    def of(cls, store: RowStore, train_N: Tensor, *, width: int, resume_epoch: int = 0) -> "RowRecorder":
+        """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped."""
+        store.drop_from(resume_epoch)
+        if earlier := store.epochs():
+            return cls(store=store, sums=store.load(earlier[-1]))
+        per_row = 2 * 4 * width + 20
+        files = KEPT.first + KEPT.later + 1  # the newest is written before another goes
+        most = max(1, min(MOST_ROWS, MOST_BYTES // (per_row * files)))
+        return cls(store=store, sums=RowSums.zero(store.received, chosen_rows(train_N, most=most), width))
+
+    def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
+        """Add a step."""
+        self.sums.add(batch.index_B.cpu(), embedding_BD.cpu(), gradient_BD.cpu())
+
+    def epoch_ended(self, epoch: int) -> None:
+        """Write the sums up to here."""
+        self.sums.epoch_ended(epoch)
+        self.store.save(epoch, self.sums)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observers:
+    """Several who keep what crosses the same cut."""
+
+    each: Sequence[CutObserver] = field(default_factory=tuple)
+
+    def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
+        """Tell each."""
+        for observer in self.each:
+            observer.crossed(batch, embedding_BD, gradient_BD)
+
+    def epoch_ended(self, epoch: int) -> None:
+        """Tell each."""
+        for observer in self.each:
+            observer.epoch_ended(epoch)
