@@ -18,7 +18,8 @@ from tallystick.config.imputation import (
     imputation_problems,
 )
 from tallystick.config.linkage import LINKAGES, LinkageFacts, Method
-from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, read_yaml, shown, validate
+from tallystick.config.merge import MergeConfig, merge_problems
+from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, Width, read_yaml, shown, validate
 from tallystick.defenses.chain import Defenses, chain
 from tallystick.metrics import METRICS
 
@@ -33,7 +34,6 @@ MAX_DIFFERENCES = 50
 MAX_IDS = 1_000_000_000
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
-Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
 ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -129,6 +129,7 @@ class NetworkModel(Model):
         default_factory=dict, description="party name to its own bottom: package.module:Class"
     )
     top: ModulePath | None = Field(default=None, description="own top model: package.module:Class; null is the built-in one")
+    merge: MergeConfig = Field(default_factory=MergeConfig, description="how linked rows are merged (similarity only)")
 
 
 class TrainingConfig(Model):
@@ -366,6 +367,7 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append("split.validation = 0: must be above 0, or set training.patience to null (nothing to stop early on)")
     if contract.training.warm_up and contract.training.schedule == "constant":
         problems.append(f"training.warm_up = {contract.training.warm_up:g}: goes with training.schedule = cosine only")
+    problems += merge_problems(model.merge)
     if model.cut_after > len(model.hidden):
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"

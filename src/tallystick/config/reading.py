@@ -21,6 +21,7 @@ PARTY_NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
 Name = Annotated[str, Field(pattern=PARTY_NAME.pattern)]
 Text = Annotated[str, Field(min_length=1)]
 Count = Annotated[int, Field(strict=True, ge=1, le=1_000_000_000)]
+Width = Annotated[int, Field(strict=True, ge=1, le=65_536)]
 Share = Annotated[float, Field(strict=True, ge=0, lt=1)]
 Positive = Annotated[float, Field(strict=True, ge=1e-9, le=1e9)]
 

@@ -13,6 +13,14 @@ from tallystick.network.channel import Channel
 Source = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
 
+CutRows = Callable[[Tensor, int], int]
+"""Says how many rows of a cut embedding cross for a batch's positions, by the feature party's place in the contract's order."""
+
+
+def a_row_each(index_B: Tensor, peer: int) -> int:  # noqa: ARG001
+    """The usual CutRows: one for each position."""
+    return len(index_B)
+
 
 @torch.no_grad()
 def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor], channel: Channel) -> None:
@@ -31,18 +39,15 @@ def receive_logits(
     channels: Sequence[Channel],
     widths: Sequence[int],
     *,
-    cut_rows: Callable[[Tensor], int] = len,
+    cut_rows: CutRows = a_row_each,
 ) -> Tensor:
-    """Label party: finish the forward pass for every batch and give all logits in the order of the batches.
-
-    ``cut_rows`` says how many rows of a cut embedding cross for a batch.
-    """
+    """Label party: finish the forward pass for every batch and give all logits in the order of the batches."""
     model.eval()
     logits: list[Tensor] = []
     for number, index_B in enumerate(batches):
         cuts_BD = [
-            receive_embedding(channel, number, cut_rows(index_B), width).to(index_B.device)
-            for channel, width in zip(channels, widths, strict=True)
+            receive_embedding(channel, number, cut_rows(index_B, peer), width).to(index_B.device)
+            for peer, (channel, width) in enumerate(zip(channels, widths, strict=True))
         ]
         logits.append(model(cuts_BD, own(index_B) if own is not None else None))
     model.train()

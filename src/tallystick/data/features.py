@@ -3,6 +3,7 @@
 Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -32,6 +33,10 @@ class Features:
         return Features(
             numeric_NF=self.numeric_NF.index_select(0, index_B), categorical_NG=self.categorical_NG.index_select(0, index_B)
         )
+
+    def crossing(self, cuts_ND: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:
+        """Of the feature parties' cut embeddings that go with these rows, those that go with the picked ones."""
+        return [cut_ND.index_select(0, index_B) for cut_ND in cuts_ND]
 
     def to(self, device: torch.device) -> "Features":
         """Move to a device."""

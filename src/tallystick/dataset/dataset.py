@@ -4,10 +4,8 @@ Shapes: N linked positions, B batch.
 
 Position n means the same for every party; which own row stands there, or what stands in for it, is the dataset's matter. Who asks
 never asks which way of linking it is. A further way is a class beside ``intersection.py`` and ``union.py`` and a row in
-``table.py``:
+``table.py``, such as:
 
-- K candidate rows for one (similarity): the alignment's outcome adds ``rows_NK``; ``source`` gives a batch's distinct candidates,
-  ``cut_rows`` says how many those are, and the label party's own columns carry the places (B, K) by which its model merges them.
 - rows that are not linked at all (unaligned): ``schedule`` adds local batches, of rows that only the label party has
   (``training/plan.py: Schedule.local_N``) or phases before the joint one (``Schedule.before``); ``objective`` knows their labels.
 """
@@ -21,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import Source, a_row_each
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration
@@ -88,9 +86,22 @@ class Dataset(ABC):
         """The test positions in batches."""
         return torch.split(self.test_N, batch_size) if len(self.test_N) else ()
 
-    def cut_rows(self, index_B: Tensor) -> int:
-        """How many rows of a feature party's cut embedding cross for these positions."""
-        return len(index_B)
+    def cut_rows(self, index_B: Tensor, peer: int) -> int:
+        """How many rows of a feature party's cut embedding cross for these positions; ``peer`` is its place in the contract."""
+        return a_row_each(index_B, peer)
+
+    def most_cut_rows(self, positions: int, peer: int) -> int:  # noqa: ARG002
+        """The most that cross for so many positions."""
+        return positions
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """How many rows of each feature party are linked to a position; empty where it is one."""
+        return ()
+
+    def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
+        """What a feature party makes of what crossed, example by example: the rows that an attack is about."""
+        return rows_BD
 
     def is_own(self, index_B: Tensor) -> Tensor:
         """Which of these positions are rows of this party."""

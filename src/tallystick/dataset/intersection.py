@@ -92,16 +92,20 @@ class IntersectionDataset(Dataset):
 
 
 def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
-    rows_N = own.alignment.rows_N
     if split.method == "hash":
-        return split_by_hash([own.keys.ids[row] for row in rows_N], split, seed=seed)
+        return split_by_hash([own.keys.ids[row] for row in own.alignment.rows_N], split, seed=seed)
+    return parts_by_time(split, own, channels)
+
+
+def parts_by_time(split: SplitConfig, own: OwnRows, channels: Sequence[Channel]) -> Parts:
+    """The part of each position by the label party's time column; it tells the others."""
     if own.is_label:
         assert own.party.time is not None
         parts_N = split_by_time(own.linked_column(own.party.time, use="time"), split)
         for channel in channels:
             channel.send(SplitParts(parts=Array.of(parts_N)))
         return parts_N
-    return receive_parts(channels[0], len(rows_N))
+    return receive_parts(channels[0], len(own.alignment))
 
 
 def receive_parts(channel: Channel, rows: int) -> Parts:

@@ -3,6 +3,7 @@
 Shapes: R own rows with a key of their own, N linked positions.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.config.contract import TargetConfig
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder, feature_columns
@@ -41,6 +42,16 @@ class OwnRows:
     def linked(self) -> pl.DataFrame:
         """The own row at each position; every position has to have one."""
         return self.frame[self.keys.rows_U[self.alignment.rows_N]]
+
+    def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
+        """The candidates of each feature party in this order; a feature party has its own alone."""
+        found = self.alignment.candidates
+        return [found[name] for name in (feature_parties if self.is_label else [self.party.party])]
+
+    def numbered(self, candidates: Candidates) -> pl.DataFrame:
+        """A feature party's rows by their number."""
+        assert candidates.own_rows is not None, "a feature party knows its own rows"
+        return self.frame[self.keys.rows_U[candidates.own_rows]]
 
     def linked_column(self, name: str, *, use: str) -> pl.Series:
         """One column of those rows."""

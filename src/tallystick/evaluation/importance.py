@@ -13,7 +13,7 @@ Shapes: V validation rows, D cut width.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypedDict
 
 import numpy as np
@@ -74,7 +74,7 @@ def shuffled(features: Features, place: ColumnPlace, order_V: Tensor) -> Feature
     for values, columns in ((numeric_VF, place.numeric), (categorical_VG, place.categorical)):
         for column in columns:
             values[:, column] = values[order_V, column]
-    return Features(numeric_NF=numeric_VF, categorical_NG=categorical_VG)
+    return replace(features, numeric_NF=numeric_VF, categorical_NG=categorical_VG)
 
 
 def sampled_rows(validation_N: Tensor, most: int, *, seed: int) -> Tensor:
@@ -174,14 +174,13 @@ def own_falls(
 def complete_logits(model: LabelModel, own: Features | None, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
     """Logits of the V rows, from embeddings that are at hand."""
     model.eval()
-    rows = len(cuts_VD[0])
-    parts = [
-        model(
-            [cut_VD[start : start + batch_size] for cut_VD in cuts_VD],
-            own.rows(torch.arange(start, min(start + batch_size, rows), device=cuts_VD[0].device)) if own is not None else None,
-        )
-        for start in range(0, rows, batch_size)
-    ]
+    rows = len(own) if own is not None else len(cuts_VD[0])
+    parts = []
+    for index_B in torch.split(torch.arange(rows, device=cuts_VD[0].device), batch_size):
+        if own is None:
+            parts.append(model([cut_VD[index_B] for cut_VD in cuts_VD], None))
+        else:
+            parts.append(model(own.crossing(cuts_VD, index_B), own.rows(index_B)))
     model.train()
     return torch.cat(parts)
 

@@ -14,6 +14,7 @@ from torch import nn
 from tallystick.config.contract import NetworkModel
 from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import ConfigError
+from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop, Wide
 
@@ -45,16 +46,31 @@ def build_label_model(
     *,
     outputs: int,
     seed: int,
+    candidates: Sequence[int] = (),
 ) -> LabelModel:
-    """The label party's share of the network, for the cut widths that the feature parties announced."""
+    """The label party's share of the network, for the cut widths that the feature parties announced.
+
+    Where several rows of a feature party are linked to one, ``candidates`` says how many, per feature party.
+    """
     bottom = build_bottom(model, party, own, seed=seed) if own is not None else None
-    width = sum(cut_widths) + (width_of(bottom) if bottom is not None else 0)
+    own_width = width_of(bottom) if bottom is not None else 0
+    above = model.hidden[model.cut_after :]
     with seeded(seed, f"{party}/top"):
+        if candidates:
+            links = [
+                LinkModel(own=own_width, cut=cut, links=count, hidden=above, settings=model.merge)
+                for cut, count in zip(cut_widths, candidates, strict=True)
+            ]
+            own_width, above = own_width if model.merge.own_columns else 0, model.merge.top
+            cut_widths = [link.width for link in links]
+        width = sum(cut_widths) + own_width
         if model.top is None:
-            top: nn.Module = TabularTop(width, hidden=model.hidden[model.cut_after :], outputs=outputs)
+            top: nn.Module = TabularTop(width, hidden=above, outputs=outputs)
         else:
             top = _made(_user_module(model.top, "model.top"), f"model.top = {model.top}", width, outputs)
         wide = Wide(own, outputs=outputs) if model.wide and own is not None else None
+    if candidates:
+        return SimilarityLabelModel(links, top, bottom=bottom, wide=wide, own_columns=model.merge.own_columns)
     return LabelModel(top, bottom=bottom, wide=wide)
 
 

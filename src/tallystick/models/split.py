@@ -21,11 +21,23 @@ class LabelModel(nn.Module):
         self.wide = wide
 
     def forward(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
-        """Logits: (B,) for one output, else (B, C). The feature parties' cut embeddings come first, then the own one."""
+        """Logits: (B,) for one output, else (B, C), of cut embeddings as they crossed, one tensor per feature party."""
+        return self.finish(self.by_example(cuts_BD, own), own)
+
+    def by_example(self, cuts_BD: Sequence[Tensor], own: Features | None) -> list[Tensor]:  # noqa: ARG002
+        """What crossed, example by example: here a row of it is one."""
+        return list(cuts_BD)
+
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+        """Logits of what ``by_example`` gives. The feature parties' cut embeddings come first, then the own one."""
         parts = list(cuts_BD)
         if self.bottom is not None:
             parts.append(self.bottom(own))
-        logits: Tensor = self.top(parts[0] if len(parts) == 1 else torch.cat(parts, dim=1))
+        return self.predict(parts, own)
+
+    def predict(self, parts: Sequence[Tensor], own: Features | None) -> Tensor:
+        """Logits of all parts side by side, and of the own columns where there is a wide part."""
+        logits: Tensor = self.top(parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1))
         if self.wide is not None:
             logits = logits + self.wide(own)
         return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits

@@ -8,7 +8,7 @@ steps (recorder.py) they are readable by their owner alone.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -135,12 +135,14 @@ class RowRecorder:
 
 @dataclass(frozen=True, kw_only=True)
 class Observers:
-    """Several who keep what crosses the same cut."""
+    """Several who keep what crosses the same cut; ``by_example`` gives a row for each position of what crossed for them."""
 
     each: Sequence[CutObserver] = field(default_factory=tuple)
+    by_example: Callable[[Tensor, Tensor], Tensor] = lambda index_B, rows_BD: rows_BD  # noqa: ARG005
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Tell each."""
+        embedding_BD, gradient_BD = (self.by_example(batch.index_B, rows_BD) for rows_BD in (embedding_BD, gradient_BD))
         for observer in self.each:
             observer.crossed(batch, embedding_BD, gradient_BD)
 

@@ -59,13 +59,18 @@ class Architecture:
         bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed)
         return dataset.wrap(bottom).to(self.device)
 
-    def label_model(self, encoder: Encoder | None, widths: Sequence[int]) -> LabelModel:
-        """The label party's share of the network for these cut widths; none of them for its own columns alone."""
+    def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
+        """The label party's share of the network for these cut widths; none of them for its own columns alone.
+
+        ``candidates`` says how many rows of each feature party are linked to one, where it is not one each.
+        """
         if self.top is not None:
             return LabelModel(self.top, bottom=self.bottom).to(self.device)
         outputs = self.target.classes if self.target.type == "multiclass" else 1
         own = encoder.feature_shape if encoder is not None else None
-        return build_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed).to(self.device)
+        return build_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed, candidates=candidates).to(
+            self.device
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +105,7 @@ class TrainedLabelParty:
         model: the top model and the own bottom.
         encoder: of its own columns, if it has any.
         widths: cut widths of the feature parties, in the contract's order.
+        candidates: how many rows of each are linked to one, where it is not one each.
         coder: what the outputs mean.
         calibration: what turns logits into those of real rows.
         state: of the training.
@@ -108,13 +114,14 @@ class TrainedLabelParty:
     model: LabelModel
     encoder: Encoder | None
     widths: list[int]
+    candidates: tuple[int, ...] = ()
     coder: LabelCoder
     calibration: Calibration
     state: TrainingState
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
-        facts = {"widths": self.widths, "calibration": asdict(self.calibration)}
+        facts = {"widths": self.widths, "candidates": self.candidates, "calibration": asdict(self.calibration)}
         _keep(folder, self.model, self.state, facts)
 
     @classmethod
@@ -125,12 +132,14 @@ class TrainedLabelParty:
         """
         facts, encoder = _facts(folder), kept_encoder(folder)
         found = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
-        model = architecture.label_model(encoder, found)
+        candidates = tuple(int(count) for count in facts["candidates"])
+        model = architecture.label_model(encoder, found, candidates=candidates)
         _load(folder, model)
         return cls(
             model=model,
             encoder=encoder,
             widths=found,
+            candidates=candidates,
             coder=LabelCoder.from_json(folder.read_json(folder.label_coder)),
             calibration=_calibration(facts["calibration"]),
             state=_state(folder),

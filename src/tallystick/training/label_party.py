@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.cut.forward import Source, receive_logits
+from tallystick.cut.forward import CutRows, Source, receive_logits
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
@@ -65,7 +65,7 @@ def train_label_party(
             started = time.monotonic()
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64)
             for group in run.messages(state):
-                loss_sum += _answer(model, updates, own, objective, peers, group, defense)
+                loss_sum += _answer(model, updates, own, objective, peers, group, defense, cut_rows=schedule.cut_rows)
                 if told < last_commit and any(not batch.is_local for batch in group):
                     run.committed(last_commit)  # the peers commit before they send more
                     told = last_commit
@@ -103,6 +103,8 @@ def _answer(
     peers: Sequence[FeaturePeer],
     group: Sequence[Batch],
     defense: CutDefense | None,
+    *,
+    cut_rows: CutRows,
 ) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
@@ -112,7 +114,7 @@ def _answer(
     own_columns = [own(batch.index_B) if own is not None else None for batch in group]
     joint = [batch for batch in group if not batch.is_local]
     device = group[0].index_B.device
-    received = iter(_received(peers, joint, device))
+    received = iter(_received(peers, joint, device, cut_rows))
     answers: list[list[Tensor]] = [[] for _ in peers]
     loss_sum = torch.zeros((), device=device)
     for batch, columns in zip(group, own_columns, strict=True):
@@ -143,14 +145,17 @@ def _answer(
     return loss_sum
 
 
-def _received(peers: Sequence[FeaturePeer], joint: Sequence[Batch], device: torch.device) -> list[list[Tensor]]:
+def _received(
+    peers: Sequence[FeaturePeer], joint: Sequence[Batch], device: torch.device, cut_rows: CutRows
+) -> list[list[Tensor]]:
     """The cut embeddings of a message: for each joint batch, one per peer."""
     if not joint:
         return []
-    rows = [batch.cut_rows for batch in joint]
-    parts = [
-        torch.split(receive_embedding(peer.channel, joint[0].step, sum(rows), peer.width).to(device), rows) for peer in peers
-    ]
+    parts = []
+    for number, peer in enumerate(peers):
+        rows = [cut_rows(batch.index_B, number) for batch in joint]
+        cut_BD = receive_embedding(peer.channel, joint[0].step, sum(rows), peer.width).to(device)
+        parts.append(torch.split(cut_BD, rows))
     return [[part[number] for part in parts] for number in range(len(joint))]
 
 

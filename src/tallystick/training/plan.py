@@ -1,4 +1,4 @@
-"""What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N positions, B batch, R cut rows.
+"""What every party of a training run knows: the plan, and the batches of each epoch. Shapes: N positions, B batch.
 
 A batch is *joint* or *local*. A joint one's cut embeddings and gradients cross; a local one's rows are the label party's alone
 and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may come before the usual ones.
@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
+from tallystick.cut.forward import CutRows, a_row_each
 
 GROUPED_ROWS = 4096
 """Most rows of a message that holds several batches."""
@@ -26,19 +27,14 @@ class Batch:
         epoch: counted from 0.
         number: of the epoch's steps, counted from 0.
         index_B: positions.
-        cut_rows: R, rows of a cut embedding that cross: usually B, 0 for a local batch.
+        is_local: whether nothing crosses.
     """
 
     step: int
     epoch: int
     number: int
     index_B: Tensor
-    cut_rows: int
-
-    @property
-    def is_local(self) -> bool:
-        """Whether nothing crosses."""
-        return self.cut_rows == 0
+    is_local: bool = False
 
 
 def no_positions() -> Tensor:
@@ -69,7 +65,7 @@ class Schedule:
         seed: the contract's.
         local_N: positions of the local batches, spread evenly among the joint ones of each epoch.
         before: phases before; training goes on from their weights, and no epoch of theirs is a candidate for the best.
-        cut_rows: says how many rows of a cut embedding cross for a joint batch's positions.
+        cut_rows: says how many rows of a feature party's cut embedding cross for a joint batch's positions.
     """
 
     train_N: Tensor
@@ -78,7 +74,7 @@ class Schedule:
     seed: int
     local_N: Tensor = field(default_factory=no_positions)
     before: tuple[Phase, ...] = ()
-    cut_rows: Callable[[Tensor], int] = len
+    cut_rows: CutRows = a_row_each
 
     @property
     def steps_per_epoch(self) -> int:
@@ -116,8 +112,7 @@ class Schedule:
         first = self.steps_before(epoch) + 1
         for number, (index_B, is_local) in enumerate(_spread(joint, local)):
             if number >= skip:
-                rows = 0 if is_local else self.cut_rows(index_B)
-                yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B, cut_rows=rows)
+                yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B, is_local=is_local)
 
     def _parts(self, epoch: int) -> tuple[Tensor, Tensor]:
         for phase in self.before:

@@ -99,17 +99,32 @@ def label_step(
 
     Raises ConfigError if the loss does not depend on a received cut embedding.
     """
-    leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
-    loss, targets_B = objective(model(leaves_BD, own), batch.index_B, leaves_BD)
+    received_RD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
+    by_example = model.by_example(received_RD, own)
+    leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in by_example]
+    loss, targets_B = objective(model.finish(leaves_BD, own), batch.index_B, leaves_BD)
     if check is not None:
-        check(loss.detach(), leaves_BD)
+        check(loss.detach(), cuts_BD)
     updates.zero_grad()
     torch.autograd.backward(loss)
     undefended_BD = [_gradient(leaf_BD, number) for number, leaf_BD in enumerate(leaves_BD)]
-    grads_BD = undefended_BD
+    undefended_RD = _as_crossed(undefended_BD, by_example, received_RD)
+    grads_RD = undefended_RD
     if defense is not None:
-        grads_BD = defense(leaves_BD, undefended_BD, targets_B, step=batch.step)
-    return LabelStep(loss=loss.detach(), targets_B=targets_B.detach(), grads_BD=grads_BD, undefended_BD=undefended_BD)
+        # An example has one label, however many rows are linked to it: all that it sends is defended together.
+        flat_BD = [leaf_BD.flatten(1) for leaf_BD in leaves_BD]
+        defended_BD = defense(flat_BD, [grad_BD.flatten(1) for grad_BD in undefended_BD], targets_B, step=batch.step)
+        shaped_BD = [grad_BD.view_as(leaf_BD) for grad_BD, leaf_BD in zip(defended_BD, leaves_BD, strict=True)]
+        grads_RD = _as_crossed(shaped_BD, by_example, received_RD)
+    return LabelStep(loss=loss.detach(), targets_B=targets_B.detach(), grads_BD=grads_RD, undefended_BD=undefended_RD)
+
+
+def _as_crossed(grads_BD: Sequence[Tensor], by_example: Sequence[Tensor], received_RD: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients by what crossed, of gradients by example: the sum over the examples that a row is linked to."""
+    return [
+        grad_BD if part_BD is row_RD else torch.autograd.grad(part_BD, row_RD, grad_BD, retain_graph=True)[0]
+        for grad_BD, part_BD, row_RD in zip(grads_BD, by_example, received_RD, strict=True)
+    ]
 
 
 def _gradient(leaf_BD: Tensor, number: int) -> Tensor:

@@ -6,6 +6,7 @@ Shapes: N aligned positions, R rows that are scored.
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -65,13 +66,13 @@ def recorders(
     schedule, epochs = dataset.schedule(job.contract.training, seed=job.contract.seed), job.contract.training.epochs
     resume_epoch = schedule.epoch_of(resume_from)
     made: list[CutObserver] = []
-    for width, store in zip(widths, _stores(job, run_id), strict=True):
+    for number, (width, store) in enumerate(zip(widths, _stores(job, run_id), strict=True)):
         store.drop_from(resume_epoch)
         plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
         observers: list[CutObserver] = [Recorder(plan=plan, store=store)]
         if _audits_labels(job):
             observers.append(RowRecorder.of(_sums_of(store), schedule.train_N, width=width, resume_epoch=resume_epoch))
-        made.append(Observers(each=observers))
+        made.append(Observers(each=observers, by_example=partial(dataset.seen, peer=number)))
     return made
 
 

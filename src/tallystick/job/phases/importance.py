@@ -78,8 +78,8 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
     index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=contract.seed)
     how: dict[str, Any] = {"batch_size": contract.training.batch_size}
     cuts_VD = [
-        receive_rows(channel, len(index_V), width, device=index_V.device, **how)
-        for channel, width in zip(job.feature_channels, trained.widths, strict=True)
+        receive_rows(channel, dataset.cut_rows(index_V, number), width, device=index_V.device, **how)
+        for number, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
     ]
     own: Features | None = dataset.source(index_V) if dataset.source is not None else None
     logits_V = complete_logits(model, own, cuts_VD, **how)

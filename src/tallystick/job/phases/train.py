@@ -37,7 +37,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     widths = _receive_widths(job, dataset)
     if not _trains(job, agreement):
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
-    model = job.architecture.label_model(dataset.encoder, widths)
+    model = job.architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
     defense = RunDefense.of(job.contract, job.folder)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
@@ -54,6 +54,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         model=model,
         encoder=dataset.encoder,
         widths=widths,
+        candidates=dataset.candidates,
         coder=dataset.known_labels.coder,
         calibration=dataset.calibration(state),
         state=state,
@@ -87,7 +88,10 @@ def _receive_widths(job: Job, dataset: Dataset) -> list[int]:
     training, most = job.contract.training, job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     together = min(training.batch_size * batches_per_message(training), largest)
-    return [receive_width(channel, rows=together, max_message_bytes=most) for channel in job.feature_channels]
+    return [
+        receive_width(channel, rows=dataset.most_cut_rows(together, number), max_message_bytes=most)
+        for number, channel in enumerate(job.feature_channels)
+    ]
 
 
 def _training_run(job: Job, schedule: Schedule, agreement: Agreement) -> TrainingRun:

@@ -1,0 +1,1 @@
+"""FedSim's tables and figures."""

@@ -1,0 +1,103 @@
+"""Pairs of tables that share places, not ids: FedSim's sets, as far as they are public, with the same columns for every method.
+
+A column that gives the place away (a town, a station, the distance to one) is nobody's feature: what the keys say is to come by
+linking, or not at all. Shapes: N rows of the label party, M rows of the feature party, P dimensions of the key.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.config.party import FeatureColumns
+from tallystick.errors import DataError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """Two parties' tables and the keys by which rows are alike."""
+
+    name: str
+    own: pl.DataFrame
+    label: str
+    target: Literal["binary", "multiclass", "regression"]
+    own_columns: FeatureColumns
+    own_key_NP: Floats
+    theirs: pl.DataFrame
+    their_columns: FeatureColumns
+    their_key_MP: Floats
+    same_rows: bool = False
+    """Whether row i of both is one thing, as in a set that was split by columns."""
+
+
+def read_hdb(folder: Path) -> Pair:
+    """Singapore's resale flats of 2015 and 2016, in thousands of dollars, and its secondary schools."""
+    flats = _csv(folder / "hdb_with_latlon.csv.gz").with_columns(
+        pl.col("resale_price") / 1000,
+        month=pl.col("month").str.slice(0, 4).cast(pl.Int64) * 12 + pl.col("month").str.slice(5, 2).cast(pl.Int64),
+        storey=pl.col("storey_range").str.slice(0, 2).cast(pl.Float64),
+    )
+    schools = _csv(folder / "school_clean.csv")
+    return Pair(
+        name="hdb",
+        own=flats,
+        label="resale_price",
+        target="regression",
+        own_columns=FeatureColumns(
+            numeric=("month", "floor_area_sqm", "lease_commence_date", "remaining_lease", "storey"),
+            categorical=("flat_type", "flat_model"),
+        ),
+        own_key_NP=_key(flats, "lon", "lat"),
+        theirs=schools,
+        their_columns=FeatureColumns(
+            numeric=tuple(f"{what}_{grade}" for grade in range(4) for what in ("n_places", "vacancy_rate"))
+        ),
+        their_key_MP=_key(schools, "lon", "lat"),
+    )
+
+
+def read_bike(folder: Path) -> Pair:
+    """New York's taxi trips of 2016 with their duration in seconds, and bicycle trips of two days of 2017."""
+    taxi = _csv(folder / "nyc_taxi_10k.csv.gz", null_values=["NA"]).drop_nulls("duration")
+    stations = _csv(folder / "stations.csv").select("station_id", "longitude", "latitude")
+    days = [_csv(path) for path in sorted(folder.glob("citibike-*.csv.gz"))]
+    trips = pl.concat(days).with_columns(
+        pl.col("birth_year").replace(0, None),
+        minute=pl.col("start_ts").str.slice(11, 2).cast(pl.Int64) * 60 + pl.col("start_ts").str.slice(14, 2).cast(pl.Int64),
+        seconds=pl.col("duration").log1p(),
+    )
+    for end in ("start", "end"):
+        renamed = stations.rename({"station_id": f"{end}_station", "longitude": f"{end}_lon", "latitude": f"{end}_lat"})
+        trips = trips.join(renamed, on=f"{end}_station", how="inner", maintain_order="left")
+    return Pair(
+        name="bike",
+        own=taxi.with_columns(minute=pl.col("hour") * 60 + pl.col("minute")),
+        label="duration",
+        target="regression",
+        own_columns=FeatureColumns(numeric=("day", "minute"), categorical=("weekday",)),
+        own_key_NP=_key(taxi, "pickup_longitude", "pickup_latitude", "dropoff_longitude", "dropoff_latitude"),
+        theirs=trips,
+        their_columns=FeatureColumns(numeric=("seconds", "minute", "birth_year", "subscriber")),
+        their_key_MP=_key(trips, "start_lon", "start_lat", "end_lon", "end_lat"),
+    )
+
+
+READERS: Mapping[str, Callable[[Path], Pair]] = {"hdb": read_hdb, "bike": read_bike}
+"""A set's name to its reader."""
+
+
+def _csv(path: Path, **options: Any) -> pl.DataFrame:
+    try:
+        return pl.read_csv(path, infer_schema_length=None, **options)
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path}: cannot be read ({str(error)[:200]}); give the folder of the set's files") from None
+
+
+def _key(frame: pl.DataFrame, *names: str) -> Floats:
+    return frame.select(pl.col(names).cast(pl.Float64)).to_numpy()

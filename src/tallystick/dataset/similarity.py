@@ -1,0 +1,269 @@
+"""Rows that are linked by similar keys (FedSim): to a row of the label party its K most similar ones of each feature party.
+
+A position is a row of the label party. The loops do not change: a feature party's source embeds each distinct candidate of a
+batch once, in an order that both sides know, and the label party's columns say where each link's candidate is among them.
+
+Shapes: N positions, B batch, K candidates of a position, R distinct candidates of a batch.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tallystick.alignment.outcome import Candidates
+from tallystick.config.contract import Contract, SplitConfig
+from tallystick.cut.forward import Source
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
+from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
+from tallystick.data.split import split_by_hash
+from tallystick.data.target import encode_weights
+from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
+from tallystick.dataset.own_rows import OwnRows, Parts, positions
+from tallystick.errors import DataError
+from tallystick.network.channel import Channel
+from tallystick.training.objective import Objective, Supervised
+
+
+@dataclass(frozen=True, kw_only=True)
+class DistinctCandidates:
+    """Which rows of a feature party cross for a batch: each distinct candidate once, in the order of their numbers.
+
+    Args:
+        numbers_NK: numbers of the candidates at each position, -1 at pads.
+        rows: rows of the feature party that are numbered.
+    """
+
+    numbers_NK: Tensor
+    rows: int
+
+    def numbers(self, index_B: Tensor) -> Tensor:
+        """Numbers of the rows that cross (R,)."""
+        return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[0]
+
+    def places(self, index_B: Tensor) -> Tensor:
+        """Where each candidate is among them (B, K), -1 at pads."""
+        return distinct_candidates(self.numbers_NK[index_B], rows=self.rows)[1]
+
+    def most(self, positions: int) -> int:
+        """The most rows that can cross for so many positions."""
+        return max(1, min(self.rows, positions * self.numbers_NK.shape[1]))
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllCandidates(DistinctCandidates):
+    """All candidates of a batch cross, one after the other, however often a row is among them: what FedSim's paper does.
+
+    For comparison only: it gives the same numbers, up to the order of sums, at a multiple of the bytes.
+    """
+
+    def numbers(self, index_B: Tensor) -> Tensor:
+        """Numbers of all candidates (B K,); a pad's is 0, and nobody uses it."""
+        return self.numbers_NK[index_B].flatten().clamp(min=0)
+
+    def places(self, index_B: Tensor) -> Tensor:
+        """Places one after the other."""
+        numbers_BK = self.numbers_NK[index_B]
+        place_BK = torch.arange(numbers_BK.numel(), device=numbers_BK.device).view_as(numbers_BK)
+        return place_BK.masked_fill(numbers_BK < 0, -1)
+
+    def most(self, positions: int) -> int:
+        """A row for each link."""
+        return positions * self.numbers_NK.shape[1]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CandidateSource:
+    """A feature party's columns: those of the rows that cross for a batch.
+
+    Args:
+        features: of its rows, by number.
+        crossing: which cross.
+    """
+
+    features: Features
+    crossing: DistinctCandidates
+
+    def __call__(self, index_B: Tensor) -> Features:
+        """The batch at these positions (R rows)."""
+        return self.features.rows(self.crossing.numbers(index_B))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedSource:
+    """The label party's columns, none perhaps, and the links of each row.
+
+    Args:
+        features: of its rows, by position.
+        crossings: which rows of each feature party cross.
+        similarities_NK: how similar each candidate is, per feature party.
+    """
+
+    features: Features
+    crossings: Sequence[DistinctCandidates]
+    similarities_NK: Sequence[Tensor]
+
+    def __call__(self, index_B: Tensor) -> LinkedFeatures:
+        """The batch at these positions."""
+        rows = self.features.rows(index_B)
+        linked = tuple(
+            CandidateLinks(place_BK=crossing.places(index_B), similarity_BK=similarity_NK[index_B])
+            for crossing, similarity_NK in zip(self.crossings, self.similarities_NK, strict=True)
+        )
+        return LinkedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, linked=linked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityDataset(Dataset):
+    """A party's rows where candidates are linked to each row of the label party.
+
+    Threat model and guarantee are the alignment's: this adds nothing to what it told. Both sides know which rows of a feature
+    party are candidates of which position, so a feature party sees in each batch which of its rows are used, and the label party
+    which embeddings are of one row.
+
+    Args:
+        crossings: which rows cross, per feature party in the contract's order; a feature party has its own alone.
+        own_source: the label party's columns without links, for the baseline; None if it has none.
+    """
+
+    crossings: tuple[DistinctCandidates, ...]
+    own_source: Source | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls,
+        contract: Contract,
+        own: OwnRows,
+        channels: Sequence[Channel],
+        *,
+        secret_seed: Callable[[], int],  # noqa: ARG003
+    ) -> "SimilarityDataset":
+        """Split the label party's rows and encode this party's, by an encoder fitted on training rows or rows linked to these."""
+        train_N, validation_N, test_N = positions(_parts(contract.split, contract.seed, own, channels))
+        for part_N, name, share in ((train_N, "training", 1.0), (validation_N, "validation", contract.split.validation)):
+            if share and not len(part_N):
+                raise DataError(
+                    f"none of the {len(own.alignment)} rows fall into the {name} part; bring more rows or change split"
+                )
+        device = torch.device(own.party.device)
+        if not own.is_label:
+            candidates = own.candidates(contract.feature_parties)[0]
+            here = own.numbered(candidates)
+            used = np.unique(candidates.numbers_NK[train_N.numpy()])
+            encoder = own.fit_encoder(here, used[used >= 0])
+            assert encoder is not None, "fit_encoder refuses a feature party without a column"
+            dataset = cls._of_feature_party(encoder, encoder.encode(here).to(device), candidates)
+        else:
+            encoder = own.fit_encoder(own.linked(), train_N.numpy())
+            dataset = cls._of_label_party(contract, own, encoder, device)
+        dataset = replace(dataset, train_N=train_N.to(device), validation_N=validation_N.to(device), test_N=test_N.to(device))
+        if not own.is_label:
+            return dataset
+        coder = own.fit_labels(contract.target, own.alignment.rows_N[train_N.numpy()])
+        true_N = coder.encode(own.label().gather(own.alignment.rows_N)).to(device)
+        weight_N = None
+        if own.party.weight is not None:
+            weight_N = encode_weights(own.linked_column(own.party.weight, use="weight")).to(device)
+        return replace(dataset, labels=Labels.of(coder, true_N, weight_N))
+
+    @classmethod
+    def to_score(
+        cls,
+        contract: Contract,
+        own: OwnRows,
+        encoder: Encoder | None,
+        *,
+        secret_seed: Callable[[], int],  # noqa: ARG003
+    ) -> "SimilarityDataset":
+        """New rows, by the encoder that was fitted in training."""
+        device = torch.device("cpu")
+        if own.is_label:
+            return cls._of_label_party(contract, own, encoder, device)
+        assert encoder is not None, "a feature party has columns"
+        candidates = own.candidates(contract.feature_parties)[0]
+        return cls._of_feature_party(encoder, encoder.encode(own.numbered(candidates)), candidates)
+
+    @classmethod
+    def _of_feature_party(cls, encoder: Encoder, features: Features, candidates: Candidates) -> "SimilarityDataset":
+        crossing = crossing_of(candidates, features.numeric_NF.device)
+        source = CandidateSource(features=features, crossing=crossing)
+        return cls(encoder=encoder, source=source, crossings=(crossing,))
+
+    @classmethod
+    def _of_label_party(
+        cls, contract: Contract, own: OwnRows, encoder: Encoder | None, device: torch.device
+    ) -> "SimilarityDataset":
+        of_peers = own.candidates(contract.feature_parties)
+        features = encoder.encode(own.linked()).to(device) if encoder is not None else no_features(len(own.alignment), device)
+        crossings = tuple(crossing_of(candidates, device) for candidates in of_peers)
+        source = LinkedSource(
+            features=features,
+            crossings=crossings,
+            similarities_NK=[torch.from_numpy(_similarity(candidates)).to(device) for candidates in of_peers],
+        )
+        own_source = features.rows if encoder is not None else None
+        return cls(encoder=encoder, source=source, crossings=crossings, own_source=own_source)
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """K of each feature party."""
+        return tuple(crossing.numbers_NK.shape[1] for crossing in self.crossings)
+
+    def cut_rows(self, index_B: Tensor, peer: int) -> int:
+        """The distinct candidates of these positions."""
+        return len(self.crossings[peer].numbers(index_B))
+
+    def most_cut_rows(self, positions: int, peer: int) -> int:
+        """A candidate crosses once a batch, so never more than there are rows."""
+        return self.crossings[peer].most(positions)
+
+    def seen(self, index_B: Tensor, rows_RD: Tensor, peer: int) -> Tensor:
+        """What crossed, example by example: the mean over an example's candidates (B, D)."""
+        place_BK = self.crossings[peer].places(index_B)
+        return CandidateLinks(place_BK=place_BK, similarity_BK=torch.zeros(place_BK.shape)).mean(rows_RD)
+
+    def objective(self) -> Objective:
+        """The loss by the labels to train on."""
+        labels = self.known_labels
+        return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
+
+    def own_part(self) -> IntersectionDataset:
+        """The same rows without links, with the true labels."""
+        labels = self.known_labels
+        return IntersectionDataset(
+            encoder=self.encoder,
+            source=self.own_source,
+            labels=replace(labels, training_labels_N=labels.true_N),
+            train_N=self.train_N,
+            validation_N=self.validation_N,
+            test_N=self.test_N,
+        )
+
+
+def crossing_of(candidates: Candidates, device: torch.device) -> DistinctCandidates:
+    """What crosses for a party's candidates."""
+    return DistinctCandidates(numbers_NK=torch.from_numpy(candidates.numbers_NK.copy()).to(device), rows=candidates.rows)
+
+
+def no_features(rows: int, device: torch.device) -> Features:
+    """Columns of a party that has none."""
+    return Features(
+        numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
+    )
+
+
+def _similarity(candidates: Candidates) -> np.ndarray[Any, np.dtype[np.float32]]:
+    assert candidates.similarity_NK is not None, "the label party learns similarities"
+    return candidates.similarity_NK.astype(np.float32)
+
+
+def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
+    """The part of each position: by a keyed hash of its number, or by the label party's time, which it tells the others."""
+    if split.method == "hash":
+        return split_by_hash([position.to_bytes(8, "big") for position in range(len(own.alignment))], split, seed=seed)
+    return parts_by_time(split, own, channels)

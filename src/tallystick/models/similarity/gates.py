@@ -1,0 +1,44 @@
+"""The gates of FedSim around a merge: what a link weighs, and in which order links are read.
+
+Shapes: B batch, K candidates of a row.
+"""
+
+import torch
+from torch import Tensor, nn
+
+SMALLEST = 1e-7
+"""Added to a learnt weight: no link is ever switched off for good."""
+
+
+class LearntWeight(nn.Module):
+    """FedSim's similarity model: a similarity to a weight in (0, 1], learnt with all else (section 4.2, "Weight Gate")."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(1, 10), nn.ReLU(), nn.Linear(10, 1), nn.Sigmoid())
+
+    def forward(self, similarity_BK: Tensor) -> Tensor:
+        """Weights (B, K) of standardised similarities."""
+        weight_BK: Tensor = self.layers(similarity_BK[:, :, None])[:, :, 0] + SMALLEST
+        return weight_BK
+
+
+class SimilarityWeight(nn.Module):
+    """FedSim without its similarity model: the standardised similarity itself, which may be below 0."""
+
+    def forward(self, similarity_BK: Tensor) -> Tensor:
+        """The similarities."""
+        return similarity_BK
+
+
+class EqualWeight(nn.Module):
+    """Every link counts alike."""
+
+    def forward(self, similarity_BK: Tensor) -> Tensor:
+        """Ones (B, K)."""
+        return torch.ones_like(similarity_BK)
+
+
+def ascending(similarity_BK: Tensor, present_BK: Tensor) -> Tensor:
+    """FedSim's sort gate: the order (B, K) from the least similar link to the most similar one, pads first."""
+    return torch.where(present_BK, similarity_BK, -torch.inf).argsort(dim=1, stable=True)

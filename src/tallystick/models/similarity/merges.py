@@ -1,0 +1,120 @@
+"""Merges: the outputs of an example's K links become one row of numbers, from which the top model predicts.
+
+A merge is made of how many links, how wide their outputs and the contract's settings; it is called with the links' outputs, their
+weights and which are no pads, and states its own output's ``width``. Shapes: B batch, K links, L width of a link's output, C
+channels, H heads.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.merge import MergeConfig
+
+
+class CNNMerge(nn.Module):
+    """FedSim's merge: a convolution along the links, each of the L outputs by itself, and a layer over all that it gives.
+
+    FedSim, section 4.2, "Merge Gate"; padded by k - 1, so it also reads pairs and single links at both ends. Weighted outputs go
+    in as they are; what it makes of a link hangs on its place, so links are sorted first.
+    """
+
+    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:
+        super().__init__()
+        kernel = settings.kernel
+        self.convolution = nn.Conv2d(1, settings.channels, (kernel, 1), padding=(kernel - 1, 0))
+        self.layers = nn.Sequential(
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(settings.channels * (links + kernel - 1) * width, settings.hidden),
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+        )
+        self.width = settings.hidden
+
+    def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
+        """The merged row (B, hidden)."""
+        weighted_BKL = output_BKL * (weight_BK * present_BK)[:, :, None]
+        merged_BH: Tensor = self.layers(self.convolution(weighted_BKL[:, None]))
+        return merged_BH
+
+
+class MLPMerge(nn.Module):
+    """FedSim without its convolution: all weighted outputs of all links side by side, and two layers over them."""
+
+    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Flatten(),
+            nn.Linear(links * width, 1600),
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(1600, 1000),
+            nn.ReLU(),
+            nn.Dropout(settings.dropout),
+            nn.Linear(1000, settings.hidden),
+            nn.ReLU(),
+        )
+        self.width = settings.hidden
+
+    def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
+        """The merged row (B, hidden)."""
+        merged_BH: Tensor = self.layers(output_BKL * (weight_BK * present_BK)[:, :, None])
+        return merged_BH
+
+
+class AverageMerge(nn.Module):
+    """The weighted mean of the links' outputs; with equal weights and a linear top it is AvgSim's mean of predictions."""
+
+    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:  # noqa: ARG002
+        super().__init__()
+        self.width = width
+
+    def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
+        """The mean (B, L); zeros for an example without any link."""
+        present = present_BK.to(output_BKL.dtype)
+        total_B1 = (weight_BK * present).sum(dim=1, keepdim=True)
+        share_BK = weight_BK * present / torch.where(total_B1.abs() > torch.finfo(total_B1.dtype).tiny, total_B1, 1.0)
+        return (output_BKL * share_BK[:, :, None]).sum(dim=1)
+
+
+class Top1Merge(nn.Module):
+    """The most similar link alone (Top1Sim); of links that are read in ascending order it is the last."""
+
+    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:  # noqa: ARG002
+        super().__init__()
+        self.width = width
+
+    def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:  # noqa: ARG002
+        """Its output (B, L)."""
+        return output_BKL[:, -1] * present_BK[:, -1:]
+
+
+class AttentionMerge(nn.Module):
+    """Attention over the links: each head shares its attention out by what the links say, times their weights.
+
+    Not in FedSim. The order of the links makes no difference, and pads none at all. A head's scores come from the link's own
+    output, into which the example's own columns went; weights enter as their logarithm, so an attention of equal scores is the
+    weighted mean.
+    """
+
+    def __init__(self, links: int, width: int, settings: MergeConfig) -> None:  # noqa: ARG002
+        super().__init__()
+        self.heads = settings.heads
+        self.score = nn.Linear(width, settings.heads)
+        self.value = nn.Linear(width, settings.heads * width)
+        self.dropout = nn.Dropout(settings.dropout)
+        self.width = settings.heads * width
+
+    def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
+        """What the heads saw (B, H L); zeros for an example without any link."""
+        batch, links, width = output_BKL.shape
+        score_BKH = self.score(output_BKL) + weight_BK.log()[:, :, None]
+        score_BKH = score_BKH.masked_fill(~present_BK[:, :, None], -torch.inf)
+        none_B = ~present_BK.any(dim=1)
+        attention_BKH = torch.softmax(score_BKH.masked_fill(none_B[:, None, None], 0.0), dim=1)
+        attention_BKH = attention_BKH * present_BK[:, :, None]
+        value_BKHL = self.value(output_BKL).view(batch, links, self.heads, width)
+        seen_BHL = torch.einsum("bkh,bkhl->bhl", attention_BKH, value_BKHL)
+        merged: Tensor = self.dropout(seen_BHL.flatten(1))
+        return merged

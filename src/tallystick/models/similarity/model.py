@@ -1,0 +1,97 @@
+"""The label party's model where several candidate rows are linked to each of its own (FedSim, section 4.2).
+
+Shapes: B batch, R distinct candidates that cross, K candidates of a row, D cut width, E width of the own embedding, L width of a
+link's output.
+
+    cut_RD -> cut_BKD            each link's candidate                        data/linked.py
+    own_BE, cut_BKD -> o_BKL     aggregator: a link's output                  LinkModel
+    s_BK -> w_BK                 weight gate                                  gates.py
+    sorted by s_BK               sort gate                                    gates.py
+    o_BKL, w_BK -> merged        merge gate, per feature party                merges.py
+    all merged -> logits         top
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.config.merge import MergeConfig
+from tallystick.data.features import Features
+from tallystick.data.linked import CandidateLinks, LinkedFeatures
+from tallystick.models.similarity.gates import ascending
+from tallystick.models.similarity.table import MERGES, WEIGHTS
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import mlp
+
+
+class LinkModel(nn.Module):
+    """From the links to one feature party's candidates to one merged row.
+
+    Args:
+        own: width of the label party's own embedding, 0 without one.
+        cut: width of the feature party's cut embedding.
+        links: candidates of a row, pads included.
+        hidden: widths of the aggregator's layers.
+        settings: the contract's.
+    """
+
+    def __init__(self, *, own: int, cut: int, links: int, hidden: Sequence[int], settings: MergeConfig) -> None:
+        super().__init__()
+        joined = own + cut + settings.similarity_input
+        self.aggregator = mlp(joined, hidden)
+        self.output = nn.Linear(hidden[-1] if hidden else joined, settings.width)
+        self.activation = nn.Sigmoid() if settings.activation == "sigmoid" else nn.ReLU()
+        self.weight = WEIGHTS[settings.weight]()
+        self.merge = MERGES[settings.method](links, settings.width, settings)
+        self.sorts = settings.sort
+        self.reads_similarity = settings.similarity_input
+
+    @property
+    def width(self) -> int:
+        """Of the merged row."""
+        width = self.merge.width
+        assert isinstance(width, int)
+        return width
+
+    def forward(self, own_BE: Tensor | None, cut_BKD: Tensor, linked: CandidateLinks) -> Tensor:
+        """The merged rows, one per example."""
+        similarity_BK, present_BK = linked.similarity_BK, linked.present
+        parts = [cut_BKD]
+        if own_BE is not None:
+            parts.insert(0, own_BE[:, None].expand(-1, cut_BKD.shape[1], -1))
+        if self.reads_similarity:
+            parts.append(similarity_BK[:, :, None])
+        output_BKL = self.activation(self.output(self.aggregator(torch.cat(parts, dim=2))))
+        weight_BK = self.weight(similarity_BK)
+        if self.sorts:
+            order_BK = ascending(similarity_BK, present_BK)
+            output_BKL = output_BKL.gather(1, order_BK[:, :, None].expand_as(output_BKL))
+            weight_BK, present_BK = weight_BK.gather(1, order_BK), present_BK.gather(1, order_BK)
+        merged: Tensor = self.merge(output_BKL, weight_BK, present_BK)
+        return merged
+
+
+class SimilarityLabelModel(LabelModel):
+    """All that the label party holds where rows are linked by similarity: links and merge per feature party, and the top."""
+
+    def __init__(
+        self, links: Sequence[LinkModel], top: nn.Module, *, bottom: nn.Module | None, wide: nn.Module | None, own_columns: bool
+    ) -> None:
+        super().__init__(top, bottom=bottom, wide=wide)
+        self.links = nn.ModuleList(links)
+        self.own_columns = own_columns
+
+    def by_example(self, cuts_BD: Sequence[Tensor], own: Features | None) -> list[Tensor]:
+        """The candidates of each example (B, K, D), of the distinct ones that crossed (R, D)."""
+        assert isinstance(own, LinkedFeatures), "a merging model's batch comes from a dataset of candidates"
+        return [linked.gather(cut_RD) for linked, cut_RD in zip(own.linked, cuts_BD, strict=True)]
+
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+        """Logits of each example's candidates."""
+        assert isinstance(own, LinkedFeatures), "a merging model's batch comes from a dataset of candidates"
+        own_BE = self.bottom(own) if self.bottom is not None else None
+        parts = [links(own_BE, cut_BKD, linked) for links, cut_BKD, linked in zip(self.links, cuts_BD, own.linked, strict=True)]
+        if own_BE is not None and self.own_columns:
+            parts.append(own_BE)
+        return self.predict(parts, own)
