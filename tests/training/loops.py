@@ -77,7 +77,10 @@ class Setting:
 
     @property
     def sources(self):
-        return [columns.rows for columns in self.columns.values()]
+        return [self.source_of(name) for name in self.parties]
+
+    def source_of(self, name):
+        return self.columns[name].rows
 
     @property
     def own_source(self):
@@ -119,7 +122,7 @@ class Setting:
 
         def feature_party(name):
             return train_feature_party(
-                bottoms[name], self.columns[name].rows, pairs[name][1], run_of(name), observer=watching.get(name)
+                bottoms[name], self.source_of(name), pairs[name][1], run_of(name), observer=watching.get(name)
             )
 
         with ThreadPoolExecutor(1 + len(self.parties)) as pool:

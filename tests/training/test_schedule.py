@@ -1,20 +1,16 @@
 """Kinds of batches: steps in which nothing crosses, phases before the usual epochs, batches of which other rows cross."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 import torch
-from loops import BATCH, ROWS, Setting, assert_same_bits, training, weights_of, weights_of_joined
+from loops import BATCH, Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import Unplugged, Until
 from test_step import Wire, in_process
 
-from tallystick.data.features import Features
-from tallystick.dataset.dataset import Dataset, Labels
-from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.objective import Supervised
-from tallystick.training.plan import Phase, Schedule, optimizer_of
+from tallystick.training.plan import Phase, Schedule
 
 LOCAL = 75  # positions that only the label party has: two batches and a part of one
 MODES = [{}, {"mode": "pipelined", "staleness": 5}]
@@ -178,104 +174,3 @@ def test_steps_are_numbered_through(epochs):
     assert [batch.is_local for batch in usual] == [False, True, False, False, True, False]
     positions = torch.cat([batch.index_B for batch in usual])
     assert sorted(positions.tolist()) == list(range(150))
-
-
-# --- K candidates for one: a dataset that is no part of the product, by the same loops
-
-NEIGHBORS = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlacedFeatures(Features):
-    """The label party's columns, and where the candidates of each row are among the distinct ones that cross."""
-
-    place_BK: torch.Tensor
-
-
-class Merging(LabelModel):
-    """Takes the mean of a row's candidates."""
-
-    def forward(self, cuts_BD, own):
-        return super().forward([cut_RD[own.place_BK].mean(dim=1) for cut_RD in cuts_BD], own)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CandidateDataset(Dataset):
-    candidate_NK: torch.Tensor
-
-    def cut_rows(self, index_B):
-        return len(self.candidate_NK[index_B].unique())
-
-    def objective(self):
-        return Supervised(self.known_labels.coder.type, self.known_labels.training_labels_N)
-
-    def own_part(self):
-        return self
-
-
-def test_a_dataset_with_candidates_says_which_rows_cross(tmp_path):
-    setting = Setting()
-    generator = torch.Generator().manual_seed(8)
-    candidate_NK = torch.randint(0, ROWS, (ROWS, NEIGHBORS), generator=generator)
-    columns, own = setting.columns["shop"], setting.own_columns
-
-    def candidates(index_B):
-        return columns.rows(candidate_NK[index_B].unique())
-
-    def placed(index_B):
-        rows = own.rows(index_B)
-        place_BK = torch.searchsorted(candidate_NK[index_B].unique(), candidate_NK[index_B])
-        return PlacedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, place_BK=place_BK)
-
-    class Coder:
-        type = "binary"
-
-    def dataset(source):
-        labels = Labels.of(Coder(), setting.objective._target_N)
-        order_N = torch.arange(ROWS)
-        return CandidateDataset(
-            encoder=None, source=source, train_N=order_N[40:], validation_N=order_N[:40], labels=labels, candidate_NK=candidate_NK
-        )
-
-    def modules():
-        bottoms, label = setting.modules()
-        return bottoms, Merging(label.top, bottom=label.bottom)
-
-    how = training()
-    label_side, feature_side = dataset(placed), dataset(candidates)
-    setting.schedule = feature_side.schedule(how, seed=3)
-    assert {batch.cut_rows for batch in setting.schedule.epoch(0)} - {len(batch.index_B) for batch in setting.schedule.epoch(0)}
-    setting.objective = label_side.objective()
-    setting.own_columns = as_columns(own, placed)
-    setting.columns = {"shop": as_columns(columns, candidates)}
-    networked, (state, *_) = setting.train(how, tmp_path, modules=modules())
-
-    bottoms, label = modules()
-    joined = CentralizedModel(list(bottoms.values()), label)
-    optimizer = optimizer_of(how, joined)
-    after = []
-    for epoch in range(how.epochs):
-        for batch in setting.schedule.epoch(epoch):
-            optimizer.zero_grad()
-            # each row's own K candidates, embedded one by one: no distinct rows, no places
-            own_B = placed(batch.index_B)
-            every = columns.rows(candidate_NK[batch.index_B].flatten())
-            cut_BD = joined.bottoms[0](every).unflatten(0, (-1, NEIGHBORS)).mean(dim=1)
-            logits = LabelModel.forward(label, [cut_BD], own_B)
-            setting.objective(logits, batch.index_B)[0].backward()
-            optimizer.step()
-        after.append({name: weight.clone() for name, weight in weights_of_joined(joined, setting.parties).items()})
-    found, expected = weights_of(networked), after[state.best_epoch]
-    # a candidate of two rows gets the sum of their gradients at once or one by one: equal up to rounding
-    assert all(torch.allclose(found[name], expected[name], atol=2e-4) for name in expected)
-    assert not all(torch.allclose(found[name], weight, atol=2e-2) for name, weight in weights_of(modules()).items())
-
-
-def as_columns(columns, source):
-    """Columns whose rows come from a source."""
-
-    class From(type(columns)):
-        def rows(self, index_B):
-            return source(index_B)
-
-    return From(numeric_NF=columns.numeric_NF, categorical_NG=columns.categorical_NG)

@@ -15,7 +15,7 @@ class MergeConfig(Model):
 
     method: Method = Field(
         default="attention",
-        description="attention, FedSim's cnn, its mlp in place of that, the average, or the first (most similar) link alone",
+        description="attention, FedSim's cnn, its mlp in place of that, the average, or the most similar link alone (top1)",
     )
     weight: Weight = Field(
         default="learnt",

@@ -11,6 +11,30 @@ from torch import Tensor, nn
 from tallystick.config.merge import MergeConfig
 
 
+class Dropout(nn.Module):
+    """Leaves out numbers at random in training, by a generator of its own, so that a run can be repeated and resumed."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__()
+        self.share = share
+        self._generator = torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))  # of the seed that modules are made by
+
+    def forward(self, values: Tensor) -> Tensor:
+        """The values; in training some are 0 and the others larger by as much."""
+        if not self.training or not self.share:
+            return values
+        kept = torch.rand(values.shape, generator=self._generator).to(values.device) >= self.share
+        return values * kept / (1 - self.share)
+
+    def get_extra_state(self) -> Tensor:
+        """The generator's state, for checkpoints."""
+        return self._generator.get_state()
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Put the generator back."""
+        self._generator.set_state(state)
+
+
 class CNNMerge(nn.Module):
     """FedSim's merge: a convolution along the links, each of the L outputs by itself, and a layer over all that it gives.
 
@@ -25,10 +49,10 @@ class CNNMerge(nn.Module):
         self.layers = nn.Sequential(
             nn.ReLU(),
             nn.Flatten(),
-            nn.Dropout(settings.dropout),
+            Dropout(settings.dropout),
             nn.Linear(settings.channels * (links + kernel - 1) * width, settings.hidden),
             nn.ReLU(),
-            nn.Dropout(settings.dropout),
+            Dropout(settings.dropout),
         )
         self.width = settings.hidden
 
@@ -48,10 +72,10 @@ class MLPMerge(nn.Module):
             nn.Flatten(),
             nn.Linear(links * width, 1600),
             nn.ReLU(),
-            nn.Dropout(settings.dropout),
+            Dropout(settings.dropout),
             nn.Linear(1600, 1000),
             nn.ReLU(),
-            nn.Dropout(settings.dropout),
+            Dropout(settings.dropout),
             nn.Linear(1000, settings.hidden),
             nn.ReLU(),
         )
@@ -103,7 +127,7 @@ class AttentionMerge(nn.Module):
         self.heads = settings.heads
         self.score = nn.Linear(width, settings.heads)
         self.value = nn.Linear(width, settings.heads * width)
-        self.dropout = nn.Dropout(settings.dropout)
+        self.dropout = Dropout(settings.dropout)
         self.width = settings.heads * width
 
     def forward(self, output_BKL: Tensor, weight_BK: Tensor, present_BK: Tensor) -> Tensor:
