@@ -118,7 +118,7 @@ def test_a_training_that_ends_with_batches_in_flight_leaves_no_model_behind(tmp_
                 store=CheckpointStore(tmp_path),
             ),
         )
-    held = weakref.ref(bottom)
+    held = [weakref.ref(bottom), *map(weakref.ref, bottom.parameters())]
     del bottom
     gc.collect()
-    assert held() is None
+    assert [reference() for reference in held] == [None] * len(held)

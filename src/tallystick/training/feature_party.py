@@ -167,9 +167,11 @@ class _Loop:
         """When weights change between a batch's forward and its backward, keep the ones that its forward used."""
         if self.staleness == 0:
             return nullcontext()
-        # The graph keeps the hook: one that held this loop, which holds the graph, would be a circle that Python cannot collect.
+        # The graph keeps the hook and what it gives: one that held this loop, or a tensor that still knows how it was made, would
+        # be a circle that Python cannot collect.
         return saved_tensors_hooks(partial(_copy_of_weights, self._weights), lambda tensor: tensor)
 
 
 def _copy_of_weights(weights: set[int], tensor: Tensor) -> Tensor:
-    return tensor.clone() if tensor.untyped_storage().data_ptr() in weights else tensor
+    kept = tensor.detach()
+    return kept.clone() if tensor.untyped_storage().data_ptr() in weights else kept
