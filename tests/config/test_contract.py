@@ -116,7 +116,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"parties": {"a": {"role": "label"}}}, "contract.yaml: parties: no feature party; at least one"),
         ({"parties": {"a": {"role": "boss"}}}, 'contract.yaml: parties.a.role = "boss": must be label, feature or helper'),
         ({"parties": {"A b": {"role": "label"}}}, "contract.yaml: parties.A b"),
-        ({"parties__h": {"role": "helper"}}, "only alignment.method = union-with-helper has one"),
+        ({"parties__h": {"role": "helper"}}, "only alignment.method = union-with-helper or similarity has one"),
         ({"alignment__method": "union-with-helper"}, "0 helpers; alignment.method = union-with-helper needs exactly one"),
         ({"alignment__method": "union", "parties__third": {"role": "host"}}, "takes exactly one feature party, found 2"),
         ({"alignment__keys": [{"name": "a"}, {"name": "a"}]}, 'alignment.keys = ["a", "a"]: each key name must be given once'),

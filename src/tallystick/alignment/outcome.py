@@ -14,8 +14,26 @@ Similarities = np.ndarray[Any, np.dtype[np.float32]]
 
 
 @dataclass(frozen=True, kw_only=True)
+class SimilarityScale:
+    """How a helper turned distances into similarities: ``((-distance - mean) / deviation + noise) / sqrt(1 + sigma^2)``.
+
+    Fitted to the links of training; new rows are measured by the same.
+    """
+
+    mean: float
+    """Of minus the distances of all links."""
+    deviation: float
+    """Of the same, above 0."""
+    sigma: float
+    """Standard deviation of the noise, in deviations; 0 is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Candidates:
-    """The K rows of one feature party that are most similar to each position's row, the most similar first.
+    """The K rows of one feature party that are most similar to each position's row.
+
+    At the label party the most similar first, noise included; at the feature party, which does not learn which is more
+    similar, by number. Pads come last.
 
     Both sides number the feature party's rows alike, 0 to ``rows`` - 1, in an order that the helper drew; only the feature
     party can tell which of its rows a number is.
@@ -29,6 +47,8 @@ class Candidates:
     """The feature party's own row of each number (rows,); None at the label party."""
     similarity_NK: Similarities | None = field(default=None, repr=False)
     """How similar each is, with noise, mean 0 and variance 1 over all; 0 at pads; None at the feature party."""
+    scale: SimilarityScale | None = None
+    """How distances became similarities."""
 
     def __post_init__(self) -> None:
         if self.numbers_NK.ndim != 2 or self.numbers_NK.dtype != np.int64:
@@ -49,7 +69,7 @@ class Alignment:
     """
 
     method: str
-    """The contract's word for it: intersection, union or union-with-helper."""
+    """The contract's word for it: intersection, union, union-with-helper or similarity."""
     rows_N: Rows
     """Own row at each position, int64; -1 where this party lacks the id (union only)."""
     sizes: dict[str, int]

@@ -87,7 +87,7 @@ def union_with_helper_party(
         check_ids(ids, max_rows=max_rows)
         members = union.with_dummies(ids, dummies, rng=rng) if ids else ids
         (others,) = exchange_sizes(len(members), [peer], max_rows=max_rows)
-        key = _agree_on_key(peer, rng)
+        key = agree_on_key(peer, rng)
         order_M = rng.permutation(len(members))
         hashes = b"".join([blake2b(members[row], key=key, digest_size=TAG_BYTES).digest() for row in order_M])
         send_size(helper, _HASHES, len(members))
@@ -166,7 +166,7 @@ def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
     return both
 
 
-def _agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
+def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
     """Both sides' halves together, so that neither alone chooses the key; the channel between them keeps it from the helper."""
     own = rng.bytes(_KEY_BYTES)
     peer.send(KeyShare(share=own))

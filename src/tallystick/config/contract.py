@@ -19,11 +19,10 @@ from tallystick.config.imputation import (
 )
 from tallystick.config.linkage import LINKAGES, LinkageFacts, Method
 from tallystick.config.merge import MergeConfig, merge_problems
-from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Text, Width, read_yaml, shown, validate
+from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
+from tallystick.config.similarity import SimilarityConfig
 from tallystick.defenses.chain import Defenses, chain
 from tallystick.metrics import METRICS
-
-Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
@@ -65,7 +64,10 @@ class AlignmentConfig(Model):
     """How rows are matched."""
 
     method: Method = Field(default="intersection", description="rows that all parties have, or every row that any of two has")
-    keys: tuple[KeyColumn, ...] = Field(min_length=1, description="key columns, in the order in which they are joined")
+    keys: tuple[KeyColumn, ...] = Field(
+        default=(), description="key columns, in the order in which they are joined (all methods but similarity)"
+    )
+    similarity: SimilarityConfig | None = Field(default=None, description="how rows are linked by similar keys (similarity only)")
     nulls: Literal["drop", "error"] = Field(
         default="drop", description="rows with a null in any key column: leave them out, or stop"
     )
@@ -87,6 +89,11 @@ class AlignmentConfig(Model):
         le=1,
         description="least share of the label party's ids that all parties have; with fewer the run ends before training",
     )
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """What each party file maps to its own columns: key columns, or the dimensions of similar keys."""
+        return tuple(part.name for part in (self.similarity.dimensions if self.similarity is not None else self.keys))
 
 
 class UnionConfig(Model):
@@ -355,12 +362,27 @@ def _party_problems(contract: Contract) -> list[str]:
     return problems
 
 
-def _value_problems(contract: Contract) -> list[str]:
-    split, model, target, network = contract.split, contract.model, contract.target, contract.network
+def _key_problems(alignment: AlignmentConfig, linkage: LinkageFacts) -> list[str]:
     problems = []
-    names = [key.name for key in contract.alignment.keys]
+    method, names = alignment.method, [key.name for key in alignment.keys]
+    if linkage.similar:
+        if alignment.similarity is None:
+            problems.append(f"alignment.similarity: is missing; alignment.method = {method} links by it")
+        if names:
+            problems.append(f"alignment.keys: alignment.method = {method} has none; give alignment.similarity.dimensions")
+        return problems
+    if not names:
+        problems.append(f"alignment.keys: is missing; alignment.method = {method} needs at least one")
+    if alignment.similarity is not None:
+        problems.append("alignment.similarity: goes with alignment.method = similarity only; leave it out")
     if len(set(names)) != len(names):
         problems.append(f"alignment.keys = {shown(names)}: each key name must be given once")
+    return problems
+
+
+def _value_problems(contract: Contract) -> list[str]:
+    split, model, target, network = contract.split, contract.model, contract.target, contract.network
+    problems = _key_problems(contract.alignment, contract.linkage)
     if split.validation + split.test >= 1:
         problems.append(f"split.validation + split.test = {split.validation + split.test:g}: must be below 1")
     if contract.training.patience is not None and split.validation == 0:

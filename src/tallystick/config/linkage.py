@@ -13,17 +13,20 @@ class LinkageFacts:
         helper: a third party without rows takes part.
         several: there may be more than one feature party.
         imputes: a position may lack a party's row, and synthetic labels or features stand in for it.
+        similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
     """
 
     helper: bool
     several: bool
     imputes: bool
+    similar: bool = False
 
 
 LINKAGES: Mapping[str, LinkageFacts] = {
     "intersection": LinkageFacts(helper=False, several=True, imputes=False),
     "union": LinkageFacts(helper=False, several=False, imputes=True),
     "union-with-helper": LinkageFacts(helper=True, several=False, imputes=True),
+    "similarity": LinkageFacts(helper=True, several=True, imputes=False, similar=True),
 }
 """The contract's alignment.method to what it is; dataset/table.py has a row for each."""
 

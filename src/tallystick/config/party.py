@@ -207,6 +207,9 @@ class PartyFile(Model):
     party: Name = Field(description="this party's name in the contract")
     table: TableConfig | None = Field(default=None, description="the rows (label and feature parties)")
     keys: dict[Text, Text] = Field(default_factory=dict, description="contract's key name to own column")
+    units: dict[Text, Text] = Field(
+        default_factory=dict, description="contract's key name to the unit of the own column (similarity only)"
+    )
     label: Text | None = Field(default=None, description="label column (label party only)")
     weight: Text | None = Field(default=None, description="sample-weight column (label party only, not on a union)")
     time: Text | None = Field(default=None, description="time column (label party only, for split.method = time)")
@@ -288,12 +291,12 @@ def dialled(contract: "Contract", name: str) -> tuple[str, ...]:
 def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     role = contract.role_of(party.party)
     if role == "helper":
-        given = [use for use in ("table", "keys", "label", "weight", "time") if getattr(party, use)]
+        given = [use for use in ("table", "keys", "units", "label", "weight", "time") if getattr(party, use)]
         return [f"{use}: a helper sees no rows; leave it out" for use in given]
     problems = []
     if party.table is None:
         problems.append("table: is missing; a party with role " + role + " has rows")
-    wanted = {key.name for key in contract.alignment.keys}
+    wanted = set(contract.alignment.key_names)
     problems += [
         f"keys.{name}: is missing; say which of your columns is the contract's key {name}"
         for name in sorted(wanted - set(party.keys))
@@ -301,6 +304,7 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     problems += [
         f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
     ]
+    problems += _unit_problems(contract, party)
     if contract.linkage.imputes:
         if party.weight is not None:
             problems.append("weight: imputed rows of a union have none; leave it out, or align by intersection")
@@ -320,6 +324,26 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
         if getattr(party, use) is not None:
             problems.append(
                 f"{use} = {shown(getattr(party, use))}: only the label party has one; leave it out (role here: {role})"
+            )
+    return problems
+
+
+def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:
+    """A unit that differs is found here: the contract states one, and each party says what its own column is in."""
+    terms = contract.alignment.similarity
+    units = {part.name: part.unit for part in terms.dimensions if part.unit is not None} if terms is not None else {}
+    problems = [
+        f"units.{name}: is missing; say in what unit your column is, which the contract's {name} has in {unit}"
+        for name, unit in units.items()
+        if name not in party.units
+    ]
+    for name, unit in party.units.items():
+        if name not in units:
+            problems.append(f"units.{name}: is not a key with a unit in the contract; {did_you_mean(name, units)}")
+        elif unit != units[name]:
+            problems.append(
+                f"units.{name} = {shown(unit)}: differs from the contract's {shown(units[name])}; convert the column, or agree "
+                "on another unit"
             )
     return problems
 

@@ -17,6 +17,7 @@ _SHOWN_CHARACTERS = 60
 MAX_FILE_BYTES = 1 << 20
 
 Role = Literal["label", "feature", "helper"]
+Step = Literal["trim", "lower", "upper", "nfkc", "email", "phone", "digits"]
 PARTY_NAME = re.compile(r"^[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?$")
 Name = Annotated[str, Field(pattern=PARTY_NAME.pattern)]
 Text = Annotated[str, Field(min_length=1)]

@@ -12,7 +12,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.config.contract import AlignmentConfig, Step
+from tallystick.config.contract import AlignmentConfig
+from tallystick.config.reading import Step
+from tallystick.data.similar_keys import SimilarKeys, read_similar_keys
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
 from tallystick.errors import IdError
@@ -44,11 +46,15 @@ class KeyReport:
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Unique ids, in the table's order, and the row that each stands in."""
+    """Unique ids, in the table's order, and the row that each stands in; what rows are linked by, where that is similarity.
+
+    Similar keys name no row: then an id is the row's number in the table, and tells the others nothing.
+    """
 
     ids: list[bytes]  # U
     rows_U: NDArray[np.int64]
     report: KeyReport
+    similar: SimilarKeys | None = None
 
 
 def fingerprint(keys: Keys) -> str:
@@ -56,6 +62,8 @@ def fingerprint(keys: Keys) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for uid in keys.ids:
         digest.update(len(uid).to_bytes(4, "big") + uid)
+    if keys.similar is not None:
+        digest.update(keys.similar.digest())
     return digest.hexdigest()
 
 
@@ -72,6 +80,12 @@ def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Ali
     """
     if alignment.max_rows is not None and frame.height > alignment.max_rows:
         raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
+    if alignment.similarity is not None:
+        similar, rows_U = read_similar_keys(frame, columns=columns, terms=alignment.similarity, nulls=alignment.nulls)
+        report = KeyReport(
+            rows=frame.height, null_rows=frame.height - len(rows_U), duplicated_keys=0, duplicate_rows=0, used=len(rows_U)
+        )
+        return Keys(ids=[b"row %d" % row for row in rows_U], rows_U=rows_U, report=report, similar=similar)
     parts = [normalise(require_column(frame, columns[key.name], use="key"), key.normalise) for key in alignment.keys]
     key = join(parts)
     names = ", ".join(columns[key.name] for key in alignment.keys)

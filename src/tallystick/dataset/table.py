@@ -9,16 +9,20 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from tallystick.alignment.exchange import MAX_ROWS
-from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.outcome import Alignment, SimilarityScale
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import HelperOutcome, union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
 from tallystick.config.contract import Contract
+from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.encoder import Encoder
+from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.similarity import SimilarityDataset
 from tallystick.dataset.union import UnionDataset
 from tallystick.network.channel import Channel, Progress, no_progress
 
@@ -30,6 +34,10 @@ class Meeting:
     Args:
         ids: its unique ids.
         peers: the feature parties for the label party, the label party for a feature party.
+        name: of the party.
+        similar: its keys, where rows are linked by similarity.
+        terms: what the contract says of similarity.
+        scales: how an earlier run scaled similarities, by feature party, for new rows.
         helper: to the helper, if there is one.
         several: whether there are several feature parties.
         rng: of keys, shuffles and dummies.
@@ -41,6 +49,10 @@ class Meeting:
 
     ids: Sequence[bytes]
     peers: Sequence[Channel]
+    name: str = ""
+    similar: SimilarKeys | None = None
+    terms: SimilarityConfig | None = None
+    scales: Mapping[str, SimilarityScale] = field(default_factory=dict)
     helper: Channel | None = None
     several: bool = False
     rng: SecureRandom
@@ -48,6 +60,17 @@ class Meeting:
     max_rows: int = MAX_ROWS
     threads: int | None = None
     progress: Progress = no_progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperMeeting:
+    """What a helper brings to an alignment: channels to the parties, the contract's terms, and randomness."""
+
+    label: Channel
+    features: Sequence[Channel]
+    terms: SimilarityConfig | None = None
+    rng: SecureRandom
+    max_rows: int = MAX_ROWS
 
 
 def _intersect_label(meeting: Meeting) -> Alignment:
@@ -95,6 +118,45 @@ def _unite_with_helper(meeting: Meeting) -> Alignment:
     )
 
 
+def _link_label(meeting: Meeting) -> Alignment:
+    assert meeting.helper is not None, "the contract names a helper"
+    assert meeting.similar is not None, "keys were read as the contract says"
+    assert meeting.terms is not None, "the contract has terms"
+    return link_label_party(
+        meeting.similar,
+        meeting.peers,
+        meeting.helper,
+        terms=meeting.terms,
+        rng=meeting.rng,
+        scales=meeting.scales,
+        max_rows=meeting.max_rows,
+    )
+
+
+def _link_feature(meeting: Meeting) -> Alignment:
+    assert meeting.helper is not None, "the contract names a helper"
+    assert meeting.similar is not None, "keys were read as the contract says"
+    assert meeting.terms is not None, "the contract has terms"
+    return link_feature_party(
+        meeting.similar,
+        meeting.peers[0],
+        meeting.helper,
+        name=meeting.name,
+        terms=meeting.terms,
+        rng=meeting.rng,
+        max_rows=meeting.max_rows,
+    )
+
+
+def _help_unite(meeting: HelperMeeting) -> HelperOutcome:
+    return union_helper(meeting.label, meeting.features[0], rng=meeting.rng, max_rows=meeting.max_rows)
+
+
+def _help_link(meeting: HelperMeeting) -> HelperOutcome:
+    assert meeting.terms is not None, "the contract has terms"
+    return link_helper(meeting.label, meeting.features, terms=meeting.terms, rng=meeting.rng, max_rows=meeting.max_rows)
+
+
 class DatasetKind(Protocol):
     """A class of datasets, as the job makes them."""
 
@@ -124,7 +186,7 @@ class Linkage:
 
     label_party: Callable[[Meeting], Alignment]
     feature_party: Callable[[Meeting], Alignment]
-    helper: Callable[..., HelperOutcome] | None = None
+    helper: Callable[[HelperMeeting], HelperOutcome] | None = None
     guarantee: str
     deviation: str
     deviation_of_several: str | None = None
@@ -153,11 +215,20 @@ LINKAGES: Mapping[str, Linkage] = {
     "union-with-helper": Linkage(
         label_party=_unite_with_helper,
         feature_party=_unite_with_helper,
-        helper=union_helper,
+        helper=_help_unite,
         guarantee="a helper that colludes with nobody; keyed BLAKE2b",
         deviation="may ask for ids that it does not hold; with the helper it learns all that it can guess",
         dataset=UnionDataset,
         shares_scores=True,
+    ),
+    "similarity": Linkage(
+        label_party=_link_label,
+        feature_party=_link_feature,
+        helper=_help_link,
+        guarantee="honest-but-curious parties and a helper that colludes with nobody; no formal guarantee for similarities",
+        deviation="may place keys of its own where it likes and so ask what lies there; with the helper it learns all keys",
+        dataset=SimilarityDataset,
+        shares_scores=False,
     ),
 }
 """The contract's alignment.method to what it does."""

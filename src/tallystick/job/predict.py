@@ -98,7 +98,7 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
         expected = 2 * max(kept[1].sizes.values())
         alignment = align(
-            contract, party.party, keys.ids, channels, threads=party.threads, progress=log.progress, expected=expected
+            contract, party.party, keys, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept[1]
         )
         log.phase("prediction")
         scores = scoring.score(channels, alignment)
@@ -128,7 +128,7 @@ def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, A
         shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
         watcher.phase("alignment")
         outcome = help_align(contract, channels)
-        return {"rows": outcome.sizes["union"], "output": None, "learnt": outcome.learnt}
+        return {"rows": max(outcome.sizes.values()), "output": None, "learnt": outcome.learnt}
 
     return with_sessions(contract, party, work, watcher=watcher)
 

@@ -82,15 +82,15 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
 
 
 def _run_helper(job: Job, job_state: JobState) -> None:
-    """The helper of an alignment: it sees keyed hashes, tells both parties their positions, and is done."""
+    """The helper of an alignment: it sees keyed hashes or encoded keys, tells the parties what is linked, and is done."""
     contract = job.contract
-    label, feature = (job.channels[name] for name in (contract.label_party, contract.feature_parties[0]))
+    label, features = job.channels[contract.label_party], job.feature_channels
     with job.logbook.during("handshake", [label]):
         agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
         job_state.run_id = agreement.run_id
     if not agreement.align:
         return
-    with job.logbook.during("alignment", [label, feature]):
+    with job.logbook.during("alignment", [label, *features]):
         job_state.helper = help_align(contract, job.channels)
     for sentence in job_state.helper.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")

@@ -4,9 +4,9 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 import torch
 
-from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import read_yaml
 from tallystick.errors import ConfigError, DamagedFile, StorageError
@@ -40,6 +40,13 @@ _HELPS = {
 T = TypeVar("T")
 
 
+class SavedCandidates(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of candidates beside their arrays."""
+
+    rows: int
+    scale: tuple[float, float, float] | None = None
+
+
 class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
     """An alignment's facts, beside its rows."""
 
@@ -49,6 +56,7 @@ class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
     sizes: dict[str, int]
     learnt: list[str]
     multiplications: int
+    candidates: dict[str, SavedCandidates] = {}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +164,20 @@ class RunFolder:
             sizes=alignment.sizes,
             learnt=alignment.learnt,
             multiplications=alignment.multiplications,
+            candidates={
+                name: SavedCandidates(rows=c.rows, scale=astuple(c.scale) if c.scale is not None else None)
+                for name, c in alignment.candidates.items()
+            },
         )
         tensors = {"rows": torch.from_numpy(alignment.rows_N.copy())}
         if alignment.uids_N16 is not None:
             tensors["uids"] = torch.from_numpy(alignment.uids_N16.copy())
+        for name, found in alignment.candidates.items():
+            tensors[f"{name} numbers"] = torch.from_numpy(found.numbers_NK.astype(np.int32))
+            if found.own_rows is not None:
+                tensors[f"{name} own rows"] = torch.from_numpy(found.own_rows.copy())
+            if found.similarity_NK is not None:
+                tensors[f"{name} similarities"] = torch.from_numpy(found.similarity_NK.copy())
         write_tensors(self.path / "alignment.safetensors", tensors, {"alignment": msgspec.json.encode(saved).decode()})
 
     def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
@@ -176,6 +194,7 @@ class RunFolder:
             sizes=saved.sizes,
             learnt=saved.learnt,
             uids_N16=uids.numpy() if uids is not None else None,
+            candidates={name: _candidates(name, facts, tensors) for name, facts in saved.candidates.items()},
             multiplications=saved.multiplications,
         )
         return saved, alignment
@@ -223,6 +242,17 @@ class RunFolder:
     def read_json(self, path: Path) -> bytes:
         """Read one of this folder's JSON files; raises DamagedFile with what helps."""
         return _advised(partial(read_json, path), path)
+
+
+def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.Tensor]) -> Candidates:
+    own_rows, similarities = tensors.get(f"{name} own rows"), tensors.get(f"{name} similarities")
+    return Candidates(
+        numbers_NK=tensors[f"{name} numbers"].numpy().astype(np.int64),
+        rows=facts.rows,
+        own_rows=own_rows.numpy() if own_rows is not None else None,
+        similarity_NK=similarities.numpy() if similarities is not None else None,
+        scale=SimilarityScale(mean=facts.scale[0], deviation=facts.scale[1], sigma=facts.scale[2]) if facts.scale else None,
+    )
 
 
 def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:

@@ -1,6 +1,6 @@
 """Alignment as a phase: this party's role in it, what bounds it, and what is said of a poor match."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
 from tallystick.alignment.outcome import Alignment
@@ -8,7 +8,7 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.contract import MAX_IDS, Contract
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
-from tallystick.dataset.table import Meeting, linkage_of
+from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
 from tallystick.errors import DataError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel, Progress
@@ -24,7 +24,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
         watcher.say(f"keeping the alignment of the interrupted run: {len(kept[1])} rows")
         return kept[1]
     job.folder.forget_training()
-    alignment = align(job.contract, job.name, keys.ids, job.channels, threads=job.party.threads, progress=watcher.progress)
+    alignment = align(job.contract, job.name, keys, job.channels, threads=job.party.threads, progress=watcher.progress)
     require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
     for sentence in alignment.learnt:
@@ -43,23 +43,31 @@ def kept_alignment(job: Job) -> Alignment:
 def align(
     contract: Contract,
     party: str,
-    ids: Sequence[bytes],
+    keys: Keys,
     channels: Mapping[str, Channel],
     *,
     threads: int | None,
     progress: Progress,
     expected: int = 0,
+    kept: Alignment | None = None,
 ) -> Alignment:
-    """Align this party's ids with the others' by the contract's method; a peer may always bring ``expected`` ids."""
+    """Align this party's rows with the others' by the contract's method; a peer may always bring ``expected`` ids.
+
+    ``kept`` is the alignment of training, for new rows.
+    """
     linkage, is_label = linkage_of(contract), contract.role_of(party) == "label"
     meeting = Meeting(
-        ids=ids,
+        ids=keys.ids,
+        name=party,
+        similar=keys.similar,
+        terms=contract.alignment.similarity,
+        scales={name: c.scale for name, c in (kept.candidates if kept is not None else {}).items() if c.scale is not None},
         peers=[channels[name] for name in (contract.feature_parties if is_label else (contract.label_party,))],
         helper=channels[contract.helper] if contract.helper is not None else None,
         several=len(contract.feature_parties) > 1,
         rng=SecureRandom(),
         dummies=contract.union.label_dummies if is_label else contract.union.feature_dummies,
-        max_rows=max_rows(contract, len(ids), expected=expected),
+        max_rows=max_rows(contract, len(keys.ids), expected=expected),
         threads=threads,
         progress=progress,
     )
@@ -67,11 +75,18 @@ def align(
 
 
 def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:
-    """The helper's part: it sees keyed hashes and tells both parties their positions."""
+    """The helper's part: it sees keyed hashes, or encoded keys, and tells the parties their positions, or links."""
     helper = linkage_of(contract).helper
     assert helper is not None, "the contract has a helper"
-    label, feature = (channels[name] for name in (contract.label_party, contract.feature_parties[0]))
-    return helper(label, feature, rng=SecureRandom(), max_rows=contract.alignment.max_rows or MAX_ROWS)
+    return helper(
+        HelperMeeting(
+            label=channels[contract.label_party],
+            features=[channels[name] for name in contract.feature_parties],
+            terms=contract.alignment.similarity,
+            rng=SecureRandom(),
+            max_rows=contract.alignment.max_rows or MAX_ROWS,
+        )
+    )
 
 
 def match_notes(job: Job, alignment: Alignment) -> list[str]:

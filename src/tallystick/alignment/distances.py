@@ -1,0 +1,73 @@
+"""Distances between encoded keys, and the K nearest by them.
+
+Shapes: N rows of the label party, M of a feature party, B of a block, P bits.
+"""
+
+import numpy as np
+from rapidfuzz.distance import Levenshtein
+from rapidfuzz.process import cdist
+
+from tallystick.alignment.encoding import EncodedKeys
+from tallystick.alignment.federal import Packed
+from tallystick.alignment.nearest import Floats, Neighbors, euclidean, nearest, nearest_by_ranks, nearest_of_all, rank_distance
+from tallystick.config.similarity import SimilarityConfig
+
+UNPACKED_BYTES = 1 << 28
+"""Memory for the bits of filters as floats, whose products are exact up to 2^24 bits."""
+
+
+def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, *, workers: int = -1) -> Neighbors:
+    """Give the K nearest rows by encoded keys: by a tree where there are only numbers, by all pairs where there is more."""
+    if not own.filters and not own.texts:
+        if own.ranks_ND2 is not None and others.ranks_ND2 is not None:
+            weights_D = np.array([dimension.weight for dimension in terms.numbers])
+            return nearest_by_ranks(
+                own.ranks_ND2, others.ranks_ND2, neighbors=terms.neighbors, weights_D=weights_D, workers=workers
+            )
+        assert own.numbers_ND is not None, "keys have a dimension"
+        assert others.numbers_ND is not None, "keys have a dimension"
+        return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors, workers=workers)
+    return nearest_of_all(
+        own.rows, others.rows, neighbors=terms.neighbors, block=lambda rows: block_distance(own, others, terms, rows)
+    )
+
+
+def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, rows: slice) -> Floats:
+    """Distances (B, M) of some rows to all others; infinite where their blocks differ.
+
+    The sum over dimensions of weight times distance: differing bits of filters, or in the clear the Euclidean distance of the
+    numbers together and one minus normalised Levenshtein similarity of each text.
+    """
+    total_BM = np.zeros((rows.stop - rows.start, others.rows))
+    if own.ranks_ND2 is not None and others.ranks_ND2 is not None:
+        weights_D = np.array([dimension.weight for dimension in terms.numbers])
+        total_BM += rank_distance(own.ranks_ND2[rows, None], others.ranks_ND2[None], weights_D=weights_D)
+    if own.numbers_ND is not None and others.numbers_ND is not None:
+        total_BM += euclidean(own.numbers_ND[rows, None], others.numbers_ND[None])
+    for dimension in terms.dimensions:
+        if dimension.name in own.filters:
+            total_BM += dimension.weight * hamming(own.filters[dimension.name][rows], others.filters[dimension.name])
+        if dimension.name in own.texts:
+            texts = own.texts[dimension.name][rows]
+            total_BM += dimension.weight * cdist(
+                texts, others.texts[dimension.name], scorer=Levenshtein.normalized_distance, dtype=np.float64
+            )
+    if own.blocks_N16 is not None and others.blocks_N16 is not None:
+        tags_B, tags_M = (
+            blocks.view("V16").ravel() for blocks in (np.ascontiguousarray(own.blocks_N16[rows]), others.blocks_N16)
+        )
+        total_BM[tags_B[:, None] != tags_M[None]] = np.inf
+    return total_BM
+
+
+def hamming(first_BW: Packed, second_MW: Packed) -> Floats:
+    """Differing bits of every pair: |a| + |b| - 2 ab, by products of the bits as floats, which are exact."""
+    first_BP = np.unpackbits(first_BW, axis=1).astype(np.float32)
+    distance_BM = np.empty((len(first_BW), len(second_MW)))
+    height = max(UNPACKED_BYTES // (4 * first_BP.shape[1]), 1)
+    ones_B1 = first_BP.sum(axis=1, dtype=np.float64)[:, None]
+    for start in range(0, len(second_MW), height):
+        second_CP = np.unpackbits(second_MW[start : start + height], axis=1).astype(np.float32)
+        ones_C = second_CP.sum(axis=1, dtype=np.float64)
+        distance_BM[:, start : start + height] = ones_B1 + ones_C - 2.0 * (first_BP @ second_CP.T)
+    return distance_BM

@@ -1,0 +1,225 @@
+"""Keys as the helper sees them, how they cross, and what tells that two sides encoded them in different ways.
+
+Shapes: N rows, D numbers of a key, W bytes of a filter, P bits of a filter.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar
+
+import numpy as np
+
+from tallystick.alignment.exchange import receive_list, send_list
+from tallystick.alignment.federal import Packed, Pivots, block_tags, text_filters
+from tallystick.alignment.nearest import Floats, Integers
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+PIECE = 256
+"""Bytes of a row of a list: wide rows cross as several of these, so that a message keeps its limit."""
+TEXTS_A_MESSAGE = 512
+MAX_TEXT = 1_000
+"""Most characters of a text that crosses in the clear."""
+MAX_FILTER_BYTES = 4 << 30
+"""Most memory that one side's filters may take."""
+CHECKED_ROWS = 50
+"""Rows that a side needs before the frequencies of its filters' bits tell anything."""
+
+
+class Texts(Message, frozen=True):
+    """The next texts of the list named ``of``, in the clear."""
+
+    limit: ClassVar[int] = 4 << 20
+    of: str
+    texts: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EncodedKeys:
+    """One side's keys, encoded as the contract says; only what it asks for is there.
+
+    Args:
+        ranks_ND2: of numbers, where the helper sees ranks.
+        numbers_ND: scaled and weighted numbers, where it sees them in the clear.
+        filters: name of a dimension to its filters (N, W).
+        texts: name of a dimension to its texts in the clear.
+        blocks_N16: tags of blocks, if texts are blocked.
+    """
+
+    rows: int
+    ranks_ND2: Integers | None = None
+    numbers_ND: Floats | None = None
+    filters: dict[str, Packed]
+    texts: dict[str, list[str]]
+    blocks_N16: Packed | None = None
+
+    def gather(self, order_N: Integers) -> "EncodedKeys":
+        """The rows in another order."""
+        return EncodedKeys(
+            rows=len(order_N),
+            ranks_ND2=None if self.ranks_ND2 is None else self.ranks_ND2[order_N],
+            numbers_ND=None if self.numbers_ND is None else self.numbers_ND[order_N],
+            filters={name: packed_NW[order_N] for name, packed_NW in self.filters.items()},
+            texts={name: [texts[row] for row in order_N] for name, texts in self.texts.items()},
+            blocks_N16=None if self.blocks_N16 is None else self.blocks_N16[order_N],
+        )
+
+
+def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> EncodedKeys:
+    """Encode keys under a secret that the helper does not have; raises DataError for filters that take too much memory."""
+    sees, numbers = terms.helper_sees, terms.numbers
+    _check_memory(len(keys), terms)
+    scaled_ND = keys.scaled(terms)
+    filters = {}
+    if sees == "filters":
+        for place, dimension in enumerate(numbers):
+            filters[dimension.name] = Pivots.of(terms, dimension, secret).filters(scaled_ND[:, place])
+    texts: dict[str, list[str]] = {}
+    for dimension, column in zip(terms.texts, keys.texts, strict=True):
+        if sees == "clear":
+            texts[dimension.name] = [text[:MAX_TEXT] for text in column]
+        else:
+            filters[dimension.name] = text_filters(column, terms=terms, dimension=dimension, secret=secret)
+    ranks = [Pivots.of(terms, d, secret).ranks(scaled_ND[:, i]) for i, d in enumerate(numbers)] if sees == "ranks" else []
+    return EncodedKeys(
+        rows=len(keys),
+        ranks_ND2=np.stack(ranks, axis=1) if ranks else None,
+        numbers_ND=keys.scaled(terms, weighted=True) if numbers and sees == "clear" else None,
+        filters=filters,
+        texts=texts,
+        blocks_N16=block_tags(keys.texts[0], terms=terms, secret=secret) if terms.block else None,
+    )
+
+
+def _check_memory(rows: int, terms: SimilarityConfig) -> None:
+    bits = sum(terms.pivots(d) for d in terms.numbers) if terms.helper_sees == "filters" else 0
+    bits += terms.text_bits * len(terms.texts) if terms.helper_sees != "clear" else 0
+    if rows * bits // 8 > MAX_FILTER_BYTES:
+        raise DataError(
+            f"alignment.similarity.helper_sees = {terms.helper_sees}: filters of {bits:,} bits for {rows:,} rows take "
+            f"{rows * bits / 8 / 2**30:.1f} GiB, over {MAX_FILTER_BYTES >> 30}; agree on ranks, or a larger deviation or window"
+        )
+
+
+def send_array(channel: Channel, of: str, array: np.ndarray[Any, Any]) -> None:
+    """Send an array whose shape and type the peer knows."""
+    flat = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    padded = np.zeros(-(-len(flat) // PIECE) * PIECE, dtype=np.uint8)
+    padded[: len(flat)] = flat
+    send_list(channel, of, padded.reshape(-1, PIECE))
+
+
+def receive_array(channel: Channel, of: str, shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray[Any, Any]:
+    """Receive an array of this shape and type."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    pieces = receive_list(channel, of, -(-size // PIECE), shape=(PIECE,))
+    return pieces.reshape(-1)[:size].view(dtype).reshape(shape)
+
+
+def send_keys(channel: Channel, keys: EncodedKeys, terms: SimilarityConfig) -> None:
+    """Send encoded keys to the helper, which knows how many rows there are."""
+    if keys.ranks_ND2 is not None:
+        send_array(channel, "ranks", keys.ranks_ND2.astype(np.int32))
+    if keys.numbers_ND is not None:
+        send_array(channel, "numbers", keys.numbers_ND)
+    for dimension in terms.dimensions:
+        if dimension.name in keys.filters:
+            send_array(channel, f"filters of {dimension.name}", keys.filters[dimension.name])
+        if dimension.name in keys.texts:
+            texts = keys.texts[dimension.name]
+            for start in range(0, len(texts), TEXTS_A_MESSAGE):
+                channel.send(Texts(of=dimension.name, texts=texts[start : start + TEXTS_A_MESSAGE]))
+    if keys.blocks_N16 is not None:
+        send_array(channel, "blocks", keys.blocks_N16)
+
+
+def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> EncodedKeys:
+    """Receive one side's encoded keys; raises ProtocolError, naming side and list, for what no such keys can be."""
+    sees, numbers = terms.helper_sees, len(terms.numbers)
+    ranks_ND2 = numbers_ND = None
+    if numbers and sees == "ranks":
+        ranks_ND2 = receive_array(channel, "ranks", (rows, numbers, 2), np.int32).astype(np.int64)
+        pivots_D = np.array([terms.pivots(dimension) for dimension in terms.numbers])
+        wrong_ND = (ranks_ND2[..., 0] < 0) | (ranks_ND2[..., 1] < ranks_ND2[..., 0]) | (ranks_ND2[..., 1] > pivots_D)
+        if wrong_ND.any():
+            raise ProtocolError(
+                channel.peer, f"{channel.peer} sent 'ranks' of which {int(wrong_ND.sum())} lie outside the filter"
+            )
+    if numbers and sees == "clear":
+        numbers_ND = receive_array(channel, "numbers", (rows, numbers), np.float64)
+        if not np.isfinite(numbers_ND).all():
+            raise ProtocolError(channel.peer, f"{channel.peer} sent 'numbers' that are NaN or infinite")
+    filters, texts = {}, {}
+    for dimension in terms.dimensions:
+        if dimension.kind == "number" and sees == "filters":
+            width = terms.pivots(dimension) // 8
+        elif dimension.kind == "text" and sees != "clear":
+            width = terms.text_bits // 8
+        elif dimension.kind == "text":
+            texts[dimension.name] = _receive_texts(channel, dimension.name, rows)
+            continue
+        else:
+            continue
+        filters[dimension.name] = receive_array(channel, f"filters of {dimension.name}", (rows, width), np.uint8)
+    blocks_N16 = receive_array(channel, "blocks", (rows, 16), np.uint8) if terms.block else None
+    return EncodedKeys(rows=rows, ranks_ND2=ranks_ND2, numbers_ND=numbers_ND, filters=filters, texts=texts, blocks_N16=blocks_N16)
+
+
+def _receive_texts(channel: Channel, of: str, rows: int) -> list[str]:
+    texts: list[str] = []
+    while len(texts) < rows:
+        message = channel.receive(Texts)
+        due = min(TEXTS_A_MESSAGE, rows - len(texts))
+        if message.of != of or len(message.texts) != due or not all(0 < len(text) <= MAX_TEXT for text in message.texts):
+            raise ProtocolError(
+                channel.peer,
+                f"{channel.peer} sent {len(message.texts)} texts of {message.of[:80]!r} where {due} of {of!r} are due, each of 1 "
+                f"to {MAX_TEXT} characters",
+            )
+        texts += message.texts
+    return texts
+
+
+def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequence[Channel], terms: SimilarityConfig) -> None:
+    """Raise ProtocolError if two sides' encodings cannot be under one secret.
+
+    Ranks among one set of pivots are monotone: of two values neither both starts earlier and ends later. Filters under one secret
+    set the same bits often: the frequencies of their bits on the two sides are correlated, where under two secrets they are so
+    by chance alone (six standard deviations of that).
+    """
+    names = " and ".join(channel.peer for channel in parties)
+    if first.ranks_ND2 is not None and second.ranks_ND2 is not None:
+        for place, dimension in enumerate(terms.numbers):
+            ranks_L2 = np.concatenate((first.ranks_ND2[:, place], second.ranks_ND2[:, place]))
+            ranks_L2 = ranks_L2[np.lexsort((ranks_L2[:, 1], ranks_L2[:, 0]))]
+            if (np.diff(ranks_L2[:, 1]) < 0).any():
+                raise ProtocolError(
+                    parties[-1].peer,
+                    f"ranks of {dimension.name} from {names} are not among the same pivots: their secrets differ",
+                )
+    if min(first.rows, second.rows) < CHECKED_ROWS:
+        return
+    for name in first.filters:
+        weights = [_bit_weights(keys.filters[name]) for keys in (first, second)]
+        if min(float(weight_P.std()) for weight_P in weights) == 0:
+            continue
+        correlation = float(np.corrcoef(weights[0], weights[1])[0, 1])
+        if correlation < 6 / np.sqrt(len(weights[0])):
+            raise ProtocolError(
+                parties[-1].peer,
+                f"filters of {name} from {names} set the same bits no more often than by chance (correlation "
+                f"{correlation:.3f}): their secrets differ, or their keys have nothing in common",
+            )
+
+
+def _bit_weights(packed_NW: Packed) -> Floats:
+    """How often each bit is set."""
+    total_P = np.zeros(packed_NW.shape[1] * 8)
+    edges = [*range(0, len(packed_NW), 1024), len(packed_NW)]
+    for start, stop in pairwise(edges):
+        total_P += np.unpackbits(packed_NW[start:stop], axis=1).sum(axis=0, dtype=np.int64)
+    return total_P

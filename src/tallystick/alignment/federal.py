@@ -1,0 +1,112 @@
+"""FEDERAL's filters: what a helper compares keys by, for numbers and for text.
+
+Karapiperis, Gkoulalas-Divanis and Verykios 2017, as FedSim uses it (its appendix I). A number x sets bit j where a secret
+pivot r_j lies within t of it; a text sets a few keyed-hash positions for each of its q-grams. Similar keys differ in few bits.
+
+No formal guarantee: filters of about the same weight are hard to tell large from small, but distances between filters are
+distances between keys, and whoever has many of them has the map (``attacks/linkage/geometry.py``).
+
+Shapes: N rows, P pivots, W bytes of a filter.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+from tallystick.alignment.nearest import Floats, Integers
+from tallystick.config.similarity import DimensionConfig, SimilarityConfig
+
+Packed = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pivots:
+    """The secret pivots of a number, in the order of the filter's bits, and sorted with the bit of each."""
+
+    pivot_P: Floats
+    window: float
+
+    @classmethod
+    def of(cls, terms: SimilarityConfig, dimension: DimensionConfig, secret: bytes) -> "Pivots":
+        """Draw them from the secret, uniform over the contract's range and a window beyond it on either side."""
+        assert dimension.low is not None, "checked for all but keys in the clear"
+        assert dimension.high is not None, "checked for all but keys in the clear"
+        count = terms.pivots(dimension)
+        words_P: Any = np.frombuffer(_stream(secret, b"pivots of " + dimension.name.encode(), 8 * count), dtype="<u8")
+        low, high = dimension.low / dimension.scale - terms.window, dimension.high / dimension.scale + terms.window
+        return cls(pivot_P=low + (high - low) * ((words_P >> np.uint64(11)) * 2.0**-53), window=terms.window)
+
+    def ranks(self, values_N: Floats) -> Integers:
+        """Give, per value, how many pivots lie below its window and how many not above it, (N, 2): 8 bytes on the wire."""
+        sorted_P = np.sort(self.pivot_P)
+        below_N = np.searchsorted(sorted_P, values_N - self.window, side="left")
+        upto_N = np.searchsorted(sorted_P, values_N + self.window, side="right")
+        return np.stack((below_N, upto_N), axis=1).astype(np.int64, copy=False)
+
+    def filters(self, values_N: Floats) -> Packed:
+        """Give the filters, (N, W): bit j is 1 where pivot j lies within the window."""
+        order_P, ranks_N2 = np.argsort(self.pivot_P, kind="stable"), self.ranks(values_N)
+        packed_NW = np.empty((len(values_N), len(self.pivot_P) // 8), dtype=np.uint8)
+        for row, (below, upto) in enumerate(ranks_N2):
+            bits_P = np.zeros(len(self.pivot_P), dtype=bool)
+            bits_P[order_P[below:upto]] = True
+            packed_NW[row] = np.packbits(bits_P)
+        return packed_NW
+
+
+def text_filters(
+    texts: "list[str] | tuple[str, ...]", *, terms: SimilarityConfig, dimension: DimensionConfig, secret: bytes
+) -> Packed:
+    """Give Bloom filters of q-grams by keyed BLAKE2b, (N, W)."""
+    key = blake2b(b"grams of " + dimension.name.encode(), key=secret, digest_size=32).digest()
+
+    @lru_cache(maxsize=1 << 18)
+    def places(gram: str) -> Integers:
+        digests = b"".join(
+            blake2b(gram.encode(), key=key, salt=part.to_bytes(8, "big")).digest() for part in range(-(-terms.hashes // 16))
+        )
+        return np.frombuffer(digests, dtype="<u4")[: terms.hashes].astype(np.int64) % terms.text_bits
+
+    packed_NW = np.empty((len(texts), terms.text_bits // 8), dtype=np.uint8)
+    for row, text in enumerate(texts):
+        bits = np.zeros(terms.text_bits, dtype=bool)
+        bits[np.concatenate([places(gram) for gram in grams(text, terms.gram)])] = True
+        packed_NW[row] = np.packbits(bits)
+    return packed_NW
+
+
+def grams(text: str, length: int) -> set[str]:
+    """Give a text's q-grams; its ends are padded, so that the first and last characters count like the others."""
+    padded = "\x02" * (length - 1) + text + "\x03" * (length - 1)
+    return {padded[start : start + length] for start in range(len(padded) - length + 1)} or {text}
+
+
+def text_bits(*, threshold: int, hashes: int, mean_grams: float, rate: float, failure: float) -> int:
+    """Give FEDERAL's filter size for texts: 2 theta k q / ((C + 1) delta) bits with C = ceil(4 theta k rate).
+
+    Args:
+        threshold: theta, edits that are still told apart reliably.
+        hashes: k, bits that a q-gram sets.
+        mean_grams: q-grams of a text, on average.
+        rate: tolerated share of collisions.
+        failure: delta, the chance of more.
+    """
+    collisions = int(np.ceil(4 * threshold * hashes * rate))
+    return int(8 * np.ceil(2 * threshold * hashes * mean_grams / ((collisions + 1) * failure) / 8))
+
+
+def block_tags(texts: "list[str] | tuple[str, ...]", *, terms: SimilarityConfig, secret: bytes) -> Packed:
+    """Give keyed hashes of the texts' first characters, (N, 16): the helper compares only texts whose tags are equal."""
+    key = blake2b(b"blocks", key=secret, digest_size=32).digest()
+    tags = b"".join(blake2b(text[: terms.block].encode(), key=key, digest_size=16).digest() for text in texts)
+    return np.frombuffer(tags, dtype=np.uint8).reshape(-1, 16)
+
+
+def _stream(secret: bytes, use: bytes, count: int) -> bytes:
+    key = blake2b(use, key=secret, digest_size=32).digest()
+    return Cipher(ChaCha20(key, bytes(16)), mode=None).encryptor().update(bytes(count))

@@ -1,0 +1,325 @@
+"""Linking by similar keys through a helper: each row of the label party with the K most similar rows of each feature party.
+
+    label party  <->  feature party     the keys' dimensions, how many rows, a secret that the helper never has
+    each party    ->  helper            its keys, encoded under the secret, in random order
+    helper        ->  both parties      how distances became similarities
+    helper        ->  feature party     a number for each of its rows; which numbers are linked to each position, in no order
+    helper        ->  label party       the same numbers by noisy similarity, and the noisy similarities
+    label party  <->  feature party     a digest of the links: the helper told both the same
+
+FedSim (Wu, Li and He 2022, section 4.1); docs/alignment.md says what each side learns.
+
+Shapes: N positions (rows of the label party), M rows of a feature party, K neighbours.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+
+import numpy as np
+
+from tallystick.alignment.distances import nearest_keys
+from tallystick.alignment.encoding import encode_keys, receive_array, receive_keys, require_one_secret, send_array, send_keys
+from tallystick.alignment.exchange import (
+    MAX_ROWS,
+    REMEDY,
+    exchange_sizes,
+    notify_peers,
+    receive_list,
+    receive_size,
+    send_list,
+    send_size,
+)
+from tallystick.alignment.matching import are_distinct_indices
+from tallystick.alignment.nearest import PAD
+from tallystick.alignment.outcome import Alignment, Candidates, Rows, Similarities, SimilarityScale
+from tallystick.alignment.psu_helper import HelperOutcome, agree_on_key
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+METHOD = "similarity"
+
+_KEYS = "encoded keys"
+_NUMBERS = "numbers of the rows"
+_LINKS = "links"
+_SIMILARITIES = "similarities"
+
+
+class KeyShape(Message, frozen=True):
+    """What a side's keys are: name, kind and unit of each dimension; peers' must be the same."""
+
+    dimensions: list[str]
+
+
+class Scale(Message, frozen=True):
+    """Helper to both parties: mean and deviation of minus the distances. Label party to helper: those of an earlier run, if
+    any."""
+
+    mean: float
+    deviation: float
+
+
+class LinksDigest(Message, frozen=True):
+    """A digest of all links, the same on both sides if the helper told both the same."""
+
+    digest: bytes
+
+
+def link_label_party(
+    keys: SimilarKeys,
+    peers: Sequence[Channel],
+    helper: Channel,
+    *,
+    terms: SimilarityConfig,
+    rng: SecureRandom,
+    scales: Mapping[str, SimilarityScale] | None = None,
+    max_rows: int = MAX_ROWS,
+) -> Alignment:
+    """Learn from a helper which rows of each feature party are most similar to this party's: the label party's side.
+
+    FedSim, section 4.1, with the order of the links hidden from the feature party, the links of both sides compared, and noise on
+    keys as a choice beside the published noise on similarities.
+
+    Threat model: peers and helper follow the protocol (honest but curious), and the helper colludes with neither.
+    Guarantee: none for similarities with noise from tau (``sigma_of_tau``); what noise on keys promises, where the contract asks
+    for it (``key_noise.py``). Not protected: everything from a helper that sees keys in the clear, or ranks, which are keys to
+    within a few pivots; the places of either side's keys from the other where similarities are many (``attacks/linkage``).
+
+    Args:
+        keys: of this party's rows, with noise already where the contract asks for it.
+        peers: to the feature parties.
+        helper: to the helper.
+        terms: what the contract says of similarity.
+        rng: draws the order of the positions and the halves of the secrets.
+        scales: of an earlier run, by feature party, for new rows; left out, the helper fits them.
+        max_rows: most rows to accept from a peer (and to have).
+
+    Raises DataError, on every side alike, for a side without rows or a tau that is not feasible; ProtocolError, naming peer and
+    step, for what the protocol does not allow.
+    """
+    with notify_peers([*peers, helper]):
+        sizes = _meet(keys, peers, terms, max_rows=max_rows)
+        for peer, rows in zip(peers, sizes, strict=True):
+            _require_enough(rows, peer.peer, terms)
+        order_N = rng.permutation(len(keys))
+        found = {}
+        for peer, rows in zip(peers, sizes, strict=True):
+            kept = (scales or {}).get(peer.peer)
+            secret = agree_on_key(peer, rng)
+            helper.send(Scale(mean=kept.mean if kept else 0.0, deviation=kept.deviation if kept else 0.0))
+            _send_encoded(helper, keys, order_N, terms, secret)
+            scale = _receive_scale(helper, terms)
+            numbers_NK, similarity_NK = _receive_links(helper, len(keys), rows, terms)
+            _compare(peer, helper, numbers_NK)
+            found[peer.peer] = Candidates(numbers_NK=numbers_NK, rows=rows, similarity_NK=similarity_NK, scale=scale)
+    linked = int(np.logical_and.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
+    learnt = [f"{name} has {c.rows} rows." for name, c in found.items()]
+    for name, c in found.items():
+        pairs = int((c.numbers_NK != PAD).sum())
+        learnt.append(
+            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, {_said_of_noise(c.scale)}: from "
+            "these, places of its keys beside own ones can be estimated."
+        )
+    return Alignment(
+        method=METHOD,
+        rows_N=order_N,
+        sizes={"own": len(keys), **{name: c.rows for name, c in found.items()}, "intersection": linked},
+        learnt=[*learnt, _said_of_helper(helper.peer, terms)],
+        candidates=found,
+    )
+
+
+def link_feature_party(
+    keys: SimilarKeys,
+    peer: Channel,
+    helper: Channel,
+    *,
+    name: str,
+    terms: SimilarityConfig,
+    rng: SecureRandom,
+    max_rows: int = MAX_ROWS,
+) -> Alignment:
+    """Learn from a helper which of this party's rows are linked to each position: a feature party's side.
+
+    Threat model, guarantee, arguments and errors as for link_label_party. This side learns which of its rows are linked to a
+    position, but neither how similar they are nor which is the most similar.
+    """
+    with notify_peers([peer, helper]):
+        (positions,) = _meet(keys, [peer], terms, max_rows=max_rows)
+        _require_enough(len(keys), "this side", terms)
+        secret = agree_on_key(peer, rng)
+        order_M = rng.permutation(len(keys))
+        _send_encoded(helper, keys, order_M, terms, secret)
+        scale = _receive_scale(helper, terms)
+        number_M = receive_list(helper, _NUMBERS, len(keys), dtype=np.int64)
+        if not are_distinct_indices(number_M, len(keys)):
+            raise ProtocolError(helper.peer, f"{helper.peer} sent {_NUMBERS!r} that repeat or lie outside 0 to {len(keys) - 1}")
+        own_rows = np.empty(len(keys), dtype=np.int64)
+        own_rows[number_M] = order_M
+        numbers_NK = receive_array(helper, _LINKS, (positions, terms.links), np.int32).astype(np.int64)
+        _check_numbers(helper, numbers_NK, len(keys))
+        if not np.array_equal(numbers_NK, _by_number(numbers_NK)):
+            raise ProtocolError(helper.peer, f"{helper.peer} sent {_LINKS!r} that are not in the order of their numbers")
+        _compare(peer, helper, numbers_NK)
+    linked, used = int((numbers_NK[:, 0] != PAD).sum()), len(np.unique(numbers_NK[numbers_NK != PAD]))
+    learnt = [
+        f"{peer.peer} has {positions} rows.",
+        f"Which own rows are linked to each of {peer.peer}'s rows, at most {terms.links}, in no order: {used} of the "
+        f"{len(keys)} own "
+        "rows are; where own rows that share links lie, rows of the other side can be placed.",
+        _said_of_helper(helper.peer, terms),
+    ]
+    return Alignment(
+        method=METHOD,
+        rows_N=np.full(positions, -1, dtype=np.int64),
+        sizes={"own": len(keys), peer.peer: positions, "intersection": linked},
+        learnt=learnt,
+        candidates={name: Candidates(numbers_NK=numbers_NK, rows=len(keys), own_rows=own_rows, scale=scale)},
+    )
+
+
+def link_helper(
+    label: Channel, features: Sequence[Channel], *, terms: SimilarityConfig, rng: SecureRandom, max_rows: int = MAX_ROWS
+) -> HelperOutcome:
+    """Link the label party's rows to the most similar rows of each feature party, from encoded keys: the helper's side.
+
+    Threat model and guarantee as for link_label_party; what this side sees is what the contract's ``helper_sees`` says. Ties go
+    by distance, then by number; numbers are drawn at random.
+
+    Raises DataError, on every side alike, for links that are all equally far or a tau that is not feasible; ProtocolError, naming
+    side and step, for what the protocol does not allow; PeerStopped if a party ended the job.
+    """
+    sizes: dict[str, int] = {}
+    learnt = []
+    with notify_peers([label, *features]):
+        for feature in features:
+            kept = _checked(label, label.receive(Scale))
+            parties = (label, feature)
+            rows = [receive_size(party, _KEYS, at_most=max_rows, remedy=REMEDY) for party in parties]
+            own, others = (receive_keys(party, count, terms) for party, count in zip(parties, rows, strict=True))
+            require_one_secret(own, others, parties, terms)
+            number_M = rng.permutation(others.rows)
+            by_number = np.empty_like(number_M)
+            by_number[number_M] = np.arange(len(number_M))
+            links = nearest_keys(own, others.gather(by_number), terms)
+            mean, deviation = (kept.mean, kept.deviation) if kept.deviation else fit(links)
+            for party in parties:
+                party.send(Scale(mean=mean, deviation=deviation))
+            scale = scale_of(mean, deviation, terms)
+            numbers_NK, similarity_NK = noisy_similarities(links, scale, keep=terms.links, rng=rng)
+            send_list(feature, _NUMBERS, number_M)
+            send_array(feature, _LINKS, _by_number(numbers_NK).astype(np.int32))
+            send_array(label, _LINKS, numbers_NK.astype(np.int32))
+            send_array(label, _SIMILARITIES, similarity_NK)
+            sizes |= {label.peer: own.rows, feature.peer: others.rows}
+            learnt.append(
+                f"{label.peer} has {own.rows} rows and {feature.peer} {others.rows}; their keys as {_SEEN[terms.helper_sees]}."
+            )
+    return HelperOutcome(sizes=sizes, learnt=learnt)
+
+
+_SEEN = {
+    "ranks": "ranks among secret pivots, from which places follow to within a few pivots, and filters of text",
+    "filters": "filters under a secret, from which their geometry can be recovered",
+    "clear": "they are, in the clear, as the contract says",
+}
+
+
+def _said_of_helper(helper: str, terms: SimilarityConfig) -> str:
+    return f"{helper} saw how many rows there are, and the keys as {_SEEN[terms.helper_sees]}."
+
+
+def _said_of_noise(scale: SimilarityScale | None) -> str:
+    if scale is None or not scale.sigma:
+        return "with exact similarities"
+    return f"with similarities under noise of {scale.sigma:.3g} standard deviations"
+
+
+def _meet(keys: SimilarKeys, peers: Sequence[Channel], terms: SimilarityConfig, *, max_rows: int) -> list[int]:
+    """Compare what the keys are and how many rows there are; every side finds the same problems."""
+    if len(keys) > max_rows:
+        raise DataError(f"this side has {len(keys)} rows, over alignment.max_rows = {max_rows} in the contract; raise it")
+    shape = [f"{d.name}: {d.kind}{f' in {d.unit}' if d.unit else ''}" for d in terms.dimensions]
+    for peer in peers:
+        peer.send(KeyShape(dimensions=shape))
+    for peer in peers:
+        theirs = peer.receive(KeyShape).dimensions
+        if theirs != shape:
+            raise ProtocolError(
+                peer.peer,
+                f"{peer.peer} links by other keys: {'; '.join(theirs)[:300]!r}; this side by {'; '.join(shape)!r}. Kinds, "
+                f"units and "
+                "order of alignment.similarity.dimensions must be the same",
+            )
+    return exchange_sizes(len(keys), peers, max_rows=max_rows)
+
+
+def _require_enough(rows: int, whose: str, terms: SimilarityConfig) -> None:
+    if rows < terms.neighbors:
+        raise DataError(
+            f"alignment.similarity.neighbors = {terms.neighbors}: {whose} has {rows} rows to link to; agree on at most that many"
+        )
+
+
+def _send_encoded(helper: Channel, keys: SimilarKeys, order_N: Rows, terms: SimilarityConfig, secret: bytes) -> None:
+    send_size(helper, _KEYS, len(keys))
+    send_keys(helper, encode_keys(keys, terms, secret).gather(order_N), terms)
+
+
+def _checked(channel: Channel, scale: Scale) -> Scale:
+    if not (math.isfinite(scale.mean) and math.isfinite(scale.deviation) and scale.deviation >= 0):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} sent the scale of similarities with mean {scale.mean!r}, deviation {scale.deviation!r}"
+        )
+    return scale
+
+
+def _receive_scale(helper: Channel, terms: SimilarityConfig) -> SimilarityScale:
+    scale = _checked(helper, helper.receive(Scale))
+    return scale_of(scale.mean, scale.deviation, terms)
+
+
+def _receive_links(helper: Channel, positions: int, rows: int, terms: SimilarityConfig) -> tuple[Rows, Similarities]:
+    numbers_NK = receive_array(helper, _LINKS, (positions, terms.links), np.int32).astype(np.int64)
+    _check_numbers(helper, numbers_NK, rows)
+    similarity_NK = receive_array(helper, _SIMILARITIES, (positions, terms.links), np.float32)
+    pad_NK = numbers_NK == PAD
+    if not np.isfinite(similarity_NK).all() or (similarity_NK[pad_NK] != 0).any():
+        raise ProtocolError(
+            helper.peer, f"{helper.peer} sent {_SIMILARITIES!r} that are NaN or infinite, or other than 0 at no link"
+        )
+    falls_NK = (similarity_NK[:, 1:] <= similarity_NK[:, :-1]) | pad_NK[:, 1:]
+    if not falls_NK.all():
+        raise ProtocolError(helper.peer, f"{helper.peer} sent {_SIMILARITIES!r} that are not sorted, the most similar first")
+    return numbers_NK, similarity_NK
+
+
+def _check_numbers(helper: Channel, numbers_NK: Rows, rows: int) -> None:
+    if (numbers_NK < PAD).any() or (numbers_NK >= rows).any():
+        raise ProtocolError(helper.peer, f"{helper.peer} sent {_LINKS!r} to numbers outside 0 to {rows - 1}")
+    pad_NK = numbers_NK == PAD
+    if (pad_NK[:, :-1] & ~pad_NK[:, 1:]).any():
+        raise ProtocolError(helper.peer, f"{helper.peer} sent {_LINKS!r} behind one that is none")
+    sorted_NK = np.sort(numbers_NK, axis=1)
+    if ((sorted_NK[:, 1:] == sorted_NK[:, :-1]) & (sorted_NK[:, 1:] != PAD)).any():
+        raise ProtocolError(helper.peer, f"{helper.peer} sent {_LINKS!r} that repeat a number at one position")
+
+
+def _by_number(numbers_NK: Rows) -> Rows:
+    """Each position's numbers in their own order, pads last."""
+    last = np.iinfo(np.int64).max
+    sorted_NK = np.sort(np.where(numbers_NK == PAD, last, numbers_NK), axis=1)
+    return np.where(sorted_NK == last, PAD, sorted_NK)
+
+
+def _compare(peer: Channel, helper: Channel, numbers_NK: Rows) -> None:
+    """Both parties have the same links, or the helper told them different things."""
+    digest = blake2b(_by_number(numbers_NK).astype("<i8").tobytes(), digest_size=32).digest()
+    peer.send(LinksDigest(digest=digest))
+    if peer.receive(LinksDigest).digest != digest:
+        raise ProtocolError(helper.peer, f"{helper.peer} sent {_LINKS!r} that differ from those that it sent {peer.peer}")

@@ -1,0 +1,94 @@
+"""From distances to similarities, and FedSim's noise on them.
+
+Shapes: N positions, K neighbours, L links of a position in the end.
+"""
+
+import math
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+from scipy.special import erf, erfinv, ndtri
+
+from tallystick.alignment.nearest import PAD, Floats, Neighbors
+from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.errors import DataError
+
+
+def smallest_tau(deviation: float) -> float:
+    """Give the tau that endless noise would come to: any tau must be above it.
+
+    FedSim, theorem 2: with similarities of variance 1 an attacker who always guesses the mean is right so often.
+
+    Args:
+        deviation: sigma_0, of the distances, in what counts as hitting one (bits, or ``noise.resolution``).
+    """
+    return float(erf(1 / (2 * math.sqrt(2) * deviation)))
+
+
+def sigma_of_tau(tau: float, deviation: float) -> float:
+    """Give the noise on standardised similarities for which FedSim's greedy attacker hits a distance with probability tau.
+
+    FedSim, theorem 2, solved for sigma: 1 / sqrt(8 sigma_0^2 a^2 - 1) with a = erfinv(tau).
+
+    No formal guarantee: tau bounds one guess of one distance. Whoever averages the guesses of many distances to one row, or asks
+    how near he came and not whether he hit, does far better (``attacks/linkage``); a small tau protects less than
+    it seems to.
+
+    Raises DataError for a tau that no noise brings about, with the smallest that one does.
+    """
+    if tau == 1:
+        return 0.0
+    product = 8 * (deviation * float(erfinv(tau))) ** 2
+    if product <= 1:
+        raise DataError(
+            f"alignment.similarity.noise.tau = {tau:g}: is not feasible for these distances, whose standard deviation is "
+            f"{deviation:.4g}: it must be above {smallest_tau(deviation):.4g}"
+        )
+    return 1 / math.sqrt(product - 1)
+
+
+def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> SimilarityScale:
+    """Give the whole scale with the noise that the contract asks for; raises DataError where there is nothing to scale."""
+    if deviation == 0:
+        raise DataError(
+            "alignment: no links, or all are equally far, so that similarities tell nothing: do the keys of both sides mean "
+            "the same, "
+            "and do they vary? With alignment.similarity.block, do texts begin alike?"
+        )
+    tau = terms.noise.tau
+    sigma = 0.0 if tau is None else sigma_of_tau(tau, deviation / terms.noise.resolution)
+    return SimilarityScale(mean=mean, deviation=deviation, sigma=sigma)
+
+
+def fit(links: Neighbors) -> tuple[float, float]:
+    """Give mean and standard deviation of minus the distances of all links; both 0 where there is nothing to fit."""
+    distance_L = links.distance_NK[links.numbers_NK != PAD]
+    if not len(distance_L) or distance_L.min() == distance_L.max():
+        return 0.0, 0.0
+    return -float(distance_L.mean()), float(distance_L.std())
+
+
+def noisy_similarities(links: Neighbors, scale: SimilarityScale, *, keep: int, rng: SecureRandom) -> tuple[Rows, Similarities]:
+    """Give the ``keep`` links of highest noisy similarity per position and these, the most similar first; ties go by number."""
+    there_NK = links.numbers_NK != PAD
+    similarity_NK = (-np.where(there_NK, links.distance_NK, 0.0) - scale.mean) / scale.deviation
+    if scale.sigma:
+        similarity_NK += scale.sigma * gaussian(similarity_NK.shape, rng)
+    released_NK: Similarities = (similarity_NK / math.sqrt(1 + scale.sigma**2)).astype(np.float32)
+    released_NK[~there_NK] = -np.inf
+    order_NL = np.lexsort((links.numbers_NK, -released_NK))[:, :keep]
+    similarity_NL: Similarities = np.take_along_axis(released_NK, order_NL, axis=1)
+    similarity_NL[np.isneginf(similarity_NL)] = 0.0
+    return np.take_along_axis(links.numbers_NK, order_NL, axis=1), similarity_NL
+
+
+def gaussian(shape: tuple[int, ...], rng: SecureRandom) -> Floats:
+    """Draw standard normal noise by inversion from the key stream of a fresh key, 52 bits each: many draws, none predictable."""
+    count = math.prod(shape)
+    stream = Cipher(ChaCha20(rng.bytes(32), bytes(16)), mode=None).encryptor().update(bytes(8 * count))
+    words = np.frombuffer(stream, dtype="<u8") >> np.uint64(12)
+    drawn: Floats = ndtri((words.astype(np.float64) + 0.5) * 2.0**-52).reshape(shape)
+    return drawn

@@ -1,0 +1,166 @@
+"""What a contract may say of linking rows by similar keys (FedSim): dimensions, what the helper sees, and noise."""
+
+import math
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from tallystick.config.reading import Model, Positive, Problems, Share, Step, Text, shown
+
+Sees = Literal["ranks", "filters", "clear"]
+KeyNoise = Literal["none", "planar-laplace", "gaussian"]
+
+MAX_PIVOTS = 1 << 26
+"""Most bits that a number's filter may stand for: pivots are drawn and sorted, 8 bytes each."""
+Tau = Annotated[float, Field(strict=True, gt=0, le=1)]
+Coordinate = Annotated[float, Field(strict=True, ge=-1e12, le=1e12)]
+Small = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+
+
+class DimensionConfig(Model):
+    """One dimension of the keys."""
+
+    name: Text = Field(description="name in this contract; each party file maps it to its own column (keys)")
+    kind: Literal["number", "text"] = Field(default="number", description="compared as a number or as text")
+    unit: Text | None = Field(
+        default=None, description="unit of a number, such as degree or euro; each party file must state the same (units)"
+    )
+    scale: Positive = Field(default=1.0, description="so many units count as 1 in a distance (numbers)")
+    weight: Positive = Field(default=1.0, description="what this dimension counts beside the others")
+    low: Coordinate | None = Field(default=None, description="least value that any party has (numbers, unless clear)")
+    high: Coordinate | None = Field(default=None, description="greatest value that any party has (numbers, unless clear)")
+    metres: Positive | None = Field(
+        default=None, description="metres in one unit, where the key is a place: then the report says in metres what was located"
+    )
+    normalise: tuple[Step, ...] = Field(default=(), description="steps applied to text, as for alignment.keys")
+
+
+class SimilarityNoiseConfig(Model):
+    """Noise on similarities, and on keys."""
+
+    tau: Tau | None = Field(
+        default=None,
+        description="the helper adds noise to similarities so that FedSim's greedy attacker hits a distance exactly with at most "
+        "this probability; no formal guarantee; null and 1 add none",
+    )
+    resolution: Positive = Field(
+        default=1.0, description="what counts as hitting a distance: within half of it; in bits, or in the distance's own unit"
+    )
+    keys: KeyNoise = Field(
+        default="none",
+        description="noise that every party adds to its keys before it sends anything: planar-laplace (places), gaussian",
+    )
+    epsilon: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)] = Field(
+        default=1.0, description="budget of the noise on keys, for two keys at most radius apart"
+    )
+    delta: Share = Field(default=1e-6, description="chance that it does not hold (gaussian)")
+    radius: Positive = Field(default=1.0, description="how far apart the keys are that the budget makes alike, after scale")
+
+
+class SimilarityConfig(Model):
+    """How rows are linked to the most similar rows of each feature party (alignment.method = similarity)."""
+
+    dimensions: tuple[DimensionConfig, ...] = Field(
+        min_length=1, max_length=16, description="dimensions of the keys, in their order"
+    )
+    neighbors: Small = Field(description="K: rows of a feature party that each row is linked to")
+    keep: Small | None = Field(
+        default=None, description="of these only so many with the highest noisy similarity are kept; null is all"
+    )
+    helper_sees: Sees = Field(
+        default="ranks",
+        description="ranks of numbers among secret pivots and filters of text; filters of both; or keys in the clear",
+    )
+    window: Positive = Field(default=0.01, description="t: beyond twice this, after scale, two numbers are equally unlike")
+    deviation: Annotated[float, Field(strict=True, ge=1e-3, lt=1)] = Field(
+        default=0.03, description="epsilon of FEDERAL: by how much a filter's count of ones may fall short"
+    )
+    failure: Annotated[float, Field(strict=True, ge=1e-9, lt=1)] = Field(
+        default=0.03, description="delta of FEDERAL: how likely it may be that it falls short by more"
+    )
+    gram: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(default=2, description="characters of a text's q-grams")
+    hashes: Annotated[int, Field(strict=True, ge=1, le=256)] = Field(default=20, description="bits that a q-gram sets")
+    text_bits: Annotated[int, Field(strict=True, ge=64, le=1 << 20, multiple_of=8)] = Field(
+        default=4096, description="bits of a text's filter"
+    )
+    block: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
+        default=0, description="rows are compared only if the first so many characters of their first text agree; 0 compares all"
+    )
+    noise: SimilarityNoiseConfig = Field(default_factory=SimilarityNoiseConfig, description="noise on similarities, and on keys")
+
+    @model_validator(mode="after")
+    def _cross_checks(self) -> "SimilarityConfig":
+        Problems.raise_any(_dimension_problems(self) + _noise_problems(self))
+        return self
+
+    @property
+    def numbers(self) -> tuple[DimensionConfig, ...]:
+        """The dimensions that are numbers."""
+        return tuple(dimension for dimension in self.dimensions if dimension.kind == "number")
+
+    @property
+    def texts(self) -> tuple[DimensionConfig, ...]:
+        """The dimensions that are text."""
+        return tuple(dimension for dimension in self.dimensions if dimension.kind == "text")
+
+    @property
+    def links(self) -> int:
+        """Links that a row has in the end, at most."""
+        return self.neighbors if self.keep is None else self.keep
+
+    def pivots(self, dimension: DimensionConfig) -> int:
+        """Pivots of a number: FEDERAL's 2 range ln(1/delta) / (t epsilon^2), a multiple of 8."""
+        assert dimension.low is not None, "checked for all but keys in the clear"
+        assert dimension.high is not None, "checked for all but keys in the clear"
+        extent = (dimension.high - dimension.low) / dimension.scale
+        return 8 * math.ceil(extent * math.log(1 / self.failure) / (self.window * self.deviation**2) / 4)
+
+
+def _dimension_problems(terms: SimilarityConfig) -> list[str]:
+    problems = []
+    names = [dimension.name for dimension in terms.dimensions]
+    if len(set(names)) != len(names):
+        problems.append(f"dimensions = {shown(names)}: each name must be given once")
+    for index, dimension in enumerate(terms.dimensions):
+        where = f"dimensions.{index} ({dimension.name})"
+        if dimension.kind == "text":
+            given = [key for key in ("unit", "low", "high", "metres") if getattr(dimension, key) is not None]
+            given += ["scale"] if dimension.scale != 1 else []
+            problems += [f"{where}: {key} goes with kind = number only; leave it out" for key in given]
+            continue
+        if dimension.normalise:
+            problems.append(f"{where}: normalise goes with kind = text only; leave it out")
+        if terms.helper_sees == "clear":
+            continue
+        if dimension.low is None or dimension.high is None or not dimension.low < dimension.high:
+            problems.append(
+                f"{where}: low and high must be given, low below high: with helper_sees = {terms.helper_sees} filters cover a "
+                f"range"
+            )
+        elif (pivots := terms.pivots(dimension)) > MAX_PIVOTS:
+            problems.append(
+                f"{where}: a filter of {pivots:,} bits is more than {MAX_PIVOTS:,}; take a larger window, deviation or failure"
+            )
+    if terms.keep is not None and terms.keep > terms.neighbors:
+        problems.append(f"keep = {terms.keep}: must be at most neighbors = {terms.neighbors}")
+    if terms.block and not terms.texts:
+        problems.append(f"block = {terms.block}: goes with text; leave it out")
+    return problems
+
+
+def _noise_problems(terms: SimilarityConfig) -> list[str]:
+    noise, problems = terms.noise, []
+    if noise.keys != "none" and terms.texts:
+        problems.append(f"noise.keys = {noise.keys}: is for numbers, and {terms.texts[0].name} is text; use tau")
+    if noise.keys == "planar-laplace" and len(terms.numbers) != 2:
+        problems.append(f"noise.keys = planar-laplace: is for places of 2 dimensions, found {len(terms.numbers)}; use gaussian")
+    if noise.keys == "gaussian" and noise.delta == 0:
+        problems.append("noise.delta = 0: must be above 0 for noise.keys = gaussian")
+    given = noise.model_fields_set & {"epsilon", "delta", "radius"}
+    if noise.keys == "none" and given:
+        problems.append(f"noise.{min(given)}: goes with noise.keys; leave it out, or say which noise keys get")
+    if terms.helper_sees == "clear" and noise.tau not in (None, 1) and "resolution" not in noise.model_fields_set:
+        problems.append(
+            "noise.resolution: is missing; without filters, noise.tau needs to know what counts as hitting a distance"
+        )
+    return problems
