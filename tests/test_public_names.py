@@ -170,7 +170,7 @@ def both(job, work):
 
 
 def test_run_and_predict_are_the_commands_in_python(lay_out_job):
-    job = lay_out_job(rows=200, training__epochs=1)
+    job = lay_out_job(rows=200, training__epochs=5)
     results = both(job, lambda party: tallystick.run(job.home(party) / "contract.yaml", str(job.home(party) / "party.yaml")))
     assert isinstance(results["bank"], tallystick.Result)
     assert results["bank"].evaluation["joint"]["auc"]["value"] > 0.5

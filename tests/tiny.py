@@ -79,7 +79,10 @@ def contract_values(parties, **changes):
         "target": {"type": "binary"},
         "split": {"method": "hash", "validation": 0.1, "test": 0.2},
         "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
-        "training": {"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
+        "training": {
+            **{"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
+            **{"optimizer": "adam", "schedule": "constant", "ema": 0.5},
+        },
         "evaluation": {"calibration_bins": 5, "bootstrap": 10},
         "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 120.0},
         "seed": 1,

@@ -30,6 +30,8 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         found.frame = found.tried(lambda: read_party_table(party)) if party.table is not None else None
         found.identity = found.tried(lambda: identity_of(party)) if party.tls is not None else None
     shown: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(found.warnings), "peers": []}
+    if found.notes:
+        shown["encoding"] = list(found.notes)
     if contract is not None:
         _add_contract(shown, found, contract, party)
     if found.frame is not None:

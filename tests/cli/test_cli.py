@@ -202,3 +202,11 @@ def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading
     assert heading == "problems"
     assert "no_such_column" in problems[0]
     assert shown.stderr == ""
+
+
+def test_check_says_how_numbers_will_be_embedded(lay_out_job):
+    job = lay_out_job(rows=1300, model__numeric="auto")
+    arguments = [job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml"]
+    said = "model.numeric = auto: 2 numeric columns get piecewise-linear embeddings of 128 to 128 bins, by the 1,235 rows"
+    assert said in " ".join(json.loads(call("check", *arguments, "--json").stdout.splitlines()[-1])["encoding"])
+    assert "model.numeric = auto" in call("check", *arguments).stdout

@@ -50,15 +50,18 @@ def write(tmp_path: Path, text: str) -> Path:
 @pytest.mark.parametrize(
     ("paths", "line"),
     [
-        ({"training__batch_size": 0}, "contract.yaml: training.batch_size = 0: must be at least 1"),
-        ({"training__batch_size": 1.5}, "contract.yaml: training.batch_size = 1.5: must be a whole number"),
-        ({"training__batch_size": True}, "contract.yaml: training.batch_size = true: must be a whole number"),
+        ({"training__batch_size": 0}, "contract.yaml: training.batch_size = 0: must be at least 1, or auto"),
+        ({"training__batch_size": 1.5}, "contract.yaml: training.batch_size = 1.5: must be a whole number, or auto"),
+        ({"training__batch_size": True}, "contract.yaml: training.batch_size = true: must be a whole number, or auto"),
         ({"training__learning_rate": "fast"}, 'contract.yaml: training.learning_rate = "fast": must be a number'),
         ({"training__learning_rate": float("nan")}, "contract.yaml: training.learning_rate = NaN: must be a finite number"),
         ({"training__optimizer": "lion"}, 'contract.yaml: training.optimizer = "lion": must be adam, adamw or sgd'),
         ({"training__ema": 1.0}, "contract.yaml: training.ema = 1.0: must be below 1"),
         ({"training__clip": 0.0}, "contract.yaml: training.clip = 0.0: must be at least 1e-09"),
-        ({"training__warm_up": 0.1}, "contract.yaml: training.warm_up = 0.1: goes with training.schedule = cosine only"),
+        (
+            {"training": {"warm_up": 0.1, "schedule": "constant"}},
+            "contract.yaml: training.warm_up = 0.1: goes with training.schedule = cosine only",
+        ),
         ({"training__epoch": 3}, "contract.yaml: training.epoch: is not a known key; did you mean epochs?"),
         (
             {"network": {"transport": "grpc"}},
@@ -72,7 +75,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"model__hidden": []}, "contract.yaml: model.hidden = []: must be a list of at least 1"),
         ({"model__hidden": [8, 0]}, "contract.yaml: model.hidden.1 = 0: must be at least 1"),
         ({"model__hidden": 8}, "contract.yaml: model.hidden = 8: must be a list, such as [a, b]"),
-        ({"model__cut_after": 5}, "contract.yaml: model.cut_after = 5: must be at most 4, the number of layers in model.hidden"),
+        ({"model__cut_after": 5}, "contract.yaml: model.cut_after = 5: must be at most 3, the number of layers in model.hidden"),
         ({"model__wide": "yes"}, 'contract.yaml: model.wide = "yes": must be true or false'),
         ({"model__top": "mine"}, 'contract.yaml: model.top = "mine": must be an import path, such as "package.module:Class"'),
         ({"model__bottoms": {"shop": "a:B"}}, "contract.yaml: model.bottoms.shop: is not a party with a table; allowed"),
@@ -225,10 +228,9 @@ def test_differences_name_the_key_and_both_values() -> None:
     assert differences(own.canonical_json(), own.canonical_json()) == []
     assert differences(own.canonical_json(), theirs.canonical_json()) == [
         "model.hidden.0: ours 128, theirs 8",
-        "model.hidden.1: ours 128, theirs 8",
-        "model.hidden.2: ours 128, theirs absent",
-        "model.hidden.3: ours 128, theirs absent",
-        "training.batch_size: ours 512, theirs 256",
+        "model.hidden.1: ours 256, theirs 8",
+        "model.hidden.2: ours 256, theirs absent",
+        'training.batch_size: ours "auto", theirs 256',
     ]
 
 
@@ -272,3 +274,17 @@ def test_every_key_is_documented() -> None:
     text = "".join((docs / page).read_text(encoding="utf-8") for page in ("config.md", "defenses.md"))
     missing = [key for model in (Contract, PartyFile) for key in keys_of(model) if f"`{key}`" not in text]
     assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "batch_size", "epochs"),
+    [(0, 16, 60), (50, 16, 60), (500, 16, 60), (5_000, 128, 60), (21_000, 128, 36), (234_000, 512, 13), (5_000_000, 1024, 4)],
+)
+def test_auto_goes_by_the_number_of_training_rows(rows: int, batch_size: int, epochs: int) -> None:
+    terms = parse_contract(BASE).training
+    settled = terms.for_rows(rows)
+    assert (settled.batch_size, settled.epochs) == (batch_size, epochs)
+    kept = {key: value for key, value in terms.model_dump().items() if key not in ("batch_size", "epochs")}
+    assert {key: getattr(settled, key) for key in kept} == kept
+    given = parse_contract(changed(training={"batch_size": 100, "epochs": 7})).training.for_rows(rows)
+    assert (given.batch_size, given.epochs) == (100, 7)

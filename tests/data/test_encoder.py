@@ -15,14 +15,25 @@ from sklearn.preprocessing import StandardScaler
 from tallystick.config.party import EncodingConfig, FeatureColumns, parse_party
 from tallystick.data.encoder import CLIP, Encoder, feature_columns
 from tallystick.errors import DataError
+from tallystick.models.tabular import TabularBottom
 
 
 def fit(
-    frame: pl.DataFrame, *, numeric: tuple[str, ...] = (), categorical: tuple[str, ...] = (), rows: Any = None, **encoding: Any
+    frame: pl.DataFrame,
+    *,
+    numeric: tuple[str, ...] = (),
+    categorical: tuple[str, ...] = (),
+    rows: Any = None,
+    numbers: Any = "plain",
+    **encoding: Any,
 ) -> Encoder:
     rows = np.arange(frame.height) if rows is None else np.array(rows)
     encoder = Encoder.fit(
-        frame, FeatureColumns(numeric=numeric, categorical=categorical), rows, encoding=EncodingConfig(**encoding)
+        frame,
+        FeatureColumns(numeric=numeric, categorical=categorical),
+        rows,
+        encoding=EncodingConfig(**{"numeric": "standard", "min_count": 1, **encoding}),
+        numbers=numbers,
     )
     restored = Encoder.from_json(encoder.to_json())
     assert restored == encoder
@@ -190,3 +201,69 @@ def test_dates_count_days_and_moments_count_seconds() -> None:
     )
     encoder = fit(frame, numeric=("day", "moment"))
     assert [column.mean for column in encoder.numeric] == [0.5, 43_200.0]
+
+
+ODD_COLUMNS = {
+    "one value": [3.0] * 50,
+    "one value and gaps": [3.0, None] * 25,
+    "two values": [0.0, 1.0] * 25,
+    "all ties but two": [0.0] * 48 + [1.0, 2.0],
+    "fewer values than bins": [float(number % 7) for number in range(50)],
+    "neighbouring floats": [1.0, float(np.nextafter(1.0, 2.0))] * 25,
+    "from tiny to huge": [10.0 ** (number * 6 - 150) for number in range(50)],
+    "no value": [None] * 50,
+}
+
+
+@pytest.mark.parametrize("numbers", ["auto", "piecewise-linear", "periodic"])
+@pytest.mark.parametrize("column", ODD_COLUMNS.values(), ids=ODD_COLUMNS.keys())
+@pytest.mark.parametrize("transform", ["auto", "rank", "log"])
+def test_odd_columns_are_binned_and_embedded_or_left_out(column: list[float | None], transform: Any, numbers: Any) -> None:
+    frame = pl.DataFrame({"x": pl.Series(column, dtype=pl.Float64), "y": np.linspace(0, 1, 50)})
+    encoder = Encoder.fit(
+        frame,
+        FeatureColumns(numeric=("x", "y")),
+        np.arange(50),
+        encoding=EncodingConfig(numeric=transform),
+        numbers=numbers,
+    )
+    assert Encoder.from_json(encoder.to_json()) == encoder
+    edges = encoder.feature_shape.edges
+    assert all(list(each) == sorted(set(each)) and len(each) != 1 for each in edges)
+    assert len(edges) in (0, len(encoder.numeric))
+    bottom = TabularBottom(encoder.feature_shape, embedding_width="auto", hidden=(8,))
+    cut_BD = bottom(encoder.encode(frame))
+    assert torch.isfinite(cut_BD).all()
+    cut_BD.sum().backward()
+    assert all(torch.isfinite(weight.grad).all() for weight in bottom.parameters() if weight.grad is not None)
+
+
+def test_auto_says_what_it_chose_by_the_number_of_rows() -> None:
+    frame = pl.DataFrame({"x": np.random.default_rng(1).normal(size=3000), "zeros": [0.0] * 2999 + [1.0], "c": ["a", "b"] * 1500})
+    few = fit(frame, numeric=("x",), rows=range(50), numbers="auto")
+    assert (few.numbers, few.feature_shape.edges) == ("plain", ())
+    assert "model.numeric = auto: numeric columns stay plain numbers, by the 50 rows it is fitted on" in few.notes
+    many = fit(frame, numeric=("x", "zeros"), numbers="auto")
+    assert [len(edges) for edges in many.feature_shape.edges] == [129, 2]
+    said = "2 numeric columns get piecewise-linear embeddings of 1 to 128 bins"
+    assert f"model.numeric = auto: {said}, by the 3,000 rows it is fitted on" in many.notes
+    assert not [note for note in fit(frame, categorical=("c",), numbers="auto").notes if "model.numeric" in note]
+
+
+def test_dates_are_numbers_with_bins_of_their_own() -> None:
+    days = pl.date_range(pl.date(2020, 1, 1), pl.date(2023, 12, 31), "1d", eager=True)
+    encoder = fit(pl.DataFrame({"day": days}), numeric=("day",), numbers="auto")
+    assert [len(edges) for edges in encoder.feature_shape.edges] == [129]
+
+
+def test_infinite_numbers_are_refused_whatever_is_embedded() -> None:
+    with pytest.raises(DataError, match="numeric column 'x' has 1 infinite number; make"):
+        fit(pl.DataFrame({"x": [0.0, 1.0, float("inf")]}), numeric=("x",), numbers="piecewise-linear")
+
+
+@pytest.mark.parametrize(("rows", "expected"), [(200, 4), (30_000, 6), (100_000, 10)])
+def test_rare_categories_share_a_code(rows: int, expected: int) -> None:
+    names = np.repeat([f"c{count}" for count in range(1, 13)], range(1, 13))
+    frame = pl.DataFrame({"c": np.concatenate([names, np.repeat("common", rows - len(names))])})
+    encoder = fit(frame, categorical=("c",), min_count="auto")
+    assert {int(name[1:]) for name in encoder.categorical[0].categories if name != "common"} == set(range(expected, 13))

@@ -380,7 +380,7 @@ def test_a_contract_at_its_limits_runs(extremes):
     [
         ({"seed": 10**18}, "seed = 1000000000000000000: must be at most 100,000,000,000,000"),
         ({"model__hidden": [10**9]}, "model.hidden.0 = 1000000000: must be at most 65,536"),
-        ({"model__embedding_width": 10**9}, "model.embedding_width = 1000000000: must be at most 4,096"),
+        ({"model__embedding_width": 10**9}, "model.embedding_width = 1000000000: must be at most 4,096, or auto"),
         ({"evaluation__bootstrap": 10**9}, "evaluation.bootstrap = 1000000000: must be at most 100,000"),
         ({"training__learning_rate": 1e300}, "training.learning_rate = 1e+300: must be at most 1,000,000"),
         ({"network__heartbeat_s": 1e-12}, "network.heartbeat_s = 1e-12: must be at least 0.01"),

@@ -17,6 +17,7 @@ from rich.console import Console
 from tiny import PATIENCE_S, columns, contract_values, tables
 
 from tallystick.cli.jobs import key_figures, show_headline
+from tallystick.data import encoder
 from tallystick.errors import ConfigError, DataError
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
@@ -281,3 +282,30 @@ def test_a_party_that_starts_after_an_interrupt_writes_nothing(tmp_path, monkeyp
     started(thread)  # as the operating system may do while start() is interrupted
     thread.join()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_parties_whose_auto_comes_to_different_embeddings_train_together(monkeypatch):
+    """Of a union each party fits its encoder on its own rows, and the shop has few of them."""
+    monkeypatch.setattr(encoder, "ENOUGH_ROWS", 150)
+    frames = tables(PARTIES, rows=300)
+    frames["shop"] = frames["shop"][:120]
+    result = run(
+        frames=frames,
+        alignment__method="union",
+        union__audit=False,
+        model__numeric="auto",
+        training__epochs="auto",
+        training__batch_size="auto",
+    )
+    notes = " ".join(result.data.notes)
+    assert "2 numeric columns get piecewise-linear embeddings" in notes
+    assert "numeric columns stay plain numbers" in notes
+    assert "training.batch_size = auto: 16" in notes
+    assert "training.epochs = auto: 60" in notes
+    assert value(result, "auc") > 0.6
+
+
+def test_a_table_of_fifty_rows_trains_by_the_defaults():
+    result = run(rows=56, training={"patience": 3}, model={}, evaluation={"bootstrap": 0})
+    assert result.evaluation["rows"] >= 5
+    assert result.training.history[-1].epoch <= 60

@@ -31,6 +31,7 @@ def features(shape, generator):
 
 def training(**changes):
     given = {"epochs": 3, "batch_size": BATCH, "learning_rate": 0.01, "patience": None, "checkpoint_every": 4}
+    given |= {"optimizer": "adam", "schedule": "constant", "ema": None}
     return TrainingConfig(**{**given, **changes})
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.attacks.view import StepView
-from tallystick.benchmark.shared import evenly
+from tallystick.benchmark.shared import PLAIN_ADAM, evenly
 from tallystick.config.contract import TrainingConfig
 from tallystick.data.features import Features
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
@@ -118,7 +118,11 @@ class Experiment:
             own=own.rows if own is not None else None,
             objective=Supervised("binary", labels_N),
             training=TrainingConfig(
-                epochs=self.plan.epochs, batch_size=self.plan.batch_size, learning_rate=self.plan.learning_rate, patience=None
+                epochs=self.plan.epochs,
+                batch_size=self.plan.batch_size,
+                learning_rate=self.plan.learning_rate,
+                patience=None,
+                **PLAIN_ADAM,
             ),
             schedule=schedule,
             defense=CutDefense.of(defenses, secret=random.bytes(32), steps_per_epoch=schedule.steps_per_epoch),

@@ -21,6 +21,9 @@ from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.report.bench import Benchmark, render_benchmark
 from tallystick.storage import write_bytes
 
+PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
+"""Training as the papers have it: Adam at one rate, and the weights of the last step."""
+
 _T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %
 
 

@@ -111,6 +111,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     for name in ("party", "contract_hash", "table", "keys", "certificate", "budget"):
         if found.get(name):
             console.print(f"[bold]{name}[/bold]: {found[name]}")
+    for line in found.get("encoding", []):
+        console.print(f"[bold]encoding[/bold]: {escape(line)}")
     for line in found.get("defenses", []):
         console.print(f"[bold]defence[/bold]: {escape(line)}")
     for line in found.get("disclosures", []):

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -33,6 +34,7 @@ MAX_DIFFERENCES = 50
 MAX_IDS = 1_000_000_000
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+Epochs = Annotated[int, Field(strict=True, ge=1, le=65_535)]
 Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
 ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
 ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
@@ -126,11 +128,19 @@ class SplitConfig(Model):
 class NetworkModel(Model):
     """The split network."""
 
-    embedding_width: int = Field(default=4, strict=True, ge=1, le=4096, description="width of each categorical's embedding")
-    hidden: tuple[Width, ...] = Field(
-        default=(128, 128, 128, 128), min_length=1, max_length=100, description="widths of the hidden layers"
+    embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
+        default="auto", description="width of each categorical's embedding; auto: 2 to 4, by its number of categories"
     )
-    cut_after: Count = Field(default=2, description="hidden layers below the cut, 1 to the number of hidden layers")
+    embedding_scale: float = Field(
+        default=0.1, strict=True, gt=0, le=100, description="standard deviation of embeddings of categories before training"
+    )
+    numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
+        default="auto", description="what a built-in bottom puts beside plain numbers; auto: each party by its training rows"
+    )
+    hidden: tuple[Width, ...] = Field(
+        default=(128, 256, 256), min_length=1, max_length=100, description="widths of the hidden layers"
+    )
+    cut_after: Count = Field(default=1, description="hidden layers below the cut, 1 to the number of hidden layers")
     wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
     bottoms: dict[Name, ModulePath] = Field(
         default_factory=dict, description="party name to its own bottom: package.module:Class"
@@ -139,15 +149,19 @@ class NetworkModel(Model):
     merge: MergeConfig = Field(default_factory=MergeConfig, description="how linked rows are merged (similarity only)")
 
 
-class TrainingConfig(Model):
-    """How the network is trained."""
+class TrainingTerms(Model):
+    """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
 
-    epochs: int = Field(default=5, strict=True, ge=1, le=65_535, description="most passes over the training rows")
-    batch_size: Count = Field(default=512, description="rows per step")
-    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adam", description="optimizer of every party")
+    epochs: Epochs | Literal["auto"] = Field(
+        default="auto", description="most passes over the training rows; auto: 4 to 60, fewer for more rows"
+    )
+    batch_size: Count | Literal["auto"] = Field(
+        default="auto", description="rows per step; auto: 16 to 1,024, more for more rows"
+    )
+    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adamw", description="optimizer of every party")
     learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
     schedule: Literal["constant", "cosine"] = Field(
-        default="constant", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"
+        default="cosine", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"
     )
     warm_up: float = Field(
         default=0.0, strict=True, ge=0, lt=1, description="share of all steps over which the rate first rises (cosine only)"
@@ -157,7 +171,7 @@ class TrainingConfig(Model):
         default=None, strict=True, ge=1e-9, le=1e9, description="largest norm of the gradients of a party's weights; null is any"
     )
     ema: float | None = Field(
-        default=None,
+        default=0.995,
         strict=True,
         gt=0,
         lt=1,
@@ -168,9 +182,37 @@ class TrainingConfig(Model):
     )
     staleness: int = Field(default=2, strict=True, ge=1, le=1024, description="batches in flight (pipelined only)")
     patience: Count | None = Field(
-        default=2, description="epochs without a better validation loss before stopping; null is never"
+        default=5, description="epochs without a better validation loss before stopping; null is never"
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
+
+    def for_rows(self, rows: int) -> "TrainingConfig":
+        """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""
+        batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
+        epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
+        return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs})
+
+
+class TrainingConfig(TrainingTerms):
+    """How the network is trained, with every number settled; what is left out is as in the papers, which train plainly."""
+
+    epochs: Epochs = 5
+    batch_size: Count = 512
+    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    schedule: Literal["constant", "cosine"] = "constant"
+    ema: float | None = None
+    patience: Count | None = 2
+
+
+def fitting_batch_size(rows: int) -> int:
+    """A power of two: about a fortieth of a small table, 128 for a middling one, a four-hundredth of a large one."""
+    small, large = (2 ** round(math.log2(max(rows, 1) / parts)) for parts in (40, 400))
+    return int(max(min(max(small, 16), 128), min(large, 1024)))
+
+
+def fitting_epochs(rows: int, batch_size: int) -> int:
+    """So many that training takes about 6,000 steps, within 4 to 60."""
+    return min(max(round(6000 / math.ceil(max(rows, 1) / batch_size)), 4), 60)
 
 
 class PrivateRelease(Model):
@@ -240,7 +282,7 @@ class Contract(Model):
     target: TargetConfig = Field(default_factory=TargetConfig, description="what is predicted")
     split: SplitConfig = Field(default_factory=SplitConfig, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
-    training: TrainingConfig = Field(default_factory=TrainingConfig, description="how the network is trained")
+    training: TrainingTerms = Field(default_factory=TrainingTerms, description="how the network is trained")
     defense: tuple[DefenseEntry, ...] = Field(
         default=(), description="how the label party defends its labels: a list of methods, each with its own keys"
     )

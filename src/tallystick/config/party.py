@@ -137,10 +137,12 @@ class EncodingConfig(Model):
     """How columns become numbers and codes; fitted on this party's training rows."""
 
     numeric: Literal["auto", "standard", "log", "rank"] = Field(
-        default="standard",
+        default="auto",
         description="standardise; log1p of the size first; ranks mapped to a normal; auto: by each column's shape",
     )
-    min_count: Count = Field(default=1, description="training rows a category needs for a code of its own")
+    min_count: Count | Literal["auto"] = Field(
+        default="auto", description="training rows a category needs for a code of its own; auto: 4 to 10, by their number"
+    )
     max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
 
 

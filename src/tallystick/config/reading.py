@@ -165,7 +165,15 @@ for _tag, _pattern, _first in (
 
 def _lines(model: type[Model], error: ValidationError) -> list[str]:
     lines = []
-    for problem in error.errors():
+    found = error.errors()
+    # A number or auto is a union: pydantic has a line for each half, below the key.
+    either = {problem["loc"][:-1] for problem in found if problem["loc"][-1:] == _AUTO}
+    for problem in found:
+        or_auto = ""
+        if problem["loc"][-1:] == _AUTO:
+            continue
+        if problem["loc"][:-1] in either:
+            problem["loc"], or_auto = problem["loc"][:-1], ", or auto"
         key = redacted(".".join(str(step) for step in _keys(model, problem["loc"])))
         cause = problem.get("ctx", {}).get("error")
         if isinstance(cause, Problems):
@@ -190,8 +198,11 @@ def _lines(model: type[Model], error: ValidationError) -> list[str]:
             allowed = _allowed(kind, problem.get("ctx", {}), problem["msg"])
             if kind == "tuple_type" and ((example := _example(model, problem["loc"])) or isinstance(problem["input"], Mapping)):
                 allowed = f"must be a list, with a `- ` before each entry{example}"
-            lines.append(f"{key}{f' = {value}' if value else ''}: {allowed}")
+            lines.append(f"{key}{f' = {value}' if value else ''}: {allowed}{or_auto}")
     return lines
+
+
+_AUTO = ("literal['auto']",)
 
 
 _TYPES = {

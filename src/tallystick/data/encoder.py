@@ -12,7 +12,8 @@ import torch
 from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.bins import bin_edges
+from tallystick.data.features import Features, FeatureShape, Numbers
 from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
 from tallystick.errors import DataError, FeatureError
@@ -20,6 +21,7 @@ from tallystick.errors import DataError, FeatureError
 MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
 CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float32
 RANK_KNOTS = 1000
+ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
 
 Floats = NDArray[np.float64]
@@ -35,6 +37,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
     indicator: bool  # training rows had missing values
     knots: tuple[float, ...] = ()  # rank: values, ascending
     scores: tuple[float, ...] = ()  # rank: their normal scores
+    edges: tuple[float, ...] = ()  # of its bins, in units of what encode gives; none for a plain number
 
     def encode(self, values_N: Floats) -> Floats:
         """Standardise numbers; NaN becomes 0."""
@@ -64,12 +67,21 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     numeric: tuple[NumericColumn, ...]
     categorical: tuple[CategoricalColumn, ...]
     notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
+    numbers: Numbers = "plain"
 
     @classmethod
     def fit(
-        cls, frame: pl.DataFrame, features: FeatureColumns, rows: NDArray[np.int64], *, encoding: EncodingConfig | None = None
+        cls,
+        frame: pl.DataFrame,
+        features: FeatureColumns,
+        rows: NDArray[np.int64],
+        *,
+        encoding: EncodingConfig | None = None,
+        numbers: Literal["auto"] | Numbers = "plain",
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
+
+        ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows.
 
         Raises DataError for an absent column, infinite numbers, text in a numeric column, or no training rows.
         """
@@ -92,10 +104,17 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             ranked := sum(column is not None and column.transform == "rank" for column in numeric.values())
         ):
             notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns are skewed and were ranked",)
+        kept = tuple(column for column in numeric.values() if column is not None)
+        chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
+        if chosen != "plain":
+            kept = tuple(_binned(column, checked[column.name][rows]) for column in kept)
+        if numbers == "auto" and kept:
+            notes += (f"model.numeric = auto: {_said(chosen, kept)}, by the {len(rows):,} rows it is fitted on",)
         return cls(
-            numeric=tuple(column for column in numeric.values() if column is not None),
+            numeric=kept,
             categorical=tuple(column for column in categorical.values() if column is not None),
             notes=notes,
+            numbers=chosen,
         )
 
     @property
@@ -104,6 +123,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return FeatureShape(
             numeric=len(self.numeric_names),
             cardinalities=tuple(FIRST_CATEGORY + len(column.categories) for column in self.categorical),
+            numbers=self.numbers,
+            edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
         )
 
     @property
@@ -208,6 +229,29 @@ def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard",
     )
 
 
+def _fitting_count(rows: int) -> int:
+    """Choose by size. Never one row: the code of rare and unseen categories is trained by the rare ones."""
+    return min(max(rows // 5000, 4), 10)
+
+
+def _fitting_numbers(rows: int) -> Numbers:
+    """Choose by size: with few rows an embedding learns what is not there."""
+    return "piecewise-linear" if rows >= ENOUGH_ROWS else "plain"
+
+
+def _binned(column: NumericColumn, values_N: Floats) -> NumericColumn:
+    """The column with the edges of its bins, over what a model sees of it: numbers in float32."""
+    known = column.encode(values_N[~np.isnan(values_N)]).astype(np.float32).astype(np.float64)
+    return msgspec.structs.replace(column, edges=bin_edges(known))
+
+
+def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:
+    if chosen == "plain":
+        return "numeric columns stay plain numbers"
+    bins = [len(column.edges) - 1 for column in columns if column.edges]
+    return f"{len(bins)} numeric columns get {chosen} embeddings of {min(bins)} to {max(bins)} bins" if bins else "nothing to bin"
+
+
 def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:
     """Choose by shape: ranks where a few values lie so far out that they would set the scale of all others."""
     with np.errstate(over="ignore", invalid="ignore"):
@@ -236,7 +280,7 @@ def _fit_categorical(column: pl.Series, encoding: EncodingConfig) -> Categorical
         return None
     kept = (
         counts.drop_nulls("text")
-        .filter(pl.col("len") >= encoding.min_count)
+        .filter(pl.col("len") >= (_fitting_count(len(column)) if encoding.min_count == "auto" else encoding.min_count))
         .sort(["len", "text"], descending=[True, False])
         .head(encoding.max_categories)
     )

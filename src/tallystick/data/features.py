@@ -5,17 +5,31 @@ Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+Numbers = Literal["plain", "piecewise-linear", "periodic"]
+"""How a bottom model takes numeric columns: as they are, or with an embedding of each beside them."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureShape:
-    """What a model must know of a party's encoded columns: how many numeric, how many codes each categorical has."""
+    """What a model must know of a party's encoded columns: how many numeric, how many codes each categorical has.
+
+    Args:
+        numeric: F.
+        cardinalities: codes of each categorical column.
+        numbers: how the built-in bottom embeds the numeric columns.
+        edges: of each numeric column the edges of its bins, ascending, in the units of the encoded numbers; none for one that
+            stays a plain number. For ``periodic`` only whether there are any counts.
+    """
 
     numeric: int
     cardinalities: tuple[int, ...]
+    numbers: Numbers = "plain"
+    edges: tuple[tuple[float, ...], ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.contract import TrainingConfig, TrainingTerms
 from tallystick.cut.forward import Source, a_row_each
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
@@ -71,6 +71,19 @@ class Dataset(ABC):
     validation_N: Tensor = field(default_factory=no_positions)
     test_N: Tensor = field(default_factory=no_positions)
     labels: Labels | None = None
+
+    def settled(self, training: TrainingTerms) -> TrainingConfig:
+        """The contract's training for so many training positions, which are the same for every party."""
+        return training.for_rows(len(self.train_N))
+
+    def settled_notes(self, training: TrainingTerms) -> list[str]:
+        """What ``auto`` came to, in words."""
+        settled = self.settled(training)
+        return [
+            f"training.{key} = auto: {getattr(settled, key)}, by {len(self.train_N):,} training rows"
+            for key in ("batch_size", "epochs")
+            if getattr(training, key) == "auto"
+        ]
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training."""

@@ -5,6 +5,7 @@ Shapes: R own rows with a key of their own, N linked positions.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import polars as pl
@@ -16,6 +17,7 @@ from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.config.contract import TargetConfig
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.features import Numbers
 from tallystick.data.keys import Keys
 from tallystick.data.split import TEST, TRAINING, VALIDATION
 from tallystick.data.table import require_column
@@ -34,6 +36,7 @@ class OwnRows:
     frame: pl.DataFrame
     keys: Keys
     alignment: Alignment
+    numbers: Literal["auto"] | Numbers = "plain"
 
     def table(self) -> pl.DataFrame:
         """The R rows that have a key of their own, in the order of the ids."""
@@ -73,7 +76,7 @@ class OwnRows:
         """
         columns = feature_columns(frame, self.party)
         if columns.numeric or columns.categorical:
-            encoder = Encoder.fit(frame, columns, training_rows, encoding=self.party.encoding)
+            encoder = Encoder.fit(frame, columns, training_rows, encoding=self.party.encoding, numbers=self.numbers)
             if encoder.numeric or encoder.categorical:
                 return encoder
         if not self.is_label:

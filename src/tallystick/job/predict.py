@@ -151,7 +151,7 @@ class _Scoring:
         own = OwnRows(party=self.party, is_label=is_label, frame=self.frame, keys=self.keys, alignment=alignment)
         dataset = linkage.dataset.to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
         architecture = Architecture.of(self.contract, self.party.party)
-        batches = torch.split(torch.arange(len(alignment)), self.contract.training.batch_size)
+        batches = torch.split(torch.arange(len(alignment)), self.contract.training.for_rows(len(alignment)).batch_size)
         scores = None
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]

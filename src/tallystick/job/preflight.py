@@ -30,6 +30,7 @@ from tallystick.errors import ConfigError, DataError, StorageError, TallystickEr
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.defense import check_budget
 from tallystick.models.build import build_bottom, check_modules, try_bottom, width_of
+from tallystick.models.tabular import embedding_widths
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
@@ -47,6 +48,7 @@ class Preflight:
 
     problems: list[TallystickError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)  # what the encoder came to, fitted on all own rows
     frame: pl.DataFrame | None = None
     keys: Keys | None = None
     identity: Identity | None = None
@@ -172,7 +174,7 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
             found.tried(lambda: encode_weights(require_column(here, str(party.weight), use="weight")))
         if party.time is not None and contract.split.method == "time":
             found.tried(lambda: check_times(require_column(here, str(party.time), use="time"), contract.split))
-    found.tried(lambda: _check_features(contract, party, here, is_label=is_label))
+    found.notes += found.tried(lambda: _check_features(contract, party, here, is_label=is_label)) or ()
 
 
 def check_label(contract: Contract, party: PartyFile, here: pl.DataFrame, training: Any) -> None:
@@ -201,15 +203,16 @@ def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> None:
             )
 
 
-def _check_features(contract: Contract, party: PartyFile, here: pl.DataFrame, *, is_label: bool) -> None:
+def _check_features(contract: Contract, party: PartyFile, here: pl.DataFrame, *, is_label: bool) -> tuple[str, ...]:
     columns = feature_columns(here, party)
     if columns.numeric or columns.categorical:
-        encoder = Encoder.fit(here, columns, np.arange(here.height), encoding=party.encoding)
+        encoder = Encoder.fit(here, columns, np.arange(here.height), encoding=party.encoding, numbers=contract.model.numeric)
         if encoder.numeric or encoder.categorical:
             _check_model(contract, party, encoder, here)
-            return
+            return encoder.notes
     if not is_label:
         raise DataError(f"party {party.party} has no usable feature column; list some under features")
+    return ()
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: pl.DataFrame) -> None:
@@ -222,10 +225,11 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: p
         bottom = build_bottom(model, party.party, shape, seed=contract.seed)
         try_bottom(bottom, encoder.encode(here.head(2)), path=model.bottoms[party.party], party=party.party)
         width = width_of(bottom)
-    rows = min(batches_per_message(contract.training) * contract.training.batch_size, here.height)
+    training = contract.training.for_rows(here.height)
+    rows = min(batches_per_message(training) * training.batch_size, here.height)
     if (size := 4 * rows * width) > contract.network.max_message_mib * MEBIBYTE - 4096:
         raise ConfigError(
-            f"training.batch_size = {contract.training.batch_size}: the cut embeddings of {rows} rows and width {width} take "
+            f"training.batch_size = {training.batch_size}: the cut embeddings of {rows} rows and width {width} take "
             f"{size / MEBIBYTE:.0f} MiB, over network.max_message_mib = {contract.network.max_message_mib}; "
             "use smaller batches, a narrower cut or larger messages"
         )
@@ -233,9 +237,9 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: p
 
 def _check_memory(contract: Contract, shape: FeatureShape) -> None:
     model = contract.model
-    first = shape.numeric + model.embedding_width * len(shape.cardinalities)
-    widths = [first, *model.hidden]
-    weights = sum(shape.cardinalities) * model.embedding_width + sum(a * b for a, b in pairwise(widths))
+    widths = embedding_widths(shape.cardinalities, model.embedding_width)
+    tables = sum(size * width for size, width in zip(shape.cardinalities, widths, strict=True))
+    weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))
     needed = 4 * COPIES * weights
     if needed > (memory := _memory()):
         raise ConfigError(

@@ -30,7 +30,9 @@ def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: 
     with seeded(seed, party):
         if path is None:
             hidden = model.hidden[: model.cut_after]
-            return TabularBottom(shape, embedding_width=model.embedding_width, hidden=hidden)
+            return TabularBottom(
+                shape, embedding_width=model.embedding_width, hidden=hidden, embedding_scale=model.embedding_scale
+            )
         bottom = _made(_user_module(path, f"model.bottoms.{party}"), f"model.bottoms.{party} = {path}", shape)
     if not isinstance(getattr(bottom, "width", None), int):
         raise ConfigError(f"model.bottoms.{party} = {path}: the module must state its output width as the attribute `width`")

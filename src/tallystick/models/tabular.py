@@ -3,12 +3,15 @@
 Shapes: B batch, F numeric columns, G categorical columns, E embedding width, D cut width.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from tallystick.data.features import Features, FeatureShape
+from tallystick.models.numbers import embed_numbers
 
 
 class EmbeddingTable(nn.Embedding):
@@ -20,13 +23,20 @@ class EmbeddingTable(nn.Embedding):
 
 
 class Columns(nn.Module):
-    """Numeric columns beside the embeddings of the categorical ones: (B, F + G E), no layer yet."""
+    """Numeric columns beside the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any; no layer yet."""
 
-    def __init__(self, shape: FeatureShape, *, embedding_width: int) -> None:
+    def __init__(self, shape: FeatureShape, *, embedding_width: int | Literal["auto"], embedding_scale: float = 1.0) -> None:
         super().__init__()
-        self.embeddings = nn.ModuleList(EmbeddingTable(size, embedding_width) for size in shape.cardinalities)
+        widths = embedding_widths(shape.cardinalities, embedding_width)
+        self.embeddings = nn.ModuleList(
+            EmbeddingTable(size, width) for size, width in zip(shape.cardinalities, widths, strict=True)
+        )
+        for place in range(len(widths)):
+            self.table(place).data.mul_(embedding_scale)
         self.numeric = shape.numeric
-        self.width = shape.numeric + embedding_width * len(shape.cardinalities)
+        self.width = shape.numeric + sum(widths)
+        self.numbers = embed_numbers(shape)
+        self.width += self.numbers.width if self.numbers is not None else 0
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
 
     def table(self, place: int) -> nn.Parameter:
@@ -34,8 +44,16 @@ class Columns(nn.Module):
         return self.embeddings[place].get_parameter("weight")
 
     def forward(self, features: Features) -> Tensor:
-        """Concatenate what the columns give."""
-        return self.embed(self, features)
+        """Concatenate what the columns give: plain numbers, embeddings of categories, those of numbers."""
+        joined_BW = self.embed(self, features)
+        if self.numbers is None:
+            return joined_BW
+        return torch.cat([joined_BW, self.numbers(features.numeric_NF)], dim=1)
+
+
+def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:
+    """The width of each categorical's embedding; ``auto`` is the square root of its number of codes, 2 to 4."""
+    return [min(max(math.isqrt(size), 2), 4) if asked == "auto" else asked for size in cardinalities]
 
 
 def one_by_one(columns: Columns, features: Features) -> Tensor:
@@ -47,9 +65,16 @@ def one_by_one(columns: Columns, features: Features) -> Tensor:
 class TabularBottom(nn.Module):
     """Embeddings and the layers below the cut, each Linear and ReLU; its output is the cut embedding."""
 
-    def __init__(self, shape: FeatureShape, *, embedding_width: int, hidden: Sequence[int]) -> None:
+    def __init__(
+        self,
+        shape: FeatureShape,
+        *,
+        embedding_width: int | Literal["auto"],
+        hidden: Sequence[int],
+        embedding_scale: float = 1.0,
+    ) -> None:
         super().__init__()
-        self.columns = Columns(shape, embedding_width=embedding_width)
+        self.columns = Columns(shape, embedding_width=embedding_width, embedding_scale=embedding_scale)
         self.layers = mlp(self.columns.width, hidden)
         self.width = hidden[-1] if hidden else self.columns.width
 

@@ -16,6 +16,7 @@ from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.experiment import PASS
+from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.config.contract import TrainingConfig
 from tallystick.dataset.union import Imputation
 from tallystick.imputation.draws import Redraw
@@ -150,6 +151,7 @@ class Trained:
             batch_size=setting.batch(len(data.training)),
             learning_rate=setting.learning_rate,
             patience=None,
+            **PLAIN_ADAM,
         )
         return SplitNetwork(
             bottoms=[feature_party.bottom(self.bottom)],

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from tallystick.benchmark.speed.centralized import train_joined
-from tallystick.config.contract import NetworkModel, TrainingConfig
+from tallystick.config.contract import NetworkModel, TrainingConfig, TrainingTerms
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
@@ -21,7 +21,8 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 
-FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300))
+EDGES = tuple(x / 8 for x in range(-16, 17))
+FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300), numbers="piecewise-linear", edges=(EDGES,) * 6)
 OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
 NETWORK = NetworkModel(hidden=(64, 32, 32), cut_after=2)
 WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
@@ -101,7 +102,8 @@ def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
 
 
 def _training() -> TrainingConfig:
-    return TrainingConfig(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+    terms = TrainingTerms(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+    return terms.for_rows(ROWS)
 
 
 def _digest(module: nn.Module) -> str:

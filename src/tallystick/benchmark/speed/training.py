@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.benchmark.speed.centralized import train_joined
 from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import receive_logits, send_embeddings
@@ -235,7 +236,16 @@ def _train_feature(
 
 def _training(mode: str, epochs: int) -> TrainingConfig:
     return TrainingConfig.model_validate(
-        {"mode": mode, "staleness": STALENESS, "epochs": epochs, "patience": None, "checkpoint_every": 1_000_000}
+        {
+            "mode": mode,
+            "staleness": STALENESS,
+            "epochs": epochs,
+            "batch_size": 512,
+            "learning_rate": 0.001,
+            "patience": None,
+            "checkpoint_every": 1_000_000,
+            **PLAIN_ADAM,
+        }
     )
 
 

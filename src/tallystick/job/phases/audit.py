@@ -63,7 +63,8 @@ def recorders(
         true_N = dataset.known_labels.true_N
         own_N = dataset.is_own(torch.arange(len(true_N)))
         save_labels(job.folder, job.contract, true_N, own_N, run_id=run_id)
-    schedule, epochs = dataset.schedule(job.contract.training, seed=job.contract.seed), job.contract.training.epochs
+    training = dataset.settled(job.contract.training)
+    schedule, epochs = dataset.schedule(training, seed=job.contract.seed), training.epochs
     resume_epoch = schedule.epoch_of(resume_from)
     made: list[CutObserver] = []
     for number, (width, store) in enumerate(zip(widths, _stores(job, run_id), strict=True)):

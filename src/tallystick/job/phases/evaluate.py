@@ -38,7 +38,7 @@ def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset,
 
     Every test row is embedded; this party measures by the scores of those that it has.
     """
-    batches = dataset.test_batches(job.contract.training.batch_size)
+    batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
     logits = receive_logits(
         trained.model, dataset.source, batches, job.feature_channels, trained.widths, cut_rows=dataset.cut_rows
     )
@@ -56,7 +56,7 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_stat
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
     assert dataset.source is not None, "a feature party has columns"
     channel = job.channels[job.contract.label_party]
-    batches = dataset.test_batches(job.contract.training.batch_size)
+    batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
     send_embeddings(trained.bottom, dataset.source, batches, channel)
     send_columns(job, trained.bottom, dataset, channel)
     job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
@@ -213,7 +213,7 @@ def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
 
 def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> Tensor:
     """The label party's own columns alone, trained the same way: logits of its test rows."""
-    training = job.contract.training
+    training = own.settled(job.contract.training)
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
     def progress(_what: str, done: int, total: int) -> None:

@@ -54,7 +54,7 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
     assert dataset.source is not None, "a feature party has columns"
     assert dataset.encoder is not None, "a feature party has columns"
     features = dataset.source(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
-    batch_size = job.contract.training.batch_size
+    batch_size = dataset.settled(job.contract.training).batch_size
     everything = torch.arange(len(features), device=features.numeric_NF.device)
     send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
     if wanted.feature_columns != "none":
@@ -76,7 +76,7 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
     if not contract.measures_columns:
         return None
     index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=contract.seed)
-    how: dict[str, Any] = {"batch_size": contract.training.batch_size}
+    how: dict[str, Any] = {"batch_size": dataset.settled(contract.training).batch_size}
     cuts_VD = [
         receive_rows(channel, dataset.cut_rows(index_V, number), width, device=index_V.device, **how)
         for number, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))

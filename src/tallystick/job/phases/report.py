@@ -12,7 +12,7 @@ from torch import nn
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
-from tallystick.config.contract import Contract, TrainingConfig
+from tallystick.config.contract import Contract, TrainingTerms
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
@@ -67,7 +67,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         phases=logbook.phases,
         alignment=_alignment(party, found.alignment),
         learnt=_learnt(contract, party, found),
-        data=_data(party, found.dataset, found.keys, found.match_notes),
+        data=_data(contract, party, found.dataset, found.keys, found.match_notes),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.training),
         local_baseline_training=_training(contract, None, found, found.local_baseline),
@@ -143,7 +143,7 @@ def contract_info(contract: Contract) -> shown.ContractInfo:
     )
 
 
-def _rate(training: TrainingConfig) -> float | str:
+def _rate(training: TrainingTerms) -> float | str:
     """The learning rate, and in words what is not constant about it."""
     return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
@@ -218,9 +218,12 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     ]
 
 
-def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, match_notes: list[str]) -> shown.DataSummary | None:
+def _data(
+    contract: Contract, party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, match_notes: list[str]
+) -> shown.DataSummary | None:
     if dataset is None:
         return None
+    settled = dataset.settled_notes(contract.training)
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     positive = []
@@ -236,7 +239,7 @@ def _data(party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, mat
     return shown.DataSummary(
         rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],
-        notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else [])],
+        notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else []), *settled],
     )
 
 

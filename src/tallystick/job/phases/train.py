@@ -24,10 +24,19 @@ from tallystick.training.run import TrainingRun
 
 def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
     """This party's rows at the linked positions; their encoders are kept."""
-    own = OwnRows(party=job.party, is_label=job.is_label, frame=job.frame, keys=keys, alignment=alignment)
+    own = OwnRows(
+        party=job.party,
+        is_label=job.is_label,
+        frame=job.frame,
+        keys=keys,
+        alignment=alignment,
+        numbers=job.contract.model.numeric,
+    )
     dataset = linkage_of(job.contract).dataset.of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():
+        job.logbook.watcher.say(note)
+    for note in dataset.settled_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
 
@@ -42,13 +51,13 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
-    schedule = defended.schedule(job.contract.training, seed=job.contract.seed)
+    schedule = defended.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     observers = recorders(job, dataset, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
     peers = [
         FeaturePeer(channel=channel, width=width, observer=observer)
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
     ]
-    run = _training_run(job, schedule, agreement)
+    run = _training_run(job, dataset, schedule, agreement)
     state = train_label_party(model, defended.source, defended.objective(), peers, run, defense=defense.cut(schedule))
     trained = TrainedLabelParty(
         model=model,
@@ -73,7 +82,8 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     if not _trains(job, agreement):
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
     (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
-    run = _training_run(job, dataset.schedule(job.contract.training, seed=job.contract.seed), agreement)
+    schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
+    run = _training_run(job, dataset, schedule, agreement)
     state = train_feature_party(bottom, dataset.source, channel, run, observer=observer)
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.encoder, state=state)
     trained.keep(job.folder)
@@ -85,7 +95,7 @@ def _trains(job: Job, agreement: Agreement) -> bool:
 
 
 def _receive_widths(job: Job, dataset: Dataset) -> list[int]:
-    training, most = job.contract.training, job.contract.network.max_message_mib * MEBIBYTE
+    training, most = dataset.settled(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     together = min(training.batch_size * batches_per_message(training), largest)
     return [
@@ -94,9 +104,9 @@ def _receive_widths(job: Job, dataset: Dataset) -> list[int]:
     ]
 
 
-def _training_run(job: Job, schedule: Schedule, agreement: Agreement) -> TrainingRun:
+def _training_run(job: Job, dataset: Dataset, schedule: Schedule, agreement: Agreement) -> TrainingRun:
     return TrainingRun(
-        training=job.contract.training,
+        training=dataset.settled(job.contract.training),
         schedule=schedule,
         store=job.folder.store(),
         resume_from=agreement.resume_from,

@@ -1,0 +1,43 @@
+"""Bins of a number for its piecewise-linear encoding: label-free, and aware of ties. Shapes: N values, T bins."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAX_BINS = 128
+
+
+def bin_edges(values_N: NDArray[np.float64], *, bins: int = MAX_BINS) -> tuple[float, ...]:
+    """Edges of at most ``bins`` bins, ascending and distinct: heavy values are edges of their own, the rest have equal shares.
+
+    Gorishniy, Rubachev and Babenko (2022), "On embeddings for numerical features in tabular deep learning", section 3.2.1, take
+    quantiles; on a column full of one value these collapse onto it, and the other values are left with few bins. Here a value
+    that holds as many rows as a bin would is an edge, and the other edges are quantiles of the remaining rows. With no more than
+    T + 1 distinct values each is an edge. No label is looked at.
+
+    Args:
+        values_N: finite numbers of the training rows.
+        bins: T, at least 1.
+
+    Gives no edges for fewer than two distinct values.
+    """
+    values, counts = np.unique(values_N, return_counts=True)
+    if len(values) < 2:
+        return ()
+    if len(values) <= bins + 1:
+        return tuple(values.tolist())
+    heavy = np.zeros(len(values), dtype=bool)
+    heavy[[0, -1]] = True  # the ends are edges
+    while True:
+        light, left = ~heavy, bins + 1 - int(heavy.sum())
+        share = counts[light].sum() / (left + 1)
+        more = light & (counts >= share)
+        if not more.any():
+            break
+        heaviest = np.flatnonzero(more)[np.argsort(-counts[more], kind="stable")[:left]]
+        heavy[heaviest] = True
+        if int(heavy.sum()) > bins:
+            return tuple(values[heavy].tolist())
+    ranks = np.cumsum(counts[light])
+    wanted = np.arange(1, left + 1) * ranks[-1] / (left + 1)
+    picked = np.unique(np.searchsorted(ranks, wanted))
+    return tuple(np.sort(np.concatenate([values[heavy], values[light][picked]])).tolist())
