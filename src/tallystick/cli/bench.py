@@ -252,6 +252,42 @@ def fedads(
 
 
 @app.command()
+def quality(
+    out: Annotated[Path, typer.Option(help="Folder for the log of runs, the page and the result.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the public files, as docs/quality.md names them; without it, packages' tables.")
+    ] = None,
+    tables: Annotated[str, typer.Option(help="Tables, with commas between; all that can be had if left out.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
+    seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
+
+    def work() -> None:
+        from tallystick.benchmark.quality import sweep as benchmark
+        from tallystick.benchmark.quality.methods import METHODS
+        from tallystick.benchmark.quality.page import page_of
+        from tallystick.benchmark.shared import command
+
+        folder = _prepare(out, resume=resume)
+        assert folder is not None
+        found = benchmark.run(
+            folder,
+            data=data,
+            tables=tables.split(",") if tables else benchmark.tables_in(data),
+            methods=methods.split(",") if methods else list(METHODS),
+            seeds=range(1, seeds + 1),
+            resume=resume,
+            progress=_watcher().progress,
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
+
+
+@app.command()
 def faults(
     campaign: Annotated[str, typer.Option(help="messages, files, kills, network or all.")] = "all",
     count: Annotated[

@@ -1,0 +1,70 @@
+"""The page of the quality benchmark: one table, one picture."""
+
+from typing import Any
+
+from tallystick.benchmark.quality.sweep import behind
+from tallystick.report.bench import Benchmark, Cell, Curve, ResultTable, Series, spread_of
+
+SHOWN = {
+    "boosting-own": "boosting, own half",
+    "boosting": "boosting, joined",
+    "boosting-early": "boosting, joined, early stopping",
+    "joined-mlp": "former network, joined",
+    "former": "former default, split",
+    "default": "default, split",
+}
+
+
+def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+    """Show what ``quality.run`` found."""
+    rows = found["tables"]
+    methods = {name: title for name, title in SHOWN.items() if any(name in row["figures"] for row in rows)}
+    against = found["against"]
+    return Benchmark(
+        title=f"A split network beside gradient boosting on the joined table: {len(rows)} tables, {len(found['seeds'])} seeds",
+        command=command,
+        tables=[
+            ResultTable(
+                name="Test figures",
+                columns=["", "table", "rows", "columns", "metric", *methods.values(), "behind boosting", "behind early stopping"],
+                rows=[_cells(number, row, list(methods)) for number, row in enumerate(rows, 1)],
+                note="AUC (of several classes the mean of each against the rest): more is better; RMSE: less is better. "
+                "Behind: as a difference of AUC, or as a share of RMSE; below 0 is ahead.",
+            )
+        ],
+        curves=[
+            Curve(
+                name="Ahead of boosting on the joined table, in hundredths of AUC or percent of RMSE",
+                x="table, by its number above",
+                y="ahead",
+                series=[_series(title, name, rows) for name, title in methods.items() if name != "boosting"],
+            )
+        ],
+        notes=[
+            f"The default is within .002 AUC or 2 % RMSE of {rival}, or better, on {count['within']} of {count['tables']} "
+            f"tables, and behind by more than .005 or 5 % on {count['far_behind']}."
+            for rival, count in against.items()
+        ]
+        + [
+            "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
+            "Boosting, which needs no validation rows, is fitted on both; networks keep the epoch that validates best.",
+            "Intervals are over seeds, which draw other test rows and halves: methods of one seed share them.",
+        ],
+        facts={"seeds": ", ".join(map(str, found["seeds"]))},
+    )
+
+
+def _cells(number: int, row: dict[str, Any], methods: list[str]) -> list[Cell]:
+    figures = [spread_of(row["figures"].get(name)) for name in methods]
+    gaps = [row.get("behind_boosting"), row.get("behind_boosting-early")]
+    return [number, row["table"], row["rows"], row["columns"], row["metric"], *figures, *gaps]
+
+
+def _series(title: str, name: str, rows: list[dict[str, Any]]) -> Series:
+    ahead = [
+        -100 * behind(row["metric"], row["figures"][name]["mean"], row["figures"]["boosting"]["mean"])
+        if name in row["figures"] and "boosting" in row["figures"]
+        else None
+        for row in rows
+    ]
+    return Series(name=title, xs=range(1, len(rows) + 1), ys=ahead)
