@@ -24,10 +24,11 @@ def test_criteo_gzipped_or_not_and_by_folder(tmp_path: Path, criteo_lines: Calla
     (tmp_path / "b" / "train.tsv.gz").write_bytes(gzip.compress(text.encode()))
     plain, packed = read_clicks(tmp_path / "a"), read_clicks(tmp_path / "b" / "train.tsv.gz")
     assert plain.name == "criteo"
-    assert plain.frame.equals(packed.frame)
-    assert plain.frame.shape == (50, 40)
+    rows = plain.frame.collect()
+    assert rows.equals(packed.frame.collect())
+    assert rows.shape == (50, 40)
     first = text.split("\n")[0].split("\t")
-    assert [("" if value is None else str(value)) for value in plain.frame.row(0)] == first
+    assert [("" if value is None else str(value)) for value in rows.row(0)] == first
     assert read_clicks(tmp_path / "a", limit=7).frame.height == 7
 
 
@@ -78,3 +79,20 @@ def test_real_samples(name: str, rows: int, rate: float) -> None:
     table = read_clicks(SHARED / name)
     assert (table.name, table.frame.height) == (name, rows)
     assert table.frame.get_column(table.label).mean() == pytest.approx(rate, abs=5e-5)
+
+
+def test_kaggles_own_folder_and_a_sample_of_all_rows(tmp_path: Path, criteo_lines: Callable[[int], str]) -> None:
+    lines = criteo_lines(300).splitlines(keepends=True)
+    (tmp_path / "train.txt.gz").write_bytes(gzip.compress("".join(lines).encode()))
+    (tmp_path / "test.txt").write_text("".join(line.split("\t", 1)[1] for line in lines))  # Kaggle's has no label
+    (tmp_path / "readme.txt").write_text("what the columns are")
+    whole = read_clicks(tmp_path).frame.collect()
+    drawn = read_clicks(tmp_path, limit=60).frame.collect()
+    assert (whole.height, drawn.height) == (300, 60)
+    numbered = whole.with_row_index("row").join(drawn, on=whole.columns, how="semi", nulls_equal=True)
+    assert numbered.height >= 60  # rows that are alike
+    # Of 60 rows drawn from 300 none in the last half has a chance of 10^-21.
+    assert numbered.get_column("row").max() >= 150
+    (tmp_path / "train.csv").write_text("")
+    with pytest.raises(DataError, match=r"2 click files: train.csv, train.txt.gz"):
+        read_clicks(tmp_path)

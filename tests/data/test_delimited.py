@@ -22,7 +22,7 @@ def read(folder: Path, content: str | bytes | None, *, text: tuple[str, ...] = (
         (folder / keys["path"]).write_bytes(content.encode() if isinstance(content, str) else content)
     table = parse_party({"party": "p", "table": keys}, folder=folder).table
     assert table is not None
-    return read_table(table, text=text)
+    return read_table(table, text=text).collect()
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
@@ -116,7 +116,7 @@ def test_numbers_of_both_kinds_read_back(tmp_path_factory: pytest.TempPathFactor
     path.write_text("x;y\n" + "".join(f"{text};a\n" for text in spelt))
     table = parse_party({"party": "p", "table": {"path": str(path), "decimal": decimal}}, folder=path.parent).table
     assert table is not None
-    assert read_delimited([path], table, text=())["x"].to_list() == pytest.approx(numbers, abs=1e-9)
+    assert read_delimited([path], table, text=()).get_column("x").to_list() == pytest.approx(numbers, abs=1e-9)
 
 
 def test_a_column_that_stands_twice_is_refused(tmp_path: Path) -> None:

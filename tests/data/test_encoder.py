@@ -37,7 +37,7 @@ def fit(
     )
     restored = Encoder.from_json(encoder.to_json())
     assert restored == encoder
-    features = restored.encode(frame)
+    features = restored.encode(frame).unpacked()
     shape = encoder.feature_shape
     assert features.numeric_NF.shape == (frame.height, shape.numeric)
     assert features.categorical_NG.shape == (frame.height, len(shape.cardinalities))
@@ -54,7 +54,7 @@ def test_numbers_match_sklearn(transform: str) -> None:
     frame = pl.DataFrame(values, schema=["a", "b", "c"], orient="row")
     rows = np.arange(0, 400)
     encoder = Encoder.fit(frame, FeatureColumns(numeric=("a", "b", "c")), rows, encoding=EncodingConfig(numeric=transform))
-    features = encoder.encode(frame)
+    features = encoder.encode(frame).unpacked()
     shaped = np.sign(values) * np.log1p(np.abs(values)) if transform == "log" else values
     oracle = StandardScaler().fit(shaped[rows]).transform(shaped)
     np.testing.assert_allclose(features.numeric_NF.numpy(), oracle, rtol=1e-4, atol=1e-5)
@@ -69,7 +69,7 @@ def test_ranks_match_scipy(values: list[int]) -> None:
         return
     scores = norm.ppf((rankdata(values) - 0.5) / len(values))
     oracle = (scores - scores.mean()) / scores.std()
-    np.testing.assert_allclose(encoder.encode(frame).numeric_NF[:, 0].numpy(), oracle, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(frame).unpacked().numeric_NF[:, 0].numpy(), oracle, rtol=1e-4, atol=1e-5)
 
 
 def test_ranks_of_many_values_are_close_to_normal() -> None:
@@ -78,7 +78,7 @@ def test_ranks_of_many_values_are_close_to_normal() -> None:
     ranked = Encoder.fit(frame, FeatureColumns(numeric=("x",)), np.arange(len(values)), encoding=EncodingConfig(numeric="rank"))
     scores = norm.ppf((rankdata(values) - 0.5) / len(values))
     # Between 1,000 knots, evenly spaced over 8 standard deviations, the map is a straight line.
-    assert np.abs(ranked.encode(frame).numeric_NF[:, 0].numpy() - scores).max() < 0.01
+    assert np.abs(ranked.encode(frame).unpacked().numeric_NF[:, 0].numpy() - scores).max() < 0.01
 
 
 def test_auto_ranks_the_skewed_columns_and_leaves_the_others() -> None:
@@ -108,12 +108,12 @@ def test_auto_ranks_the_skewed_columns_and_leaves_the_others() -> None:
     assert encoder.notes == (
         f"encoding.numeric = auto: {list(chosen.values()).count('rank')} of 6 numeric columns are skewed and were ranked",
     )
-    encoded = encoder.encode(frame).numeric_NF
+    encoded = encoder.encode(frame).unpacked().numeric_NF
     # Each column is what it is with its own transform named, and a column of two values is the same either way.
     for index, name in enumerate(names):
         for transform in {chosen[name], "standard"} if name == "rare" else {chosen[name]}:
             alone = Encoder.fit(frame, FeatureColumns(numeric=(name,)), rows, encoding=EncodingConfig(numeric=transform))
-            torch.testing.assert_close(encoded[:, index], alone.encode(frame).numeric_NF[:, 0])
+            torch.testing.assert_close(encoded[:, index], alone.encode(frame).unpacked().numeric_NF[:, 0])
     assert Encoder.from_json(encoder.to_json()) == encoder
 
 
@@ -121,7 +121,7 @@ def test_missing_numbers_become_the_mean_and_an_indicator() -> None:
     frame = pl.DataFrame({"x": [1.0, None, 3.0, float("nan")], "y": [1.0, 2.0, 3.0, None]})
     encoder = fit(frame, numeric=("x", "y"), rows=[0, 1, 2])
     assert encoder.numeric_names == ("x", "y", "x is missing")
-    encoded = encoder.encode(frame).numeric_NF
+    encoded = encoder.encode(frame).unpacked().numeric_NF
     assert encoded[:, 0].tolist() == [-1, 0, 1, 0]
     assert encoded[3, 1] == 0
     assert encoded[:, 2].tolist() == [0, 1, 0, 1]
@@ -137,7 +137,7 @@ def test_constant_columns_are_left_out_with_a_note() -> None:
 
 def test_absurd_numbers_are_clipped_and_infinite_ones_refused() -> None:
     encoder = fit(pl.DataFrame({"x": [0.0, 1.0]}), numeric=("x",))
-    assert encoder.encode(pl.DataFrame({"x": [1e300, -1e300]})).numeric_NF[:, 0].tolist() == [CLIP, -CLIP]
+    assert encoder.encode(pl.DataFrame({"x": [1e300, -1e300]})).unpacked().numeric_NF[:, 0].tolist() == [CLIP, -CLIP]
     with pytest.raises(DataError, match="numeric column 'x' has 2 infinite numbers"):
         encoder.encode(pl.DataFrame({"x": [float("inf"), -float("inf"), 0.0]}))
     with pytest.raises(DataError, match="numeric column 'x' has 1 infinite number;"):
@@ -160,14 +160,14 @@ def test_codes_match_a_slow_reference(train: list[str | None], new: list[str | N
     frame = pl.DataFrame({"c": pl.Series(train, dtype=pl.String)})
     encoder = fit(frame, categorical=("c",), min_count=min_count, max_categories=most)
     assert encoder.feature_shape.cardinalities == (2 + len(kept),)
-    codes = encoder.encode(pl.DataFrame({"c": pl.Series(train + new, dtype=pl.String)})).categorical_NG[:, 0].tolist()
+    codes = encoder.encode(pl.DataFrame({"c": pl.Series(train + new, dtype=pl.String)})).unpacked().categorical_NG[:, 0].tolist()
     assert codes == [0 if value is None else 2 + kept.index(value) if value in kept else 1 for value in train + new]
 
 
 def test_categories_are_the_same_in_every_type() -> None:
     encoder = fit(pl.DataFrame({"c": [1, 2, 2]}), categorical=("c",))
     for column in ([2.0, 1.0, None], ["2", "1.0", None]):
-        assert encoder.encode(pl.DataFrame({"c": column})).categorical_NG[:, 0].tolist() == [2, 3, 0]
+        assert encoder.encode(pl.DataFrame({"c": column})).unpacked().categorical_NG[:, 0].tolist() == [2, 3, 0]
 
 
 def test_columns_that_are_absent_or_text() -> None:
@@ -232,7 +232,7 @@ def test_odd_columns_are_binned_and_embedded_or_left_out(column: list[float | No
     assert all(list(each) == sorted(set(each)) and len(each) != 1 for each in edges)
     assert len(edges) in (0, len(encoder.numeric))
     bottom = TabularBottom(encoder.feature_shape, embedding_width="auto", hidden=(8,))
-    cut_BD = bottom(encoder.encode(frame))
+    cut_BD = bottom(encoder.encode(frame).unpacked())
     assert torch.isfinite(cut_BD).all()
     cut_BD.sum().backward()
     assert all(torch.isfinite(weight.grad).all() for weight in bottom.parameters() if weight.grad is not None)

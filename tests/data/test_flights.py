@@ -51,7 +51,7 @@ def test_joining_pays(tables: FlightTables) -> None:
     train = np.arange(30_000)
 
     def auc(*parts: FeatureColumns) -> float:
-        encoded = [Encoder.fit(rows, part, train).encode(rows) for part in parts]
+        encoded = [Encoder.fit(rows, part, train).encode(rows).unpacked() for part in parts]
         table = np.hstack([block for part in encoded for block in (part.numeric_NF.numpy(), part.categorical_NG.numpy())])
         model = DecisionTreeClassifier(min_samples_leaf=150, random_state=0).fit(table[train], label[train])
         return float(roc_auc_score(label[30_000:], model.predict_proba(table[30_000:])[:, 1]))

@@ -36,7 +36,7 @@ def read(address: str, query: str, *, user: str = "me", text: tuple[str, ...] = 
     values = {"party": "p", "table": {"query": query, "database": f"postgresql://{user}@{address}"}}
     table = parse_party(values, folder=Path()).table
     assert table is not None
-    return read_table(table, text=text)
+    return read_table(table, text=text).collect()
 
 
 def test_types_arrive_as_what_they_are(address: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -45,12 +45,12 @@ def write_all(folder: Path) -> None:
 )
 def test_every_source_gives_the_same_rows(tmp_path: Path, keys: dict[str, str]) -> None:
     write_all(tmp_path)
-    assert read_table(table(tmp_path, **keys), text=["id"]).equals(FRAME)
+    assert read_table(table(tmp_path, **keys), text=["id"]).collect().equals(FRAME)
 
 
 def test_words_for_null_in_text_files(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("a,b\nNA,1\n,NaN\nx,null\n", encoding="utf-8")
-    frame = read_table(table(tmp_path, path="t.csv"))
+    frame = read_table(table(tmp_path, path="t.csv")).collect()
     assert frame.to_dict(as_series=False) == {"a": [None, None, "x"], "b": [1, None, None]}
 
 
@@ -85,7 +85,7 @@ def test_a_flipped_bit_in_parquet_is_an_error_or_a_table(tmp_path: Path) -> None
         spoilt[place] ^= 1 << place * 5 % 8
         (tmp_path / "t.parquet").write_bytes(spoilt)
         try:
-            ended.add(type(read_table(table(tmp_path, path="t.parquet"))))
+            ended.add(type(read_table(table(tmp_path, path="t.parquet")).collect()))
         except DataError as error:
             ended.add(type(error))
     assert ended == {pl.DataFrame, DataError}

@@ -45,8 +45,8 @@ class Trained:
         )
         columns = FeatureColumns(numeric=("strong", "gappy"), categorical=("kind",))
         self.encoder = Encoder.fit(frame, columns, np.arange(ROWS))
-        self.features = self.encoder.encode(frame)
-        self.own = self.encoder.encode(frame[rng.permutation(ROWS)])
+        self.features = self.encoder.encode(frame).unpacked()
+        self.own = self.encoder.encode(frame[rng.permutation(ROWS)]).unpacked()
         network = NetworkModel(hidden=(8, 8), cut_after=1)
         shape = self.encoder.feature_shape
         self.bottom = build_bottom(network, "shop", shape, seed=1)

@@ -3,6 +3,8 @@
 Shapes: N training rows, T test rows.
 """
 
+import gzip
+import zlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -14,11 +16,15 @@ from torch import Tensor
 
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.features import FeatureShape, PackedFeatures
+from tallystick.data.lazy import LazyTable, is_gzipped, sample, store, unpacked
 from tallystick.errors import DataError
 
 CRITEO_NUMERIC = tuple(f"I{i}" for i in range(1, 14))
 CRITEO_CATEGORICAL = tuple(f"C{i}" for i in range(1, 27))
+TRAIN = "train"  # Kaggle's files: train.txt of Criteo, train.csv or train of Avazu
+SAMPLE_SEED = 0  # of what --limit draws: the same rows whatever the seeds of the runs
+LONGEST_LINE = 2**16
 AVAZU_LABEL = "click"
 AVAZU_CATEGORICAL = (
     "hour_of_day", "C1", "banner_pos", "site_id", "site_domain", "site_category", "app_id", "app_domain", "app_category",
@@ -32,7 +38,7 @@ class ClickTable:
     """A click log: its columns as text or numbers, which of them are which, and a 0/1 label."""
 
     name: Literal["criteo", "avazu"]
-    frame: pl.DataFrame
+    frame: LazyTable
     numeric: tuple[str, ...]
     categorical: tuple[str, ...]
     label: str
@@ -42,25 +48,17 @@ def read_clicks(path: Path, *, limit: int | None = None) -> ClickTable:
     """Read Kaggle's Criteo (tab-separated, no header, 40 columns) or Avazu (comma-separated, header) file, gzipped or not.
 
     Args:
-        path: the file, or a folder that holds just one.
-        limit: read no more rows than this.
+        path: the file, or a folder that holds just one, or Kaggle's own: train.txt, train.csv or train, packed or not.
+        limit: draw so many rows at random, always the same ones; they keep their order.
 
     Raises:
         DataError: no such file, several files in the folder, or another format.
     """
-    if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.name.removesuffix(".gz").endswith((".csv", ".tsv", ".txt")))
-        if len(files) != 1:
-            raise DataError(
-                f"{path} holds {len(files)} click files; expected one .csv, .tsv or .txt (.gz), or give the file itself"
-            )
-        path = files[0]
-    if not path.is_file():
-        raise DataError(f"{path} does not exist; give a Criteo or Avazu file in Kaggle's format with --data")
-    head = pl.read_csv(path, has_header=False, separator="\n", n_rows=1, quote_char=None).item(0, 0)
-    if str(head).count("\t") == 39:
+    path = _the_file(path)
+    head = first_line(path)
+    if head.count("\t") == 39:
         return _read_criteo(path, limit)
-    if str(head).startswith("id,click,hour,"):
+    if head.startswith("id,click,hour,"):
         return _read_avazu(path, limit)
     raise DataError(
         f"{path} is neither Kaggle's Criteo file (40 tab-separated columns, no header) nor its Avazu train file "
@@ -68,24 +66,57 @@ def read_clicks(path: Path, *, limit: int | None = None) -> ClickTable:
     )
 
 
+def first_line(path: Path) -> str:
+    """The first line of a text file, gzipped or not; raises DataError for one that cannot be read."""
+    try:
+        with gzip.open(path) if is_gzipped(path) else path.open("rb") as file:
+            return file.readline(LONGEST_LINE).decode("utf-8-sig", errors="replace").rstrip("\r\n")
+    except (OSError, EOFError, zlib.error) as error:
+        raise DataError(f"{path} cannot be read: {error}") from None
+
+
+def _the_file(path: Path) -> Path:
+    """The file itself, or the one of a folder: its only one, or the one that Kaggle calls train."""
+    if path.is_dir():
+        files = sorted(
+            file
+            for file in path.iterdir()
+            if (bare := file.name.removesuffix(".gz")).endswith((".csv", ".tsv", ".txt")) or bare == TRAIN
+        )
+        files = [file for file in files if file.name.split(".")[0] == TRAIN] or files
+        if len(files) != 1:
+            found = f": {', '.join(file.name for file in files)}" if files else ""
+            raise DataError(
+                f"{path} holds {len(files)} click files{found}; expected one called train, or one .csv, .tsv or .txt (.gz), "
+                "or give the file itself"
+            )
+        path = files[0]
+    if not path.is_file():
+        raise DataError(f"{path} does not exist; give a Criteo or Avazu file in Kaggle's format with --data")
+    return path
+
+
 def _read_criteo(path: Path, limit: int | None) -> ClickTable:
     names = ("label", *CRITEO_NUMERIC, *CRITEO_CATEGORICAL)
     schema = dict.fromkeys(names, pl.String) | dict.fromkeys(("label", *CRITEO_NUMERIC), pl.Int64)
     try:
-        frame = pl.read_csv(path, has_header=False, separator="\t", schema=schema, n_rows=limit, quote_char=None)
-    except pl.exceptions.PolarsError as error:
+        with unpacked(path) as text:
+            source = pl.scan_csv(text, has_header=False, separator="\t", schema=schema, quote_char=None, glob=False)
+            frame = store(sample(source, limit, seed=SAMPLE_SEED)[0])
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: not Kaggle's Criteo format: {error}") from None
     return ClickTable(name="criteo", frame=frame, numeric=CRITEO_NUMERIC, categorical=CRITEO_CATEGORICAL, label="label")
 
 
 def _read_avazu(path: Path, limit: int | None) -> ClickTable:
     try:
-        frame = pl.read_csv(path, infer_schema=False, n_rows=limit)
-        frame = frame.with_columns(
-            pl.col(AVAZU_LABEL).cast(pl.Int64), pl.col("hour").str.slice(6, 2).alias("hour_of_day")  # YYMMDDHH
-        )  # fmt: skip
-        frame = frame.select(AVAZU_LABEL, *AVAZU_CATEGORICAL)
-    except pl.exceptions.PolarsError as error:
+        with unpacked(path) as text:
+            source, _ = sample(pl.scan_csv(text, infer_schema=False, glob=False), limit, seed=SAMPLE_SEED)
+            source = source.with_columns(
+                pl.col(AVAZU_LABEL).cast(pl.Int64), pl.col("hour").str.slice(6, 2).alias("hour_of_day")  # YYMMDDHH
+            )  # fmt: skip
+            frame = store(source.select(AVAZU_LABEL, *AVAZU_CATEGORICAL))
+    except (pl.exceptions.PolarsError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: not Kaggle's Avazu format: {error}") from None
     return ClickTable(name="avazu", frame=frame, numeric=(), categorical=AVAZU_CATEGORICAL, label=AVAZU_LABEL)
 
@@ -95,9 +126,9 @@ class ClickData:
     """Encoded training and test rows."""
 
     shape: FeatureShape
-    training: Features
+    training: PackedFeatures
     training_labels_N: Tensor  # float32
-    test: Features
+    test: PackedFeatures
     test_labels_T: Tensor
 
 
@@ -146,8 +177,8 @@ def encode_clicks(
     test, training = torch.from_numpy(order_N[:tests]), torch.from_numpy(order_N[tests:])
     return ClickData(
         shape=encoder.feature_shape,
-        training=features.rows(training),
+        training=features.picked(training),
         training_labels_N=labels_N[training],
-        test=features.rows(test),
+        test=features.picked(test),
         test_labels_T=labels_N[test],
     )

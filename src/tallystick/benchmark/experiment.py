@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.shared import PLAIN_ADAM, evenly
 from tallystick.config.contract import TrainingConfig
-from tallystick.data.features import Features
+from tallystick.data.features import FeatureRows
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
 from tallystick.metrics import auc_statistic
@@ -27,19 +27,19 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
 PASS = 8192  # rows of a pass that trains nothing
-KEPT_ROWS = 2**19  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
+KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
 
 
 @dataclass(frozen=True, kw_only=True)
 class SplitData:
     """Both parties' encoded rows in one order; the label party's own columns if it has any."""
 
-    training: Features
+    training: FeatureRows
     training_labels_N: Tensor  # float32, 0 or 1
-    test: Features
+    test: FeatureRows
     test_labels_T: Tensor
-    own_training: Features | None = None
-    own_test: Features | None = None
+    own_training: FeatureRows | None = None
+    own_test: FeatureRows | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +148,15 @@ class Experiment:
         return auc_statistic(labels_T, torch.cat(logits).double().numpy())(np.ones(len(labels_T)))
 
     @torch.no_grad()
-    def embed(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Pass over the training rows without training: rows and their cut embeddings, 8,192 at a time."""
+    def embed(self, *, most: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pass over the training rows without training: rows and their cut embeddings, 8,192 at a time.
+
+        With ``most`` over no more than so many, at least 8,192, evenly spread: for attacks that need them all at once.
+        """
         self._train(False)
-        for rows_B in torch.split(torch.arange(len(self.data.training)), PASS):
-            yield rows_B, self.bottom(self.data.training.rows(rows_B))
+        passes = torch.split(torch.arange(len(self.data.training)), PASS)
+        for index in evenly(len(passes), len(passes) if most is None else most // PASS):
+            yield passes[index], self.bottom(self.data.training.rows(passes[index]))
 
     def _train(self, mode: bool) -> None:
         self.bottom.train(mode)

@@ -8,14 +8,19 @@ import csv
 import gzip
 import io
 import itertools
+import shutil
+import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
 import polars as pl
+import polars.selectors as cs
 
 from tallystick.config.party import TableConfig
+from tallystick.data.lazy import COPIED_BYTES, LazyTable, room_for, store
 from tallystick.errors import DataError
 
 NULL_WORDS = ["", "NA", "NaN", "nan", "null", "NULL"]
@@ -34,7 +39,7 @@ MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
 
 
-def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> pl.DataFrame:
+def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> LazyTable:
     """Read files of the same columns as one table, with the rows in the files' order.
 
     Args:
@@ -48,65 +53,91 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
     separator = form.separator or _separator(paths[0], form.encoding)
     for path in paths:
         _check_header(path, form.encoding, separator, first=paths[0])
-    as_read = set(text)
-    frames = _read_all(paths, form.encoding, separator, as_read)
-    # A column that is text in one file is text in all: a number made text again would have lost its spelling.
-    if mixed := _mixed(frames) - as_read:
-        frames = _read_all(paths, form.encoding, separator, as_read | mixed)
-    frame = _joined(frames)
-    decimal = form.decimal or _decimal(frame, text, paths[0])
-    if decimal == "," and (pointed := {name for name, kind in frame.schema.items() if kind.is_float()} - as_read):
-        again = _read_all(paths, form.encoding, separator, as_read | mixed | pointed)
-        frame = _joined(again)
-        _refuse_points(frame, pointed, paths[0])
-    typed = [
-        _typed(frame.get_column(name), decimal) for name, kind in frame.schema.items() if kind == pl.String and name not in text
-    ]
-    return frame.with_columns(typed)
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:  # for this user alone
+        plain = [_Plain.of(path, form.encoding, Path(folder) / str(number)) for number, path in enumerate(paths)]
+        as_read = set(text)
+        table, mixed = _read_all(plain, separator, as_read, Path(folder))
+        decimal = form.decimal or _decimal(table, text, paths[0])
+        if decimal == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
+            table, _ = _read_all(plain, separator, as_read | mixed | pointed, Path(folder))
+            _refuse_points(table, pointed, paths[0])
+    words = [name for name, kind in table.schema.items() if kind == pl.String and name not in text]
+    typed = [found for name in words if (found := _typed(table.get_column(name), decimal)) is not None]
+    return replace(table, source=table.source.with_columns(typed)) if typed else table
 
 
-def _read_all(paths: Sequence[Path], encoding: str | None, separator: str, text: Collection[str]) -> list[pl.DataFrame]:
-    return [_read(path, encoding, separator, text) for path in paths]
+@dataclass(frozen=True, kw_only=True)
+class _Plain:
+    """A file's text as Polars reads it a piece at a time: in UTF-8 and not packed."""
 
+    path: Path
+    text: Path  # itself, or a temporary copy
+    codec: str
 
-def _mixed(frames: Sequence[pl.DataFrame]) -> set[str]:
-    """Columns that hold text in one file and something else in another."""
-    kinds: dict[str, set[bool]] = {}
-    for frame in frames:
-        for column in frame.iter_columns():
-            if column.null_count() < len(column):
-                kinds.setdefault(column.name, set()).add(column.dtype == pl.String)
-    return {name for name, found in kinds.items() if len(found) == 2}
+    @classmethod
+    def of(cls, path: Path, encoding: str | None, copy: Path) -> "_Plain":
+        codec = _codec(path, encoding)
+        if codec == UTF_8 and path.suffix.lower() != ".gz":
+            return cls(path=path, text=path, codec=codec)
+        with room_for(copy), copy.open("wb") as file:
+            if codec == UTF_8:
+                with _binary(path) as stream:
+                    shutil.copyfileobj(stream, file, COPIED_BYTES)
+            else:
+                with _open(path, encoding) as words:
+                    shutil.copyfileobj(words, codecs.getwriter("utf-8")(file), COPIED_BYTES)
+        return cls(path=path, text=copy, codec=codec)
 
-
-def _joined(frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
-    """One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type."""
-    if len(frames) == 1:
-        return frames[0]
-    empty = [[column.name for column in frame.iter_columns() if column.null_count() == len(column)] for frame in frames]
-    parts = [frame.with_columns(pl.col(names).cast(pl.Null)) for frame, names in zip(frames, empty, strict=True)]
-    return pl.concat([part.select(frames[0].columns) for part in parts], how="vertical_relaxed")
-
-
-def _read(path: Path, encoding: str | None, separator: str, text: Collection[str]) -> pl.DataFrame:
-    codec = _codec(path, encoding)
-    source: Path | bytes = path
-    if codec != UTF_8:
-        with _open(path, encoding) as stream:
-            source = stream.read().encode()
-    try:
-        return pl.read_csv(
-            source,
+    def scan(self, separator: str, text: Collection[str]) -> pl.LazyFrame:
+        return pl.scan_csv(
+            self.text,
             separator=separator,
             infer_schema_length=None,
             null_values=NULL_WORDS,
             schema_overrides=dict.fromkeys(text, pl.String),
             glob=False,
         )
-    except pl.exceptions.PolarsError as error:
-        if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
-            raise _other_encoding(path, codec) from None
-        raise
+
+    def read(self, separator: str, text: Collection[str], folder: Path | None) -> LazyTable:
+        try:
+            return store(self.scan(separator, text), folder)
+        except pl.exceptions.PolarsError as error:
+            if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
+                raise _other_encoding(self.path, self.codec) from None
+            raise
+
+
+def _read_all(files: Sequence[_Plain], separator: str, text: set[str], folder: Path) -> tuple[LazyTable, set[str]]:
+    """Read all files as one table; gives the columns too that became text because they are text in one of the files.
+
+    A column that is text in one file is text in all: a number made text again would have lost its spelling.
+    """
+    if len(files) == 1:
+        return files[0].read(separator, text, None), set()
+    tables = [file.read(separator, text, folder) for file in files]
+    if mixed := _mixed(tables) - text:
+        tables = [file.read(separator, text | mixed, folder) for file in files]
+    return store(_joined(tables)), mixed
+
+
+def _mixed(tables: Sequence[LazyTable]) -> set[str]:
+    """Columns that hold text in one file and something else in another."""
+    kinds: dict[str, set[bool]] = {}
+    for table in tables:
+        for name, kind in table.schema.items():
+            if table.get_column(name).null_count() < table.height:
+                kinds.setdefault(name, set()).add(kind == pl.String)
+    return {name for name, found in kinds.items() if len(found) == 2}
+
+
+def _joined(tables: Sequence[LazyTable]) -> pl.LazyFrame:
+    """One below the other, in the first's columns; a column without a value, which is read as text, takes the others' type."""
+    parts = []
+    for table in tables:
+        empty = [name for name in table.columns if table.get_column(name).null_count() == table.height]
+        part = table.source.with_columns([cs.by_name(name).cast(pl.Null) for name in empty])
+        parts.append(part.select([cs.by_name(name) for name in tables[0].columns]))
+    return pl.concat(parts, how="vertical_relaxed")
 
 
 def _codec(path: Path, encoding: str | None) -> str:
@@ -188,18 +219,22 @@ def _matches(column: pl.Series, pattern: str) -> bool:
     return len(known) > 0 and bool(known.head(SAMPLE_CELLS).str.contains(pattern).all() and known.str.contains(pattern).all())
 
 
-def _decimal(frame: pl.DataFrame, text: Collection[str], path: Path) -> str:
+def _decimal(table: LazyTable, text: Collection[str], path: Path) -> str:
     """Which sign stands before a fraction, by the columns that can be read in one way only.
 
     Raises DataError where there is none, or where they contradict each other.
     """
-    words = [column for column in frame.iter_columns() if column.dtype == pl.String and column.name not in text]
-    comma = {column.name for column in words if _matches(column, NUMBERS[","])}
-    point = {column.name for column in words if _matches(column, NUMBERS["."])}
-    certain_comma, either = comma - point, comma & point
-    with_point = [name for name, kind in frame.schema.items() if kind.is_float() and not (frame.get_column(name) % 1 == 0).all()]
-    certain_point = [*(point - comma), *with_point]
-    certain_point = [name for name in certain_point if not _thousands(frame.get_column(name))]
+    comma, point, thousands = set(), set(), set()
+    for name, kind in table.schema.items():
+        if kind == pl.String and name not in text:
+            column = table.get_column(name)
+            comma |= {name} if _matches(column, NUMBERS[","]) else set()
+            point |= {name} if _matches(column, NUMBERS["."]) else set()
+        elif kind.is_float():
+            column = table.get_column(name)
+            thousands |= {name} if _thousands(column) else set()
+            point |= {name} if not (column % 1 == 0).all() else set()
+    certain_comma, either, certain_point = comma - point, comma & point, point - comma - thousands
     if certain_comma and certain_point:
         problem = f"{min(certain_comma)!r} has decimal commas and column {min(certain_point)!r} decimal points"
     elif either and not certain_comma and not certain_point:
@@ -211,37 +246,38 @@ def _decimal(frame: pl.DataFrame, text: Collection[str], path: Path) -> str:
 
 def _thousands(column: pl.Series) -> bool:
     """Whether numbers read with a point, such as 1.250, may be whole ones: all lie in 1 to 999 and have three digits at most."""
-    if not column.dtype.is_float():
-        return False
     known = column.drop_nulls().abs()
     return bool(known.is_between(1, 1000, closed="left").all() and ((known * 1000).round() / 1000 == known).all())
 
 
-def _refuse_points(frame: pl.DataFrame, names: Collection[str], path: Path) -> None:
+def _refuse_points(table: LazyTable, names: Collection[str], path: Path) -> None:
     for name in sorted(names):
-        column = frame.get_column(name)
+        column = table.get_column(name)
         if column.null_count() < len(column) and not _matches(column, NUMBERS[","]):
             raise DataError(f'{path}: column {name!r} has decimal points, but the decimal sign is ","; check table.decimal')
 
 
-def _typed(column: pl.Series, decimal: str) -> pl.Series:
-    """Numbers with a decimal comma or parted thousands as numbers, ISO dates as dates, moments as moments; else as it is."""
+def _typed(column: pl.Series, decimal: str) -> pl.Expr | None:
+    """Numbers with a decimal comma or parted thousands as numbers, ISO dates as dates, moments as moments; None for others."""
+    text = cs.by_name(column.name).as_expr()
     if _matches(column, NUMBERS[decimal]):
-        plain = column.str.strip_chars().str.replace_all("." if decimal == "," else ",", "", literal=True)
+        plain = text.str.strip_chars().str.replace_all("." if decimal == "," else ",", "", literal=True)
         return plain.str.replace(",", ".", literal=True).cast(pl.Float64)
     found = None
     if _matches(column, DAY):
-        found = column.str.to_date("%Y-%m-%d", strict=False)
+        found = text.str.to_date("%Y-%m-%d", strict=False)
     elif _matches(column, MOMENT + "$"):
-        found = _moments(column).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
+        found = _moments(text).str.to_datetime("%Y-%m-%dT%H:%M:%S%.f", time_unit="us", strict=False)
     elif _matches(column, MOMENT + ZONE):
-        zoned = _moments(column).str.replace("Z$", "+0000").str.replace(r"([+-]\d{2}):?(\d{2})?$", "$1$2")
+        zoned = _moments(text).str.replace("Z$", "+0000").str.replace(r"([+-]\d{2}):?(\d{2})?$", "$1$2")
         zoned = zoned.str.replace(r"([+-]\d{2})$", "${1}00")
         found = zoned.str.to_datetime("%Y-%m-%dT%H:%M:%S%.f%z", time_unit="us", time_zone="UTC", strict=False)
     # 2023-02-30 is no date: such a column stays text.
-    return column if found is None or found.null_count() > column.null_count() else found
+    if found is None or column.to_frame().select(found).to_series().null_count() > column.null_count():
+        return None
+    return found
 
 
-def _moments(column: pl.Series) -> pl.Series:
+def _moments(text: pl.Expr) -> pl.Expr:
     """With a T in the middle and with seconds."""
-    return column.str.replace(" ", "T", literal=True).str.replace(r"^(.{13}:\d{2})($|[Z+-])", "${1}:00$2")
+    return text.str.replace(" ", "T", literal=True).str.replace(r"^(.{13}:\d{2})($|[Z+-])", "${1}:00$2")

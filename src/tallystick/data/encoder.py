@@ -3,6 +3,7 @@
 Shapes: N rows, F numeric outputs, G categorical outputs.
 """
 
+from collections.abc import Iterator
 from typing import Literal
 
 import msgspec
@@ -13,7 +14,8 @@ from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile
 from tallystick.data.bins import bin_edges
-from tallystick.data.features import Features, FeatureShape, Numbers
+from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
+from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
 from tallystick.errors import DataError, FeatureError
@@ -23,6 +25,7 @@ CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float3
 RANK_KNOTS = 1000
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
+CHUNK = 2**18  # rows whose cells are spelt out at a time
 
 Floats = NDArray[np.float64]
 
@@ -55,9 +58,10 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     def encode(self, column: pl.Series) -> NDArray[np.int64]:
         """Give each cell's code."""
-        codes = list(range(FIRST_CATEGORY, FIRST_CATEGORY + len(self.categories)))
+        categories = pl.Series(self.categories, dtype=pl.String)
+        codes = pl.int_range(FIRST_CATEGORY, FIRST_CATEGORY + len(categories), eager=True)
         text = as_text(column)
-        known = text.replace_strict(self.categories, codes, default=UNSEEN, return_dtype=pl.Int64)
+        known = text.replace_strict(categories, codes, default=UNSEEN, return_dtype=pl.Int64)
         return known.set(text.is_null(), MISSING).to_numpy()
 
 
@@ -72,7 +76,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def fit(
         cls,
-        frame: pl.DataFrame,
+        frame: Frame,
         features: FeatureColumns,
         rows: NDArray[np.int64],
         *,
@@ -88,9 +92,8 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         if len(rows) == 0:
             raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
         encoding = encoding or EncodingConfig()
-        # Checked on all rows, so that an infinite number is not first met in an epoch's validation.
-        checked = {name: _numbers(frame, name) for name in features.numeric}
-        numeric = {name: _fit_numeric(name, values_N[rows], encoding.numeric) for name, values_N in checked.items()}
+        # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
+        numeric = {name: _fit_numeric(name, _numbers(frame, name)[rows], encoding.numeric) for name in features.numeric}
         categorical = {
             name: _fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
             for name in features.categorical
@@ -107,7 +110,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         kept = tuple(column for column in numeric.values() if column is not None)
         chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
         if chosen != "plain":
-            kept = tuple(_binned(column, checked[column.name][rows]) for column in kept)
+            kept = tuple(_binned(column, _numbers(frame, column.name)[rows]) for column in kept)
         if numbers == "auto" and kept:
             notes += (f"model.numeric = auto: {_said(chosen, kept)}, by the {len(rows):,} rows it is fitted on",)
         return cls(
@@ -134,20 +137,28 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             f"{column.name} is missing" for column in self.numeric if column.indicator
         )
 
-    def encode(self, frame: pl.DataFrame) -> Features:
-        """Encode rows; raises DataError for an absent column or infinite numbers."""
-        numeric_NF = np.empty((frame.height, len(self.numeric_names)), dtype=np.float32)
-        categorical_NG = np.empty((frame.height, len(self.categorical)), dtype=np.int64)
-        indicator = len(self.numeric)
+    def encode(self, frame: Frame) -> PackedFeatures:
+        """Encode rows, a column at a time; raises DataError for an absent column or infinite numbers."""
+        packing = Packing(
+            numbers=len(self.numeric),
+            indicators=sum(column.indicator for column in self.numeric),
+            cardinalities=self.feature_shape.cardinalities,
+        )
+        records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
+        chunks = [slice(start, start + CHUNK) for start in range(0, frame.height, CHUNK)]
+        indicator = 0
         for index, column in enumerate(self.numeric):
             values_N = _numbers(frame, column.name)
-            numeric_NF[:, index] = column.encode(values_N)
+            for chunk in chunks:
+                packing.write_number(records_NR[chunk], index, column.encode(values_N[chunk]))
             if column.indicator:
-                numeric_NF[:, indicator] = np.isnan(values_N)
+                packing.write_indicator(records_NR, indicator, np.isnan(values_N))
                 indicator += 1
         for index, categorical in enumerate(self.categorical):
-            categorical_NG[:, index] = categorical.encode(require_column(frame, categorical.name, use="feature"))
-        return Features(numeric_NF=torch.from_numpy(numeric_NF), categorical_NG=torch.from_numpy(categorical_NG))
+            cells = require_column(frame, categorical.name, use="feature")
+            for chunk in chunks:
+                packing.write_codes(records_NR[chunk], index, categorical.encode(cells[chunk]))
+        return PackedFeatures(records_MR=torch.from_numpy(records_NR), packing=packing)
 
     def to_json(self) -> str:
         """Write as JSON; numbers read back exactly."""
@@ -162,7 +173,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             raise DataError(f"a saved encoder is not readable: {error}") from None
 
 
-def feature_columns(frame: pl.DataFrame, party: PartyFile) -> FeatureColumns:
+def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
     """Say which columns are features: those that the party file lists, or every other column by its type.
 
     ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
@@ -190,7 +201,7 @@ def feature_columns(frame: pl.DataFrame, party: PartyFile) -> FeatureColumns:
     return FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
 
 
-def _numbers(frame: pl.DataFrame, name: str) -> Floats:
+def _numbers(frame: Frame, name: str) -> Floats:
     """Give a column as float64 with NaN for missing."""
     column = as_number(require_column(frame, name, use="feature"))
     infinite = int(column.is_infinite().sum())
@@ -274,8 +285,13 @@ def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]
     return tuple(values.tolist()), tuple(scores.tolist())
 
 
+def _chunks(column: pl.Series) -> Iterator[pl.Series]:
+    return (column[start : start + CHUNK] for start in range(0, len(column), CHUNK))
+
+
 def _fit_categorical(column: pl.Series, encoding: EncodingConfig) -> CategoricalColumn | None:
-    counts = pl.DataFrame({"text": as_text(column)}).group_by("text").len()
+    parts = [pl.DataFrame({"text": as_text(part)}).group_by("text").len() for part in _chunks(column)]
+    counts = pl.concat(parts).group_by("text").agg(pl.col("len").sum())
     if counts.height == 1:
         return None
     kept = (

@@ -1,17 +1,22 @@
 """Features: a party's encoded columns, ready for a bottom model.
 
-Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns.
+Shapes: N rows, B rows of a batch, F numeric columns, G categorical columns, R bytes of a packed row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 Numbers = Literal["plain", "piecewise-linear", "periodic"]
 """How a bottom model takes numeric columns: as they are, or with an embedding of each beside them."""
+
+NUMBER_BYTES = 4
+CODES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds all codes of a column is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,7 +39,7 @@ class FeatureShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Encoded rows: standardised numbers and category codes."""
+    """Encoded rows as a model takes them: standardised numbers and category codes."""
 
     numeric_NF: Tensor  # float32
     categorical_NG: Tensor  # int64, column g in [0, cardinalities[g])
@@ -55,3 +60,112 @@ class Features:
     def to(self, device: torch.device) -> "Features":
         """Move to a device."""
         return Features(numeric_NF=self.numeric_NF.to(device), categorical_NG=self.categorical_NG.to(device))
+
+
+class FeatureRows(Protocol):
+    """Encoded rows that batches are taken from, packed or not."""
+
+    def __len__(self) -> int: ...
+
+    def rows(self, index_B: Tensor) -> Features:
+        """Pick rows, in the order of the index."""
+        ...
+
+
+class Packing:
+    """Where each column stands in a packed row: numbers of four bytes, indicators of one, codes in as few as hold them.
+
+    Args:
+        numbers: columns of numbers.
+        indicators: columns of 0 and 1, which are numeric ones too, after the others.
+        cardinalities: how many codes each categorical column has.
+    """
+
+    def __init__(self, *, numbers: int, indicators: int, cardinalities: tuple[int, ...]) -> None:
+        self.numbers, self.indicators = numbers, indicators
+        kinds = [next(kind for kind in CODES if size <= torch.iinfo(kind).max + 1) for size in cardinalities]
+        self.places = {kind: [place for place, its in enumerate(kinds) if its == kind] for kind in CODES}
+        self.starts: list[int] = [0] * len(kinds)
+        end = self._codes_start = NUMBER_BYTES * numbers + indicators
+        for kind, places in self.places.items():
+            for place in places:
+                self.starts[place] = end
+                end += kind.itemsize
+        self.kinds, self.row_bytes = kinds, end
+
+    def write_number(self, records_NR: NDArray[np.uint8], column: int, values_N: NDArray[np.float64]) -> None:
+        """Put a column of numbers in its place, rounded to float32."""
+        start = NUMBER_BYTES * column
+        records_NR[:, start : start + NUMBER_BYTES] = _bytes_of(values_N.astype(np.float32))
+
+    def write_indicator(self, records_NR: NDArray[np.uint8], column: int, is_N: NDArray[np.bool_]) -> None:
+        """Put a column of indicators in its place."""
+        records_NR[:, NUMBER_BYTES * self.numbers + column] = is_N
+
+    def write_codes(self, records_NR: NDArray[np.uint8], column: int, codes_N: NDArray[np.int64]) -> None:
+        """Put a column of codes in its place."""
+        kind = self.kinds[column]
+        start, of_numpy = self.starts[column], str(kind).removeprefix("torch.")
+        records_NR[:, start : start + kind.itemsize] = _bytes_of(codes_N.astype(of_numpy))
+
+    def unpack(self, records_BR: Tensor) -> Features:
+        """The rows as a model takes them."""
+        end = NUMBER_BYTES * self.numbers
+        numeric_BF = _viewed(records_BR, 0, end, torch.float32)
+        if self.indicators:
+            indicators_BI = records_BR[:, end : end + self.indicators].to(torch.float32)
+            numeric_BF = torch.cat((numeric_BF, indicators_BI), dim=1)
+        codes_BG = torch.empty(len(records_BR), len(self.kinds), dtype=torch.int64, device=records_BR.device)
+        start = self._codes_start
+        for kind, places in self.places.items():
+            if places:
+                end = start + kind.itemsize * len(places)
+                codes_BG[:, places] = _viewed(records_BR, start, end, kind).to(torch.int64)
+                start = end
+        return Features(numeric_NF=numeric_BF, categorical_NG=codes_BG)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackedFeatures:
+    """Encoded rows as a party keeps them, in a third to a half of the bytes that a model takes them in.
+
+    Args:
+        records_MR: the packed rows (M, R), bytes.
+        packing: what stands where in one.
+        rows_N: which of them these N rows are, in this order; all of them if left out.
+    """
+
+    records_MR: Tensor
+    packing: Packing
+    rows_N: Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.records_MR if self.rows_N is None else self.rows_N)
+
+    def rows(self, index_B: Tensor) -> Features:
+        """Pick rows, in the order of the index, unpacked."""
+        place_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
+        return self.packing.unpack(self.records_MR.index_select(0, place_B))
+
+    def picked(self, index_N: Tensor) -> "PackedFeatures":
+        """These rows still packed, and not copied."""
+        return replace(self, rows_N=index_N if self.rows_N is None else self.rows_N.index_select(0, index_N))
+
+    def unpacked(self) -> Features:
+        """All rows at once."""
+        return self.rows(torch.arange(len(self), device=self.records_MR.device))
+
+    def to(self, device: torch.device) -> "PackedFeatures":
+        """Move to a device."""
+        rows_N = None if self.rows_N is None else self.rows_N.to(device)
+        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N)
+
+
+def _bytes_of(values_N: NDArray[np.generic]) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values_N).view(np.uint8).reshape(len(values_N), values_N.itemsize)
+
+
+def _viewed(records_BR: Tensor, start: int, end: int, kind: torch.dtype) -> Tensor:
+    part_B = records_BR[:, start:end]
+    # A copy is aligned as its type wants it; a part of the records may not be.
+    return part_B.clone(memory_format=torch.contiguous_format).view(kind) if end > start else part_B.to(kind)

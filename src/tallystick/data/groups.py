@@ -7,6 +7,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.config.party import PartyFile
+from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.text import as_number, as_text
 
@@ -15,7 +16,7 @@ OTHERS = "all others"
 MISSING = "missing"
 
 
-def check_subgroups(frame: pl.DataFrame, party: PartyFile) -> None:
+def check_subgroups(frame: Frame, party: PartyFile) -> None:
     """Raise DataError unless the columns that the party file names make groups."""
     for name in party.report.subgroups:
         groups_of(require_column(frame, name, use="subgroup"))

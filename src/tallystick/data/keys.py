@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tallystick.config.contract import AlignmentConfig
 from tallystick.config.reading import Step
+from tallystick.data.lazy import Frame
 from tallystick.data.similar_keys import SimilarKeys, read_similar_keys
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
@@ -67,7 +68,7 @@ def fingerprint(keys: Keys) -> str:
     return digest.hexdigest()
 
 
-def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
+def read_keys(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
     """Normalise a table's keys and settle its nulls and duplicates as the contract says.
 
     Args:
@@ -120,7 +121,7 @@ def read_keys(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: Ali
     return Keys(ids=ids, rows_U=kept.get_column("row").cast(pl.Int64).to_numpy(), report=report)
 
 
-def spelling_hints(frame: pl.DataFrame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
+def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
     """Say what may keep a side's keys from matching those of another, which spells them in its own way.
 
     One line for each key and each step that the contract does not take and that would change some of the values, and one for

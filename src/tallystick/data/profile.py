@@ -13,6 +13,7 @@ from tallystick.config.contract import AlignmentConfig, Contract, KeyColumn
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import feature_columns
 from tallystick.data.keys import KeyReport, read_keys
+from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.target import classes_of
 from tallystick.data.text import as_text
@@ -52,7 +53,7 @@ class Profile:
         return asdict(self)
 
 
-def profile(frame: pl.DataFrame, party: PartyFile, contract: Contract | None = None) -> Profile:
+def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) -> Profile:
     """Look at a party's table as the job would: keys, types, missing values, label balance, and what looks wrong.
 
     Without a contract, keys are compared as they are written. Raises ConfigError for a party file without keys, DataError for
@@ -75,7 +76,7 @@ def profile(frame: pl.DataFrame, party: PartyFile, contract: Contract | None = N
     )
 
 
-def _uses(frame: pl.DataFrame, party: PartyFile) -> dict[str, str]:
+def _uses(frame: Frame, party: PartyFile) -> dict[str, str]:
     features = feature_columns(frame, party)
     named = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
     own = {party.label: "label", party.weight: "weight", party.time: "time"}
@@ -112,7 +113,7 @@ def _positive_class(label: pl.Series, contract: Contract | None) -> str | None:
     return classes[1] if len(classes) == 2 else None
 
 
-def _warnings(frame: pl.DataFrame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:
+def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:
     lines = keys.notes()
     for column in columns:
         if column.use not in ("numeric", "categorical"):

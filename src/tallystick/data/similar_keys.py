@@ -12,6 +12,7 @@ import numpy as np
 import polars as pl
 
 from tallystick.config.similarity import DimensionConfig, SimilarityConfig
+from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
 from tallystick.errors import IdError
@@ -52,7 +53,7 @@ class SimilarKeys:
 
 
 def read_similar_keys(
-    frame: pl.DataFrame, *, columns: Mapping[str, str], terms: SimilarityConfig, nulls: str
+    frame: Frame, *, columns: Mapping[str, str], terms: SimilarityConfig, nulls: str
 ) -> tuple[SimilarKeys, np.ndarray[Any, np.dtype[np.int64]]]:
     """Give the keys of the rows that have one, and these rows.
 

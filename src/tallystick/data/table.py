@@ -2,20 +2,22 @@
 
 import re
 import zlib
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
+import polars.selectors as cs
 
 from tallystick.config.party import TABLE_SUFFIXES, PartyFile, TableConfig
 from tallystick.config.reading import did_you_mean, redacted
 from tallystick.data.delimited import read_delimited
+from tallystick.data.lazy import ROWS_IN_A_GROUP, Frame, LazyTable, store, store_batches
 from tallystick.data.postgres import postgres_errors, read_postgres
 from tallystick.errors import DataError
 
 
-def read_party_table(party: PartyFile) -> pl.DataFrame:
+def read_party_table(party: PartyFile) -> LazyTable:
     """Read a party's table, with its key columns kept as they are written; see read_table."""
     if party.table is None:
         raise DataError(f"party {party.party}: its party file names no table")
@@ -26,8 +28,8 @@ def read_party_table(party: PartyFile) -> pl.DataFrame:
     return frame
 
 
-def read_table(table: TableConfig, *, text: Collection[str] = ()) -> pl.DataFrame:
-    """Read all rows of a table into memory.
+def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
+    """Read a table: of files a copy whose columns are read one at a time, of a query the rows, which stay in memory.
 
     Args:
         table: where the rows are.
@@ -38,13 +40,13 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> pl.DataFram
     if table.path is not None:
         source, frame = str(table.path), _read_files(table, text)
     else:
-        source, frame = _database_name(table), _query(table, text)
+        source, frame = _database_name(table), LazyTable.of(_query(table, text))
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
     return frame
 
 
-def require_column(frame: pl.DataFrame, column: str, *, use: str) -> pl.Series:
+def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
     """Give a column; raises DataError naming the closest column if it is absent."""
     if column not in frame.columns:
         raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
@@ -57,7 +59,7 @@ def require_unique(names: Sequence[str], *, source: str) -> None:
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
 
 
-def _read_files(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
+def _read_files(table: TableConfig, text: Collection[str]) -> LazyTable:
     assert table.path is not None
     paths = _files(table.path)
     ending = _ending(paths[0])
@@ -67,27 +69,29 @@ def _read_files(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
     try:
         if ending != ".parquet":
             return read_delimited(paths, table, text=text)
-        return _joined(paths, [_read_parquet(path) for path in paths])
+        tables = [_read_parquet(path) for path in paths]
+        return tables[0] if len(tables) == 1 else store(_joined(paths, [table.source for table in tables]))
     except pl.exceptions.NoDataError:
         raise DataError(f"{table.path}: is empty") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{table.path}: cannot be read: {_reason(error)}") from None
 
 
-def _read_parquet(path: Path) -> pl.DataFrame:
+def _read_parquet(path: Path) -> LazyTable:
     """By Arrow's own reader: one flipped bit can make the one of polars end the whole process."""
     import pyarrow as pa
     from pyarrow.parquet import ParquetFile
 
+    def checked(file: ParquetFile) -> Iterator[pa.RecordBatch]:
+        for batch in file.iter_batches(batch_size=ROWS_IN_A_GROUP):
+            batch.validate(full=True)
+            yield batch
+
     try:
         with ParquetFile(path) as file:
-            rows = file.read().replace_schema_metadata(None)
-        rows.validate(full=True)
+            return store_batches(file.schema_arrow, checked(file))
     except (pa.ArrowException, MemoryError, UnicodeError) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
-    frame = pl.from_arrow(rows)
-    assert isinstance(frame, pl.DataFrame)
-    return frame
 
 
 def _files(path: Path) -> list[Path]:
@@ -115,18 +119,20 @@ def _ending(path: Path) -> str | None:
     )
 
 
-def _joined(paths: Sequence[Path], parts: Sequence[pl.DataFrame]) -> pl.DataFrame:
+def _joined(paths: Sequence[Path], parts: Sequence[pl.LazyFrame]) -> pl.LazyFrame:
     """Parquet files of the same columns as one table; numbers of several widths take the widest."""
-    first = parts[0].schema
-    for path, part in zip(paths, parts, strict=True):
-        if odd := set(part.columns) ^ set(first):
+    schemas = [part.collect_schema() for part in parts]
+    first = schemas[0]
+    for path, schema in zip(paths, schemas, strict=True):
+        if odd := set(schema) ^ set(first):
             other = ", ".join(map(repr, sorted(odd)))
             raise DataError(f"{path}: has other columns than {paths[0]}: {other} in only one; the files of one table must agree")
-        for name, kind in part.schema.items():
+        for name, kind in schema.items():
             alike = kind == first[name] or (kind.is_numeric() and first[name].is_numeric()) or pl.Null in (kind, first[name])
             if not alike:
                 raise DataError(f"{path}: column {name!r} has type {kind}, and {first[name]} in {paths[0]}; convert one of them")
-    return pl.concat([part.select(list(first)) for part in parts], how="vertical_relaxed")
+    ordered = [part.select([cs.by_name(name) for name in first]) for part in parts]
+    return pl.concat(ordered, how="vertical_relaxed")
 
 
 def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:

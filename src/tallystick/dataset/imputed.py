@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.data.features import Features
+from tallystick.data.features import FeatureRows, Features
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImputer
 from tallystick.imputation.moments import MovingMoments
@@ -36,7 +36,7 @@ class ImputingSource:
         draws: numbers that choose donors; they come from a secret seed, or the other side could repeat them.
     """
 
-    features: Features
+    features: FeatureRows
     own_U: Tensor
     imputer: FeatureImputer
     draws: Draws

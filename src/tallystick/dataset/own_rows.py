@@ -19,6 +19,7 @@ from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.data.features import Numbers
 from tallystick.data.keys import Keys
+from tallystick.data.lazy import Frame
 from tallystick.data.split import TEST, TRAINING, VALIDATION
 from tallystick.data.table import require_column
 from tallystick.data.target import LabelCoder
@@ -33,16 +34,16 @@ class OwnRows:
 
     party: PartyFile
     is_label: bool
-    frame: pl.DataFrame
+    frame: Frame
     keys: Keys
     alignment: Alignment
     numbers: Literal["auto"] | Numbers = "plain"
 
-    def table(self) -> pl.DataFrame:
+    def table(self) -> Frame:
         """The R rows that have a key of their own, in the order of the ids."""
         return self.frame[self.keys.rows_U]
 
-    def linked(self) -> pl.DataFrame:
+    def linked(self) -> Frame:
         """The own row at each position; every position has to have one."""
         return self.frame[self.keys.rows_U[self.alignment.rows_N]]
 
@@ -51,7 +52,7 @@ class OwnRows:
         found = self.alignment.candidates
         return [found[name] for name in (feature_parties if self.is_label else [self.party.party])]
 
-    def numbered(self, candidates: Candidates) -> pl.DataFrame:
+    def numbered(self, candidates: Candidates) -> Frame:
         """A feature party's rows by their number."""
         assert candidates.own_rows is not None, "a feature party knows its own rows"
         return self.frame[self.keys.rows_U[candidates.own_rows]]
@@ -69,7 +70,7 @@ class OwnRows:
         """Fit the coding of labels, of which the training rows settle the scale."""
         return LabelCoder.fit(self.label(), target, training_R)
 
-    def fit_encoder(self, frame: pl.DataFrame, training_rows: NDArray[np.int64]) -> Encoder | None:
+    def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
         """Fit the encoder on these rows of a frame; None for a label party without a usable column.
 
         Raises FeatureError for a feature party without one.

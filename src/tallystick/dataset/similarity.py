@@ -18,7 +18,7 @@ from tallystick.alignment.outcome import Candidates
 from tallystick.config.contract import Contract, SplitConfig
 from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
+from tallystick.data.features import FeatureRows, Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
 from tallystick.data.split import split_by_hash
 from tallystick.data.target import encode_weights
@@ -86,7 +86,7 @@ class CandidateSource:
         crossing: which cross.
     """
 
-    features: Features
+    features: FeatureRows
     crossing: DistinctCandidates
 
     def __call__(self, index_B: Tensor) -> Features:
@@ -104,7 +104,7 @@ class LinkedSource:
         similarities_NK: how similar each candidate is, per feature party.
     """
 
-    features: Features
+    features: FeatureRows
     crossings: Sequence[DistinctCandidates]
     similarities_NK: Sequence[Tensor]
 
@@ -157,7 +157,7 @@ class SimilarityDataset(Dataset):
             used = np.unique(candidates.numbers_NK[train_N.numpy()])
             encoder = own.fit_encoder(here, used[used >= 0])
             assert encoder is not None, "fit_encoder refuses a feature party without a column"
-            dataset = cls._of_feature_party(encoder, encoder.encode(here).to(device), candidates)
+            dataset = cls._of_feature_party(encoder, encoder.encode(here).to(device), candidates, device)
         else:
             encoder = own.fit_encoder(own.linked(), train_N.numpy())
             dataset = cls._of_label_party(contract, own, encoder, device)
@@ -186,11 +186,13 @@ class SimilarityDataset(Dataset):
             return cls._of_label_party(contract, own, encoder, device)
         assert encoder is not None, "a feature party has columns"
         candidates = own.candidates(contract.feature_parties)[0]
-        return cls._of_feature_party(encoder, encoder.encode(own.numbered(candidates)), candidates)
+        return cls._of_feature_party(encoder, encoder.encode(own.numbered(candidates)), candidates, device)
 
     @classmethod
-    def _of_feature_party(cls, encoder: Encoder, features: Features, candidates: Candidates) -> "SimilarityDataset":
-        crossing = crossing_of(candidates, features.numeric_NF.device)
+    def _of_feature_party(
+        cls, encoder: Encoder, features: FeatureRows, candidates: Candidates, device: torch.device
+    ) -> "SimilarityDataset":
+        crossing = crossing_of(candidates, device)
         source = CandidateSource(features=features, crossing=crossing)
         return cls(encoder=encoder, source=source, crossings=(crossing,))
 
@@ -199,7 +201,9 @@ class SimilarityDataset(Dataset):
         cls, contract: Contract, own: OwnRows, encoder: Encoder | None, device: torch.device
     ) -> "SimilarityDataset":
         of_peers = own.candidates(contract.feature_parties)
-        features = encoder.encode(own.linked()).to(device) if encoder is not None else no_features(len(own.alignment), device)
+        features: FeatureRows = no_features(len(own.alignment), device)
+        if encoder is not None:
+            features = encoder.encode(own.linked()).to(device)
         crossings = tuple(crossing_of(candidates, device) for candidates in of_peers)
         source = LinkedSource(
             features=features,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.config.contract import Contract, UnionConfig
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features
+from tallystick.data.features import FeatureRows
 from tallystick.data.split import split_by_hash
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
@@ -53,7 +53,7 @@ class Imputation:
         features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
         return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
 
-    def source(self, features: Features) -> ImputingSource:
+    def source(self, features: FeatureRows) -> ImputingSource:
         """Features at every position."""
         return ImputingSource(features=features, own_U=self.own_U, imputer=self.features, draws=self._draws(1, stream=1))
 

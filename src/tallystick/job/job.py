@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-import polars as pl
 from torch import nn
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.data.lazy import Frame
 from tallystick.job.log import Logbook
 from tallystick.network.channel import Channel
 from tallystick.party.folder import RunFolder
@@ -23,7 +23,7 @@ class Job:
 
     contract: Contract
     party: PartyFile
-    frame: pl.DataFrame
+    frame: Frame
     channels: Mapping[str, Channel]
     folder: RunFolder
     logbook: Logbook

@@ -15,6 +15,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
+from tallystick.data.lazy import Frame
 from tallystick.data.table import read_table
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
@@ -140,7 +141,7 @@ class _Scoring:
     contract: Contract
     party: PartyFile
     folder: RunFolder
-    frame: pl.DataFrame
+    frame: Frame
     keys: Keys
     encoder: Encoder | None
 

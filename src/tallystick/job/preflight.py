@@ -23,6 +23,7 @@ from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, fingerprint, read_keys
+from tallystick.data.lazy import Frame
 from tallystick.data.split import TEST, TRAINING, VALIDATION, check_times, split_by_hash
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
@@ -49,7 +50,7 @@ class Preflight:
     problems: list[TallystickError] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # what the encoder came to, fitted on all own rows
-    frame: pl.DataFrame | None = None
+    frame: Frame | None = None
     keys: Keys | None = None
     identity: Identity | None = None
 
@@ -62,7 +63,7 @@ class Preflight:
             return None
 
 
-def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> pl.DataFrame:
+def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> Frame:
     """Give this party's table, once all checks have passed.
 
     Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
@@ -72,7 +73,7 @@ def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = 
     return found.frame if found.frame is not None else pl.DataFrame()
 
 
-def require_to_predict(contract: Contract, party: PartyFile, frame: pl.DataFrame, encoder: Encoder | None) -> Keys:
+def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None) -> Keys:
     """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does."""
     found = Preflight()
     _check_side(contract, party, found)
@@ -152,7 +153,7 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
         )
 
 
-def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: pl.DataFrame, folder: RunFolder | None) -> None:
+def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: Frame, folder: RunFolder | None) -> None:
     keys = found.keys = found.tried(lambda: read_keys(frame, columns=party.keys, alignment=contract.alignment))
     is_label = contract.role_of(party.party) == "label"
     found.tried(lambda: check_subgroups(frame, party))
@@ -177,7 +178,7 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
     found.notes += found.tried(lambda: _check_features(contract, party, here, is_label=is_label)) or ()
 
 
-def check_label(contract: Contract, party: PartyFile, here: pl.DataFrame, training: Any) -> None:
+def check_label(contract: Contract, party: PartyFile, here: Frame, training: Any) -> None:
     """Refuse labels that cannot be learnt, whichever of these rows will be common; raises DataError."""
     assert party.label is not None
     label = require_column(here, party.label, use="label")
@@ -203,7 +204,7 @@ def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> None:
             )
 
 
-def _check_features(contract: Contract, party: PartyFile, here: pl.DataFrame, *, is_label: bool) -> tuple[str, ...]:
+def _check_features(contract: Contract, party: PartyFile, here: Frame, *, is_label: bool) -> tuple[str, ...]:
     columns = feature_columns(here, party)
     if columns.numeric or columns.categorical:
         encoder = Encoder.fit(here, columns, np.arange(here.height), encoding=party.encoding, numbers=contract.model.numeric)
@@ -215,7 +216,7 @@ def _check_features(contract: Contract, party: PartyFile, here: pl.DataFrame, *,
     return ()
 
 
-def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: pl.DataFrame) -> None:
+def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:
     """Refuse a model that this machine cannot hold, and cut embeddings that no message can; then try the bottom on a few rows."""
     shape, model = encoder.feature_shape, contract.model
     if party.party not in model.bottoms:
@@ -223,7 +224,12 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: p
         width = model.hidden[model.cut_after - 1]
     else:
         bottom = build_bottom(model, party.party, shape, seed=contract.seed)
-        try_bottom(bottom, encoder.encode(here.head(2)), path=model.bottoms[party.party], party=party.party)
+        try_bottom(
+            bottom,
+            encoder.encode(here[np.arange(min(2, here.height))]).unpacked(),
+            path=model.bottoms[party.party],
+            party=party.party,
+        )
         width = width_of(bottom)
     training = contract.training.for_rows(here.height)
     rows = min(batches_per_message(training) * training.batch_size, here.height)

@@ -11,6 +11,7 @@ import polars as pl
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns, PartyFile
 from tallystick.data.encoder import feature_columns
+from tallystick.data.lazy import Frame
 from tallystick.errors import ConfigError, DataError
 
 
@@ -39,7 +40,7 @@ class SimulatedPartner:
         cls,
         contract: Contract,
         party: PartyFile,
-        frame: pl.DataFrame,
+        frame: Frame,
         *,
         split: Sequence[str] | None = None,
         share: float = 0.5,
@@ -60,7 +61,8 @@ class SimulatedPartner:
         columns = feature_columns(frame, party)
         names = [*columns.numeric, *columns.categorical]
         given = _named(split, names) if split is not None else _drawn(names, share, seed)
-        frame = frame.sample(min(rows, frame.height), seed=seed) if rows < frame.height else frame
+        if rows < frame.height:
+            frame = frame[pl.int_range(frame.height, eager=True).sample(rows, seed=seed)]
         feature = contract.feature_parties[0]
         own = [use for use in (party.label, party.weight, party.time) if use is not None]
         values: dict[str, Any] = {

@@ -13,11 +13,12 @@ import numpy as np
 import polars as pl
 import torch
 
-from tallystick.benchmark.clicks import read_clicks, split_columns
+from tallystick.benchmark.clicks import SAMPLE_SEED, first_line, read_clicks, split_columns
 from tallystick.benchmark.experiment import SplitData
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
+from tallystick.data.lazy import LazyTable, sample, store, unpacked
 from tallystick.errors import DataError
 
 TRAINING_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_test.csv"
@@ -31,7 +32,7 @@ class AdTable:
     """Rows of both parties, a 0/1 label, and which rows are for tests."""
 
     name: str
-    frame: pl.DataFrame
+    frame: LazyTable
     label: str
     label_party: FeatureColumns
     feature_party: FeatureColumns
@@ -43,14 +44,14 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
 
     Args:
         path: a folder with FedAds' two files, or one file of any of the formats.
-        limit: read no more rows than this of each file.
+        limit: draw so many rows of each file at random, always the same ones; they keep their order and their part.
         swapped: give each party the other's columns, so that the better ones cross the cut.
 
     Raises DataError for a file that is absent or of another format.
     """
     if path.is_dir() and (path / TRAINING_FILE).exists():
         table = _read_fedads(path, limit)
-    elif path.is_file() and "is_trade" in (head := _header(path)):
+    elif path.is_file() and "is_trade" in (head := first_line(path).split(",")):
         table = _read_ijcai(path, head, limit)
     else:
         table = _read_clicks(path, limit)
@@ -59,19 +60,13 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
     return table
 
 
-def _header(path: Path) -> list[str]:
-    try:
-        return pl.read_csv(path, n_rows=0, quote_char=None).columns
-    except pl.exceptions.PolarsError:
-        return []
-
-
 def _read_fedads(folder: Path, limit: int | None) -> AdTable:
     try:
-        parts = [pl.read_csv(folder / name, infer_schema=False, n_rows=limit) for name in (TRAINING_FILE, TEST_FILE)]
+        files = [pl.scan_csv(folder / name, infer_schema=False, glob=False) for name in (TRAINING_FILE, TEST_FILE)]
+        (training, count), (test, _) = (sample(file, limit, seed=SAMPLE_SEED) for file in files)
         cells = pl.exclude("sample_id").str.strip_chars("[]' \"")
-        frames = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in parts]
-        frame = pl.concat(frames, how="vertical")
+        parts = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in (training, test)]
+        frame = store(pl.concat(parts, how="vertical"))
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{folder}: not FedAds' {TRAINING_FILE} and {TEST_FILE}: {error}") from None
     label_party = tuple(name for name in frame.columns if name.startswith(("l_i_", "l_u_")))
@@ -85,14 +80,15 @@ def _read_fedads(folder: Path, limit: int | None) -> AdTable:
         label="label",
         label_party=FeatureColumns(categorical=label_party),
         feature_party=FeatureColumns(categorical=feature_party),
-        test_N=pl.Series(np.arange(frame.height) >= frames[0].height),
+        test_N=pl.Series(np.arange(frame.height) >= count),
     )
 
 
 def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
     try:
         types = {name: pl.Float64 if name in IJCAI_NUMERIC else pl.String for name in columns} | {"is_trade": pl.Int64}
-        frame = pl.read_csv(path, schema_overrides=types, n_rows=limit)
+        with unpacked(path) as text:
+            frame = store(sample(pl.scan_csv(text, schema_overrides=types, glob=False), limit, seed=SAMPLE_SEED)[0])
         test_N = frame.get_column("part") == IJCAI_TEST
     except pl.exceptions.PolarsError as error:
         raise DataError(f"{path}: not the IJCAI-18 sample with is_trade and part: {error}") from None
@@ -136,11 +132,11 @@ def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData,
     encoded, own_encoded = theirs.encode(table.frame), own.encode(table.frame)
     training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
     data = SplitData(
-        training=encoded.rows(training_rows),
+        training=encoded.picked(training_rows),
         training_labels_N=labels_N[training_rows],
-        test=encoded.rows(test_rows),
+        test=encoded.picked(test_rows),
         test_labels_T=labels_N[test_rows],
-        own_training=own_encoded.rows(training_rows),
-        own_test=own_encoded.rows(test_rows),
+        own_training=own_encoded.picked(training_rows),
+        own_test=own_encoded.picked(test_rows),
     )
     return data, theirs.feature_shape, own.feature_shape

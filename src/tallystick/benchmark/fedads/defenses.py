@@ -19,7 +19,7 @@ from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.view import StepView, View
-from tallystick.benchmark.experiment import Experiment, SplitData, TrainingPlan
+from tallystick.benchmark.experiment import KEPT_ROWS, Experiment, SplitData, TrainingPlan
 from tallystick.benchmark.fedads.data import AdTable, encode_ads, read_ads
 from tallystick.benchmark.shared import one_thread, summarize_seeds
 from tallystick.data.features import FeatureShape
@@ -138,8 +138,8 @@ def _run(network: Experiment, method: Method, seed: int) -> dict[str, Any]:
 
 
 def _all_rows(network: Experiment) -> tuple[StepView]:
-    """The feature party embeds all training rows once more after training."""
-    rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(), strict=True))
+    """The feature party embeds the training rows once more after training: all, or of a large file a quarter of a million."""
+    rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(most=KEPT_ROWS), strict=True))
     nothing_ND: Tensor = cut_ND[:, :0]
     own_N = torch.ones(len(rows_N), dtype=torch.bool)
     return (StepView(epoch=network.plan.epochs, rows_B=rows_N, own_B=own_N, received_BD=nothing_ND, sent_BD=cut_ND),)

@@ -100,7 +100,7 @@ def run(
         strategies: names from STRATEGIES or EXTRAS; by default all of STRATEGIES. Baselines are always run.
         setting: model and optimiser.
         min_count: training rows that a category needs for a code of its own.
-        limit: read no more rows than this.
+        limit: draw so many rows at random.
         log: where every finished run is kept as it comes; nowhere if left out.
         resume: take the runs that ``log`` already holds from there.
         progress: called after every run.

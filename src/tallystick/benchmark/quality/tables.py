@@ -118,7 +118,7 @@ def _criteo(data: Path | None) -> PublicTable:
     clicks = read_clicks(_file(data, "criteo", "criteo_80k.tsv.gz"))
     columns = FeatureColumns(numeric=clicks.numeric, categorical=clicks.categorical)
     return PublicTable(
-        name="criteo", source="Criteo Labs, sample", frame=clicks.frame, columns=columns, label="label", target="binary"
+        name="criteo", source="Criteo Labs, sample", frame=clicks.frame.collect(), columns=columns, label="label", target="binary"
     )
 
 
@@ -126,7 +126,7 @@ def _avazu(data: Path | None) -> PublicTable:
     clicks = read_clicks(_file(data, "avazu", "avazu_10k.csv"))
     columns = FeatureColumns(categorical=clicks.categorical)
     return PublicTable(
-        name="avazu", source="Kaggle, head", frame=clicks.frame, columns=columns, label=clicks.label, target="binary"
+        name="avazu", source="Kaggle, head", frame=clicks.frame.collect(), columns=columns, label=clicks.label, target="binary"
     )
 
 

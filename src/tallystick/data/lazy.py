@@ -1,0 +1,209 @@
+"""A table that is not held in memory: its columns are read when they are asked for, one at a time.
+
+What is read from files, of whatever kind, is first copied to a compressed temporary file, a piece at a time. So a table is what
+it was when the job began, whoever writes to its files meanwhile, and all that is held of a large one is the column at hand.
+"""
+
+import gzip
+import os
+import shutil
+import tempfile
+import weakref
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, TypeAlias, cast
+
+import numpy as np
+import polars as pl
+import polars.selectors as cs
+from numpy.typing import NDArray
+
+from tallystick.errors import StorageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_IN_A_GROUP = 2**17  # of the file; what is decoded at a time
+COPIED_BYTES = 2**20  # at a time
+GZIP = b"\x1f\x8b"
+SELF = Path("/proc/self/fd")  # Linux: names for open files, also for those whose own name is gone
+
+
+class _Held:
+    """A file that is closed once nothing holds it any more."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self.file = file
+        weakref.finalize(self, file.close)
+
+
+@dataclass(frozen=True)
+class LazyTable:
+    """Rows of a table, in some order: ``get_column`` reads one of its columns, and indexing picks rows without reading any.
+
+    Args:
+        source: the columns, in memory or in a file.
+        rows: which of the source's rows these are; all of them if left out.
+        held: what the source reads from, kept open as long as the table is in use.
+    """
+
+    source: pl.LazyFrame
+    rows: NDArray[np.int64] | None = None
+    held: "_Held | None" = None
+
+    @classmethod
+    def of(cls, frame: pl.DataFrame) -> "LazyTable":
+        """The same rows, which stay in memory."""
+        return cls(frame.lazy())
+
+    @cached_property
+    def schema(self) -> pl.Schema:
+        """Column names and types."""
+        return self.source.collect_schema()
+
+    @cached_property
+    def height(self) -> int:
+        """Count of rows."""
+        return len(self.rows) if self.rows is not None else int(self.source.select(pl.len()).collect().item())
+
+    @property
+    def columns(self) -> list[str]:
+        """Column names."""
+        return self.schema.names()
+
+    @property
+    def width(self) -> int:
+        """Count of columns."""
+        return len(self.columns)
+
+    def get_column(self, name: str) -> pl.Series:
+        """Read a column."""
+        column = self.source.select(cs.by_name(name)).collect().get_column(name)
+        return column if self.rows is None else column.gather(self.rows)
+
+    def __getitem__(self, rows: "NDArray[np.int64] | pl.Series") -> "LazyTable":
+        """The rows of these numbers, in this order."""
+        picked = rows.to_numpy() if isinstance(rows, pl.Series) else rows
+        return LazyTable(self.source, picked if self.rows is None else self.rows[picked], self.held)
+
+    def select(self, names: Iterable[str]) -> pl.DataFrame:
+        """Read some columns."""
+        return pl.DataFrame([self.get_column(name) for name in names])
+
+    def collect(self) -> pl.DataFrame:
+        """Read all of it."""
+        return self.select(self.columns)
+
+
+Frame: TypeAlias = pl.DataFrame | LazyTable
+"""A table in memory or one that is read by column: what reads columns takes either."""
+
+
+def store(source: pl.LazyFrame, folder: Path | None = None) -> LazyTable:
+    """Read a source piece by piece into a file, and give it as a table.
+
+    The file is one that only this process can find and that is gone with it, however it ends; where the system has no such files,
+    one that only its owner may read. With a ``folder`` it lies there, for as long as the folder does.
+
+    Raises StorageError where the disk is full, and what Polars raises for a source that cannot be read.
+    """
+    place = folder or Path(tempfile.gettempdir())
+    with room_for(place):
+        held, path = (None, _part(folder)) if folder is not None else _own_file()
+        source.sink_parquet(path, compression="zstd", compression_level=1, row_group_size=ROWS_IN_A_GROUP)
+    return LazyTable(pl.scan_parquet(path, glob=False), held=held)
+
+
+def store_batches(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> LazyTable:
+    """Copy Arrow's batches into a file as store() does, and give it as a table, in the types that Polars has for them.
+
+    Raises StorageError where the disk is full, and whatever reading a batch raises.
+    """
+    from pyarrow.parquet import ParquetWriter
+
+    held, path = _own_file()
+    pieces = (_as_polars(rows) for rows in _tables(schema, batches))
+    first = next(pieces)
+    with (
+        room_for(Path(tempfile.gettempdir())),
+        ParquetWriter(path, first.schema, compression="zstd", compression_level=1) as file,
+    ):
+        for piece in pieces:
+            file.write_table(piece)
+    return LazyTable(pl.scan_parquet(path, glob=False), held=held)
+
+
+def _tables(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]") -> "Iterator[pa.Table]":
+    """A table without rows, which says the types, then one per batch."""
+    import pyarrow as pa
+
+    yield schema.empty_table()
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
+
+
+def _as_polars(rows: "pa.Table") -> "pa.Table":
+    frame = pl.DataFrame(pl.from_arrow(rows.replace_schema_metadata(None)))
+    return frame.to_arrow(compat_level=pl.CompatLevel.oldest())
+
+
+def sample(source: pl.LazyFrame, most: int | None, *, seed: int) -> tuple[pl.LazyFrame, int]:
+    """Draw ``most`` rows at random, which keep their order, or take all where there are no more; gives their count too."""
+    rows = int(source.select(pl.len()).collect(engine="streaming").item())
+    if most is None or rows <= most:
+        return source, rows
+    drawn = np.sort(np.random.default_rng(seed).choice(rows, size=most, replace=False, shuffle=False))
+    name = "row number"
+    numbered = source.with_row_index(name).filter(pl.col(name).is_in(pl.Series(drawn, dtype=pl.UInt32).implode()))
+    return numbered.drop(name), most
+
+
+@contextmanager
+def unpacked(path: Path) -> Iterator[str]:
+    """Within this block a file that can be read a piece at a time: this one or, where it is gzipped, a temporary copy."""
+    if not is_gzipped(path):
+        yield str(path)
+        return
+    with room_for(Path(tempfile.gettempdir())):
+        held, copy = _own_file()
+        with gzip.open(path) as packed:
+            shutil.copyfileobj(packed, held.file, COPIED_BYTES)
+        held.file.flush()
+    yield copy
+
+
+def is_gzipped(path: Path) -> bool:
+    """Whether a file begins as gzip files do, whatever it is called."""
+    with path.open("rb") as file:
+        return file.read(len(GZIP)) == GZIP
+
+
+@contextmanager
+def room_for(path: Path) -> Iterator[None]:
+    """Turn a full disk, while a copy of a table is made there, into a StorageError that says what to do."""
+    try:
+        yield
+    except (OSError, pl.exceptions.PolarsError) as error:
+        if "os error 28" in str(error) or "No space left" in str(error):
+            raise StorageError(
+                f"{path}: there is no room for a copy of the table; make some, or name a folder with more by setting TMPDIR"
+            ) from None
+        raise
+
+
+def _own_file() -> tuple[_Held, str]:
+    """A temporary file, and the path to read and write it by: one without a name of its own where the system has a way to it."""
+    if SELF.is_dir():
+        file = tempfile.TemporaryFile()  # noqa: SIM115
+        return _Held(file), str(SELF / str(file.fileno()))
+    named = tempfile.NamedTemporaryFile(prefix="tallystick-")  # noqa: SIM115
+    return _Held(cast(IO[bytes], named)), named.name
+
+
+def _part(folder: Path) -> str:
+    handle, path = tempfile.mkstemp(dir=folder)
+    os.close(handle)
+    return path
