@@ -79,6 +79,25 @@ def alignment(
 
 
 @app.command()
+def memory(
+    rows: Annotated[list[int] | None, typer.Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
+    leakage: Annotated[bool, typer.Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
+    job: Annotated[bool, typer.Option(help="Measure all parties of a run.")] = True,
+    alignment: Annotated[str, typer.Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
+    as_json: JsonFlag = False,
+) -> None:
+    """Peak memory of a Criteo-shaped file, generated, and bytes per row."""
+
+    def work() -> None:
+        from tallystick.benchmark.speed import memory as benchmark
+
+        sizes = sorted(rows or [100_000, 400_000])
+        finish(benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
+
+
+@app.command()
 def defenses(
     rows: Annotated[int, typer.Option(help="Rows of a batch.", min=2)] = 8_192,
     width: Annotated[int, typer.Option(help="Width of the cut.", min=1)] = 128,
@@ -145,7 +164,7 @@ def florist(
     ] = "labels,features,both",
     strategies: Annotated[str, typer.Option(help="Strategies, with commas between; all if empty.")] = "",
     epochs: Annotated[int, typer.Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
-    limit: Annotated[int | None, typer.Option(help="Read no more rows than this.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Draw so many rows at random.")] = None,
     out: OutFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
     as_json: JsonFlag = False,
@@ -186,10 +205,11 @@ def label_leakage(
             help="Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, choices, claims."
         ),
     ] = "",
+    scenario: Annotated[list[str] | None, typer.Option(help="One scenario by its name, such as none; may be repeated.")] = None,
     epochs: Annotated[int, typer.Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam; scaled to the file if left out.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Read no more rows than this.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Draw so many rows at random.")] = None,
     out: OutFolder = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
     as_json: JsonFlag = False,
@@ -206,6 +226,7 @@ def label_leakage(
             data=data,
             seeds=range(1, seeds + 1),
             only=[part for part in only.split(",") if part],
+            named=scenario or (),
             epochs=epochs,
             batch_size=batch_size,
             learning_rate=learning_rate,
@@ -226,7 +247,7 @@ def fedads(
     seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 1,
     swapped: Annotated[bool, typer.Option("--swapped", help="Give each party the other's columns.")] = False,
-    limit: Annotated[int | None, typer.Option(help="Read no more rows than this of each file.")] = None,
+    limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
     out: OutFolder = None,
     as_json: JsonFlag = False,
 ) -> None:

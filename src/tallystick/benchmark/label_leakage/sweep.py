@@ -63,6 +63,7 @@ def run(
     data: Path,
     seeds: Sequence[int] = _SEEDS,
     only: Sequence[str] = (),
+    named: Sequence[str] = (),
     epochs: int = 3,
     batch_size: int | None = None,
     learning_rate: float | None = None,
@@ -78,9 +79,10 @@ def run(
         data: Kaggle's Criteo or Avazu file, or a folder that holds just it.
         seeds: of the split, initialisation, batches and noise.
         only: parts (see ``leakage_scenarios.parts``); by default all that this data set has in the paper.
+        named: scenarios by name, instead of parts: no table or figure then, only what each came to.
         epochs, batch_size, learning_rate: of every training but those at a batch of 8,192; see ``plan_for``.
         min_count: training rows that a category needs for a code of its own.
-        limit: read no more rows than this.
+        limit: draw so many rows at random.
         log: where every finished run is kept as it comes.
         resume: take the runs that ``log`` already holds from there.
         progress: called after every run.
@@ -90,7 +92,7 @@ def run(
         DataError: the file is not in Kaggle's format.
     """
     table = read_clicks(data, limit=limit)
-    chosen = _chosen(only, table.name)
+    chosen = [] if named else _chosen(only, table.name)
     rows = table.frame.height
     plan = plan_for(rows, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     about = {
@@ -104,7 +106,9 @@ def run(
     kept = None if log is None else SweepLog(log, setting=about, resume=resume)
     known = {(each["name"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
     every = scenarios(large_plan(rows))
-    names = list(dict.fromkeys(name for part in chosen for name in parts()[part]))
+    if unknown := sorted(set(named) - set(every)):
+        raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(every)}")
+    names = list(dict.fromkeys(name for part in chosen for name in parts()[part])) or list(named)
     runs: list[LeakageRun] = []
     with one_thread():
         for seed in seeds:
