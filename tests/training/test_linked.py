@@ -9,6 +9,7 @@ from defense_rows import DEFENSE_ROWS
 from hypothesis import given
 from hypothesis import strategies as st
 from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of, weights_of_joined
+from test_resume import Unplugged, Until
 from test_step import in_process
 
 from tallystick.benchmark.speed.centralized import train_joined
@@ -18,6 +19,7 @@ from tallystick.dataset.similarity import AllCandidates, CandidateSource, Distin
 from tallystick.defenses.chain import chain
 from tallystick.defenses.table import DEFENSES
 from tallystick.models.build import build_bottom, build_label_model
+from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense
 
 CANDIDATES = {"club": 3, "shop": 5}
@@ -128,6 +130,17 @@ def test_sending_all_links_gives_the_same_up_to_the_order_of_sums(tmp_path):
     found, expected = (weights_of(setting.train(plan, tmp_path / setting.crossing.__name__)[0]) for setting in (few, all_links))
     worst = max((found[name] - expected[name]).abs().max().item() for name in found if found[name].is_floating_point())
     assert 0 < worst < 1e-5
+
+
+@pytest.mark.parametrize("sends", [3, 13])
+def test_a_run_that_was_cut_goes_on_to_the_same_bits(sends, tmp_path):
+    setting, plan = LinkedSetting(parties=("club", "shop"), validation=40), training(checkpoint_every=2)  # with dropout
+    whole, _ = setting.train(plan, tmp_path / "whole")
+    with pytest.raises(Unplugged):
+        setting.train(plan, tmp_path / "cut", wrap=lambda channel: Until(channel, sends))
+    common = set.intersection(*(set(CheckpointStore(tmp_path / "cut" / name).steps()) for name in ("bank", "club", "shop")))
+    again, _ = setting.train(plan, tmp_path / "cut", resume_from=max(common, default=0))
+    assert_same_bits(weights_of(again), weights_of(whole))
 
 
 def test_pipelined_and_with_validation(tmp_path):

@@ -158,7 +158,7 @@ class TrainingTerms(Model):
     batch_size: Count | Literal["auto"] = Field(
         default="auto", description="rows per step; auto: 16 to 1,024, more for more rows"
     )
-    optimizer: Literal["adam", "adamw", "sgd"] = Field(default="adamw", description="optimizer of every party")
+    optimizer: Literal["adam", "adamw", "lamb", "sgd"] = Field(default="adamw", description="optimizer of every party")
     learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
     schedule: Literal["constant", "cosine"] = Field(
         default="cosine", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"

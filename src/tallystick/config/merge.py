@@ -33,7 +33,7 @@ class MergeConfig(Model):
         default=True, strict=True, description="the label party's own columns also reach the top past the merge"
     )
     width: Width = Field(default=64, description="outputs of a link before the merge")
-    activation: Literal["relu", "sigmoid"] = Field(default="relu", description="of a link's outputs; FedSim's is sigmoid")
+    activation: Literal["relu", "sigmoid", "none"] = Field(default="relu", description="of a link's outputs; FedSim's is sigmoid")
     heads: Annotated[int, Field(strict=True, ge=1, le=64)] = Field(default=4, description="heads (attention only)")
     channels: Annotated[int, Field(strict=True, ge=1, le=1024)] = Field(default=8, description="channels (cnn only)")
     kernel: Annotated[int, Field(strict=True, ge=1, le=99)] = Field(

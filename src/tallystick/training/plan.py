@@ -4,8 +4,9 @@ A batch is *joint* or *local*. A joint one's cut embeddings and gradients cross;
 and nothing crosses. An epoch may have both, and phases of other epochs (pretraining) may come before the usual ones.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import islice
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import CutRows, a_row_each
+from tallystick.training.lamb import Lamb
 
 GROUPED_ROWS = 4096
 """Most rows of a message that holds several batches."""
@@ -146,9 +148,15 @@ def optimizer_of(training: TrainingConfig, module: nn.Module) -> torch.optim.Opt
     parameters = list(module.parameters())
     if not parameters:
         return None
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW, "sgd": torch.optim.SGD}[training.optimizer]
-    optimizer: torch.optim.Optimizer = kind(parameters, lr=training.learning_rate, weight_decay=training.weight_decay, fused=True)
-    return optimizer
+    return _OPTIMIZERS[training.optimizer](parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+
+
+_OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {
+    "adam": partial(torch.optim.Adam, fused=True),
+    "adamw": partial(torch.optim.AdamW, fused=True),
+    "sgd": partial(torch.optim.SGD, fused=True),
+    "lamb": Lamb,
+}
 
 
 def load_optimizers() -> None:

@@ -12,17 +12,18 @@ link's output.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from tallystick.config.merge import MergeConfig
 from tallystick.data.features import Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
 from tallystick.models.similarity.gates import ascending
-from tallystick.models.similarity.table import MERGES, WEIGHTS
+from tallystick.models.similarity.table import ACTIVATIONS, MERGES, WEIGHTS
 from tallystick.models.split import LabelModel
-from tallystick.models.tabular import mlp
 
 
 class LinkModel(nn.Module):
@@ -38,10 +39,13 @@ class LinkModel(nn.Module):
 
     def __init__(self, *, own: int, cut: int, links: int, hidden: Sequence[int], settings: MergeConfig) -> None:
         super().__init__()
-        joined = own + cut + settings.similarity_input
-        self.aggregator = mlp(joined, hidden)
-        self.output = nn.Linear(hidden[-1] if hidden else joined, settings.width)
-        self.activation = nn.Sigmoid() if settings.activation == "sigmoid" else nn.ReLU()
+        first, *others = [*hidden, settings.width]
+        self.own = own
+        self.first = nn.Linear(own + cut + settings.similarity_input, first)
+        self.others = nn.Sequential()
+        for before, after in pairwise([first, *others]):
+            self.others.extend([nn.ReLU(), nn.Linear(before, after)])
+        self.others.append(ACTIVATIONS[settings.activation]())
         self.weight = WEIGHTS[settings.weight]()
         self.merge = MERGES[settings.method](links, settings.width, settings)
         self.sorts = settings.sort
@@ -57,12 +61,11 @@ class LinkModel(nn.Module):
     def forward(self, own_BE: Tensor | None, cut_BKD: Tensor, linked: CandidateLinks) -> Tensor:
         """The merged rows, one per example."""
         similarity_BK, present_BK = linked.similarity_BK, linked.present
-        parts = [cut_BKD]
-        if own_BE is not None:
-            parts.insert(0, own_BE[:, None].expand(-1, cut_BKD.shape[1], -1))
-        if self.reads_similarity:
-            parts.append(similarity_BK[:, :, None])
-        output_BKL = self.activation(self.output(self.aggregator(torch.cat(parts, dim=2))))
+        link_BKD = torch.cat([cut_BKD, similarity_BK[:, :, None]], dim=2) if self.reads_similarity else cut_BKD
+        first_BKH = linear(link_BKD, self.first.weight[:, self.own :], self.first.bias)
+        if own_BE is not None:  # what the own columns add is the same for all links of an example
+            first_BKH = first_BKH + linear(own_BE, self.first.weight[:, : self.own])[:, None]
+        output_BKL = self.others(first_BKH)
         weight_BK = self.weight(similarity_BK)
         if self.sorts:
             order_BK = ascending(similarity_BK, present_BK)

@@ -33,3 +33,6 @@ WEIGHTS: Mapping[str, Callable[[], nn.Module]] = {
     "equal": EqualWeight,
 }
 """The contract's model.merge.weight to its module."""
+
+ACTIVATIONS: Mapping[str, Callable[[], nn.Module]] = {"relu": nn.ReLU, "sigmoid": nn.Sigmoid, "none": nn.Identity}
+"""The contract's model.merge.activation to its module."""

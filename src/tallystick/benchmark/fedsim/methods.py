@@ -1,0 +1,65 @@
+"""The methods that FedSim's tables compare, each as a way of linking and a way of merging; a row each.
+
+All get the same columns, the same optimizer and the same number of epochs. Shapes: N rows, K candidates.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tallystick.config.merge import MergeConfig
+
+_PLAIN: dict[str, Any] = {
+    "weight": "equal",
+    "width": 10,
+    "activation": "none",
+    "similarity_input": False,
+    "own_columns": False,
+    "top": (),
+}
+"""Of the baselines: a prediction from each link by itself, linear in the aggregator's last layer as in the paper."""
+_PUBLISHED: dict[str, Any] = {"width": 10, "activation": "sigmoid", "similarity_input": False, "own_columns": False, "top": ()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method:
+    """One row of the paper's tables.
+
+    Args:
+        merge: how links are merged; None where nothing is linked.
+        links: to link the K most similar rows, the most similar alone, the row that is the same thing, or none.
+        shuffles: hands over an example's links in random order, as without the sort gate.
+        paper: its name in the paper's tables, if it is there.
+    """
+
+    merge: MergeConfig | None
+    links: str = "candidates"
+    shuffles: bool = False
+    paper: str | None = None
+
+    def merged(self, published: MergeConfig) -> MergeConfig | None:
+        """The merge with the sizes that the paper gives for a set."""
+        if self.merge is None:
+            return None
+        sizes = {name: getattr(published, name) for name in ("channels", "kernel", "hidden", "dropout")}
+        return self.merge.model_copy(update=sizes if self.merge.method in ("cnn", "mlp") else {})
+
+
+METHODS: Mapping[str, Method] = {
+    "Solo": Method(merge=None, links="none", paper="Solo"),
+    "Top1Sim": Method(merge=MergeConfig(method="top1", **_PLAIN), links="most similar", paper="Top1Sim"),
+    "AvgSim": Method(merge=MergeConfig(method="average", **_PLAIN), paper="AvgSim"),
+    "FeatureSim": Method(merge=MergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"),
+    "FedSim": Method(merge=MergeConfig(method="cnn", **_PUBLISHED), paper="FedSim"),
+    "attention": Method(merge=MergeConfig()),
+    "FedSim without weight gate": Method(
+        merge=MergeConfig(method="cnn", weight="similarity", **_PUBLISHED), paper="FedSim (w/o Weight)"
+    ),
+    "FedSim without sort gate": Method(
+        merge=MergeConfig(method="cnn", sort=False, **_PUBLISHED), shuffles=True, paper="FedSim (w/o Sort)"
+    ),
+    "FedSim without CNN": Method(merge=MergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
+    "FedSim, average": Method(merge=MergeConfig(method="average", **_PUBLISHED)),
+    "Combine": Method(merge=MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
+}
+"""A method's name to what it does."""

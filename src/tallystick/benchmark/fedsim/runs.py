@@ -1,0 +1,301 @@
+"""One run of FedSim's experiments: a set, a method, a seed; linked, split, trained by the product's own step, measured.
+
+Shapes: N rows of the label party, M rows of the feature party, K candidates, T test rows, C classes.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.alignment.nearest import nearest
+from tallystick.benchmark.fedsim.data import Pair
+from tallystick.benchmark.fedsim.methods import METHODS, Method
+from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig
+from tallystick.config.merge import MergeConfig
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
+from tallystick.data.target import LabelCoder, classes_of
+from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+
+Numbers = NDArray[np.int64]
+Floats = NDArray[np.float64]
+PASS = 1024
+FIXED_SPLIT = 0  # the seed of the paper's one split
+
+SplitKind = Literal["varied", "fixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a set's networks are trained: the same for every method.
+
+    Args:
+        neighbors: K, unless a run asks for another.
+        hidden: widths of the layers; those of the bottoms first.
+        cut_after: how many of them are bottoms'.
+        epochs, batch_size, learning_rate, weight_decay: of AdamW on a cosine schedule.
+        published: the sizes of FedSim's merge for this set.
+    """
+
+    neighbors: int
+    hidden: tuple[int, ...]
+    cut_after: int = 2
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 0.01
+    published: MergeConfig = field(default_factory=MergeConfig)
+
+    def training(self) -> TrainingConfig:
+        """As a contract would say it."""
+        return TrainingConfig(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            optimizer="adamw",
+            schedule="cosine",
+            patience=None,
+        )
+
+
+RECIPES = {
+    "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003),
+    "bike": Recipe(
+        neighbors=5,
+        hidden=(100, 50, 100),
+        epochs=15,
+        batch_size=128,
+        learning_rate=0.002,
+        published=MergeConfig(kernel=5, dropout=0.1),
+    ),
+}
+"""A set's name to how its networks are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linked:
+    """A set split and linked: all that the methods of a seed share.
+
+    Args:
+        numbers_NK: candidates, the most similar first.
+        similarity_NK: standardised on training rows, with noise if asked for.
+        distance_NK: before all that.
+    """
+
+    pair: Pair
+    train_N: Numbers
+    validation_N: Numbers
+    test_N: Numbers
+    numbers_NK: Numbers
+    similarity_NK: NDArray[np.float32]
+    distance_NK: Floats
+    own_encoder: Encoder
+    own: Features
+    their_encoder: Encoder
+    theirs: Features
+    coder: LabelCoder
+    labels_N: Tensor
+
+    def best(self) -> Numbers:
+        """The most similar candidate by what the label party learns (N, 1)."""
+        return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
+
+
+def split(rows: int, *, seed: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Training, validation and test rows, 7:1:2, drawn by a seed."""
+    order_N = np.random.default_rng(seed).permutation(rows)
+    test, validation = rows // 5, rows // 10
+    return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
+
+
+def link(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", sigma: float = 0.0) -> Linked:
+    """Split a set's rows and link each to its K nearest; ``sigma`` is of the noise on standardised similarities."""
+    train_N, validation_N, test_N = split(len(pair.own), seed=FIXED_SPLIT if kind == "fixed" else seed)
+    found = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=neighbors)
+    raw_NK = -found.distance_NK
+    mean, deviation = raw_NK[train_N].mean(), raw_NK[train_N].std()
+    similarity_NK = (raw_NK - mean) / (deviation or 1.0)
+    if sigma:
+        similarity_NK = similarity_NK + np.random.default_rng([seed, 7]).normal(scale=sigma, size=similarity_NK.shape)
+    own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N)
+    their_encoder = Encoder.fit(pair.theirs, pair.their_columns, np.unique(found.numbers_NK[train_N]))
+    label = pair.own.get_column(pair.label)
+    classes = len(classes_of(label)) if pair.target == "multiclass" else 2
+    coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
+    return Linked(
+        pair=pair,
+        train_N=train_N,
+        validation_N=validation_N,
+        test_N=test_N,
+        numbers_NK=found.numbers_NK,
+        similarity_NK=similarity_NK.astype(np.float32),
+        distance_NK=found.distance_NK,
+        own_encoder=own_encoder,
+        own=own_encoder.encode(pair.own),
+        their_encoder=their_encoder,
+        theirs=their_encoder.encode(pair.theirs),
+        coder=coder,
+        labels_N=coder.encode(label),
+    )
+
+
+@dataclass(kw_only=True)
+class Trained:
+    """A trained network and what it gives for the test rows."""
+
+    network: SplitNetwork
+    figures: dict[str, Any]
+    outputs_T: Tensor
+
+
+def train(linked: Linked, name: str, recipe: Recipe, *, seed: int) -> Trained:
+    """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
+    started = time.perf_counter()
+    network = network_of(linked, METHODS[name], recipe, seed=seed)
+    validation_N, test_N = (torch.from_numpy(part_N) for part_N in (linked.validation_N, linked.test_N))
+    best_loss, best_epoch, outputs_T = np.inf, -1, torch.empty(0)
+    for epoch in range(recipe.epochs):
+        for _ in network.epoch(epoch):
+            pass
+        logits_V = network.logits(torch.split(validation_N, PASS))
+        loss = network.objective.validation_loss(logits_V, validation_N).item()
+        if loss < best_loss:
+            best_loss, best_epoch = loss, epoch
+            outputs_T = network.logits(torch.split(test_N, PASS))
+    figures = measure(linked, outputs_T) | {
+        "best_epoch": best_epoch + 1,
+        "seconds": time.perf_counter() - started,
+        "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
+    }
+    return Trained(network=network, figures=figures, outputs_T=outputs_T)
+
+
+def network_of(
+    linked: Linked, method: Method, recipe: Recipe, *, seed: int, crossing: type[DistinctCandidates] = DistinctCandidates
+) -> SplitNetwork:
+    """The network of a method, with its batches and sources; ``crossing`` says which rows cross."""
+    merge = method.merged(recipe.published)
+    model = NetworkModel(
+        embedding_width=4, hidden=recipe.hidden, cut_after=recipe.cut_after, merge=merge if merge is not None else MergeConfig()
+    )
+    training = recipe.training()
+    pair, own, own_shape = linked.pair, linked.own, linked.own_encoder.feature_shape
+    schedule = Schedule(
+        train_N=torch.from_numpy(linked.train_N),
+        validation_N=torch.from_numpy(linked.validation_N),
+        batch_size=training.batch_size,
+        seed=seed,
+    )
+    outputs = len(linked.coder.classes) if pair.target == "multiclass" else 1
+    objective = Supervised(pair.target, linked.labels_N)
+    if merge is None:
+        label_model = build_label_model(model, "label", own_shape, [], outputs=outputs, seed=seed)
+        return SplitNetwork(
+            bottoms=[], sources=[], model=label_model, own=own.rows, objective=objective, training=training, schedule=schedule
+        )
+    numbers_NK, similarity_NK = _links(linked, method, seed)
+    candidates = crossing(numbers_NK=torch.from_numpy(numbers_NK), rows=len(pair.theirs))
+    bottom = build_bottom(model, "feature", linked.their_encoder.feature_shape, seed=seed)
+    label_model = build_label_model(
+        model, "label", own_shape, [width_of(bottom)], outputs=outputs, seed=seed, candidates=[numbers_NK.shape[1]]
+    )
+    return SplitNetwork(
+        bottoms=[bottom],
+        sources=[CandidateSource(features=linked.theirs, crossing=candidates)],
+        model=label_model,
+        own=LinkedSource(features=own, crossings=[candidates], similarities_NK=[torch.from_numpy(similarity_NK)]),
+        objective=objective,
+        training=training,
+        schedule=schedule,
+    )
+
+
+def _links(linked: Linked, method: Method, seed: int) -> tuple[Numbers, NDArray[np.float32]]:
+    """Numbers and similarities of a method's links."""
+    if method.links == "most similar":
+        return linked.best(), linked.similarity_NK.max(axis=1, keepdims=True)
+    if method.links == "same row":
+        rows_N1 = np.arange(len(linked.pair.own))[:, None]
+        return rows_N1, np.zeros(rows_N1.shape, dtype=np.float32)
+    if not method.shuffles:
+        return linked.numbers_NK, linked.similarity_NK
+    order_NK = np.random.default_rng([seed, 8]).random(linked.numbers_NK.shape).argsort(axis=1)
+    return np.take_along_axis(linked.numbers_NK, order_NK, axis=1), np.take_along_axis(linked.similarity_NK, order_NK, axis=1)
+
+
+def measure(linked: Linked, outputs_T: Tensor) -> dict[str, float]:
+    """RMSE and R-squared of a regression in the label's units, accuracy of classes."""
+    labels_T = linked.labels_N[torch.from_numpy(linked.test_N)]
+    if linked.pair.target == "regression":
+        found_T, true_T = (linked.coder.in_units(values.numpy()) for values in (outputs_T, labels_T))
+        squared = float(np.mean((found_T - true_T) ** 2))
+        return {"rmse": squared**0.5, "r2": 1 - squared / float(np.var(true_T))}
+    if linked.pair.target == "binary":
+        return {"accuracy": float(((outputs_T > 0) == (labels_T > 0.5)).double().mean())}
+    return {"accuracy": float((outputs_T.argmax(dim=1) == labels_T).double().mean())}
+
+
+def weights_learnt(network: SplitNetwork, similarities: Sequence[float]) -> list[float]:
+    """What the weight gate makes of similarities: the paper's Figure 10."""
+    assert isinstance(network.model, SimilarityLabelModel), "a network that links"
+    links = network.model.links[0]
+    assert isinstance(links, LinkModel), "what a label model links by"
+    with torch.no_grad():
+        found: list[float] = links.weight(torch.tensor(similarities)[None])[0].tolist()
+    return found
+
+
+def boosted_trees(linked: Linked, *, seed: int) -> dict[str, float]:
+    """Boosted trees on the joined table, which no partner would allow: own columns, and those of the K nearest rows side by side.
+
+    Raises ConfigError without scikit-learn.
+    """
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    own_NF = _plain(linked.pair.own, linked.own_encoder)
+    their_MF = _plain(linked.pair.theirs, linked.their_encoder)
+    side_by_side = their_MF[linked.numbers_NK].reshape(len(own_NF), -1)
+    columns_NF = np.concatenate([own_NF, side_by_side, linked.similarity_NK], axis=1)
+    kind = HistGradientBoostingRegressor if linked.pair.target == "regression" else HistGradientBoostingClassifier
+    started = time.perf_counter()
+    trees = kind(max_iter=1000, learning_rate=0.05, max_leaf_nodes=63, early_stopping=True, random_state=seed)
+    known_N = np.concatenate([linked.train_N, linked.validation_N])
+    trees.fit(columns_NF[known_N], linked.labels_N.numpy()[known_N])
+    found_T = trees.predict(columns_NF[linked.test_N])
+    if linked.pair.target == "multiclass":
+        outputs_T = torch.nn.functional.one_hot(torch.from_numpy(found_T).long(), len(linked.coder.classes)).float()
+    else:
+        outputs_T = torch.from_numpy(found_T).float() - (0.5 if linked.pair.target == "binary" else 0.0)
+    return measure(linked, outputs_T) | {"seconds": time.perf_counter() - started}
+
+
+def _plain(frame: pl.DataFrame, encoder: Encoder) -> Floats:
+    """Encoded columns as trees read them: numbers, and the codes of categories."""
+    features = encoder.encode(frame)
+    return np.concatenate([features.numeric_NF.numpy(), features.categorical_NG.numpy()], axis=1).astype(np.float64)
+
+
+def at(linked: Linked, neighbors: int) -> Linked:
+    """The same with fewer candidates, standardised anew."""
+    raw_NK = -linked.distance_NK[:, :neighbors]
+    mean, deviation = raw_NK[linked.train_N].mean(), raw_NK[linked.train_N].std()
+    similarity_NK = ((raw_NK - mean) / (deviation or 1.0)).astype(np.float32)
+    return replace(
+        linked,
+        numbers_NK=linked.numbers_NK[:, :neighbors],
+        distance_NK=linked.distance_NK[:, :neighbors],
+        similarity_NK=similarity_NK,
+    )
