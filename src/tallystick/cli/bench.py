@@ -309,6 +309,40 @@ def quality(
 
 
 @app.command()
+def fedsim(
+    data: Annotated[list[Path] | None, typer.Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
+    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    only: Annotated[str, typer.Option(help="Parts, with commas between: table-1, neighbors, tau, synthetic, cut.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods of table-1, with commas between; all if empty.")] = "",
+    fixed_split: Annotated[bool, typer.Option("--fixed-split", help="The paper's one split for every seed.")] = False,
+    out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links."""
+
+    def work() -> None:
+        from tallystick.benchmark.fedsim import sweep as benchmark
+        from tallystick.benchmark.fedsim.page import page_of
+        from tallystick.benchmark.shared import command
+
+        folder = _prepare(out, resume=resume)
+        found = benchmark.run(
+            data=data or [],
+            seeds=range(1, seeds + 1),
+            only=[part for part in only.split(",") if part],
+            methods=[method.strip() for method in methods.split(",") if method.strip()],
+            split="fixed" if fixed_split else "varied",
+            log=folder and folder / "runs.jsonl",
+            resume=resume,
+            progress=_watcher().progress,
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
+
+
+@app.command()
 def faults(
     campaign: Annotated[str, typer.Option(help="messages, files, kills, network or all.")] = "all",
     count: Annotated[

@@ -198,7 +198,7 @@ class TrainingConfig(TrainingTerms):
 
     epochs: Epochs = 5
     batch_size: Count = 512
-    optimizer: Literal["adam", "adamw", "sgd"] = "adam"
+    optimizer: Literal["adam", "adamw", "lamb", "sgd"] = "adam"
     schedule: Literal["constant", "cosine"] = "constant"
     ema: float | None = None
     patience: Count | None = 2

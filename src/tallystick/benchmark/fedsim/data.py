@@ -4,7 +4,7 @@ A column that gives the place away (a town, a station, the distance to one) is n
 linking, or not at all. Shapes: N rows of the label party, M rows of the feature party, P dimensions of the key.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -14,7 +14,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.config.party import FeatureColumns
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 
 Floats = NDArray[np.float64]
 
@@ -88,8 +88,60 @@ def read_bike(folder: Path) -> Pair:
     )
 
 
-READERS: Mapping[str, Callable[[Path], Pair]] = {"hdb": read_hdb, "bike": read_bike}
+def read_frogs(folder: Path) -> Pair:
+    """Calls of frogs, split by columns as the paper does: 16 of the 22 MFCCs are the keys, three each are the parties'."""
+    frogs = _csv(folder / "Frogs_MFCCs.csv.gz")
+    columns = [name for name in frogs.columns if name.startswith("MFCCs_")]
+    return _by_columns("frogs", frogs, columns, keys=16, label="Species", target="multiclass")
+
+
+def read_synthetic(*, rows: int = 6000, seed: int = 0) -> Pair:
+    """Two classes of scikit-learn's make_classification, split by columns: 5 keys and 20 columns for each party."""
+    try:
+        from sklearn.datasets import make_classification
+    except ImportError:
+        raise ConfigError("bench fedsim: the synthetic set needs scikit-learn; install it, or name other parts") from None
+    x_NF, y_N = make_classification(
+        n_samples=rows, n_features=45, n_informative=30, n_redundant=10, n_clusters_per_class=4, random_state=seed
+    )
+    columns = [f"x{index}" for index in range(45)]
+    frame = pl.DataFrame(x_NF / x_NF.std(axis=0), schema=columns).with_columns(label=pl.Series(y_N))
+    return _by_columns("synthetic", frame, columns, keys=5, label="label", target="binary")
+
+
+def _by_columns(
+    name: str, frame: pl.DataFrame, columns: Sequence[str], *, keys: int, label: str, target: Literal["binary", "multiclass"]
+) -> Pair:
+    """One table whose columns are drawn into keys and two parties': row i of both is one thing."""
+    order = np.random.default_rng(0).permutation(len(columns))
+    drawn = [columns[place] for place in order]
+    half = keys + (len(columns) - keys) // 2
+    key_NP = _key(frame, *drawn[:keys])
+    return Pair(
+        name=name,
+        own=frame,
+        label=label,
+        target=target,
+        own_columns=FeatureColumns(numeric=tuple(drawn[keys:half])),
+        own_key_NP=key_NP,
+        theirs=frame,
+        their_columns=FeatureColumns(numeric=tuple(drawn[half:])),
+        their_key_MP=key_NP,
+        same_rows=True,
+    )
+
+
+READERS: Mapping[str, Callable[[Path], Pair]] = {"hdb": read_hdb, "bike": read_bike, "frogs": read_frogs}
 """A set's name to its reader."""
+_FILES = {"hdb": "hdb_with_latlon.csv.gz", "bike": "nyc_taxi_10k.csv.gz", "frogs": "Frogs_MFCCs.csv.gz"}
+
+
+def recognise(folder: Path) -> str:
+    """Which set a folder holds, by its files; raises DataError for none."""
+    for name, file in _FILES.items():
+        if (folder / file).exists():
+            return name
+    raise DataError(f"{folder}: holds none of {', '.join(_FILES.values())}; give the folder of a set's files")
 
 
 def _csv(path: Path, **options: Any) -> pl.DataFrame:

@@ -22,7 +22,7 @@ _PUBLISHED: dict[str, Any] = {"width": 10, "activation": "sigmoid", "similarity_
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class ComparedMethod:
     """One row of the paper's tables.
 
     Args:
@@ -45,21 +45,21 @@ class Method:
         return self.merge.model_copy(update=sizes if self.merge.method in ("cnn", "mlp") else {})
 
 
-METHODS: Mapping[str, Method] = {
-    "Solo": Method(merge=None, links="none", paper="Solo"),
-    "Top1Sim": Method(merge=MergeConfig(method="top1", **_PLAIN), links="most similar", paper="Top1Sim"),
-    "AvgSim": Method(merge=MergeConfig(method="average", **_PLAIN), paper="AvgSim"),
-    "FeatureSim": Method(merge=MergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"),
-    "FedSim": Method(merge=MergeConfig(method="cnn", **_PUBLISHED), paper="FedSim"),
-    "attention": Method(merge=MergeConfig()),
-    "FedSim without weight gate": Method(
+METHODS: Mapping[str, ComparedMethod] = {
+    "Solo": ComparedMethod(merge=None, links="none", paper="Solo"),
+    "Top1Sim": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="most similar", paper="Top1Sim"),
+    "AvgSim": ComparedMethod(merge=MergeConfig(method="average", **_PLAIN), paper="AvgSim"),
+    "FeatureSim": ComparedMethod(merge=MergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"),
+    "FedSim": ComparedMethod(merge=MergeConfig(method="cnn", **_PUBLISHED), paper="FedSim"),
+    "attention": ComparedMethod(merge=MergeConfig()),
+    "FedSim without weight gate": ComparedMethod(
         merge=MergeConfig(method="cnn", weight="similarity", **_PUBLISHED), paper="FedSim (w/o Weight)"
     ),
-    "FedSim without sort gate": Method(
+    "FedSim without sort gate": ComparedMethod(
         merge=MergeConfig(method="cnn", sort=False, **_PUBLISHED), shuffles=True, paper="FedSim (w/o Sort)"
     ),
-    "FedSim without CNN": Method(merge=MergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
-    "FedSim, average": Method(merge=MergeConfig(method="average", **_PUBLISHED)),
-    "Combine": Method(merge=MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
+    "FedSim without CNN": ComparedMethod(merge=MergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
+    "FedSim, average": ComparedMethod(merge=MergeConfig(method="average", **_PUBLISHED)),
+    "Combine": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
 }
 """A method's name to what it does."""

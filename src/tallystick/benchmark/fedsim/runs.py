@@ -15,15 +15,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.nearest import nearest
+from tallystick.alignment.similarity_noise import sigma_of_tau
 from tallystick.benchmark.fedsim.data import Pair
-from tallystick.benchmark.fedsim.methods import METHODS, Method
+from tallystick.benchmark.fedsim.methods import METHODS, ComparedMethod
 from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig
 from tallystick.config.merge import MergeConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder, classes_of
 from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
+from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.models.similarity.gates import LearntWeight
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
@@ -32,7 +35,12 @@ from tallystick.training.plan import Schedule
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 PASS = 1024
+SIMILARITIES = tuple(index / 2 for index in range(-6, 7))
+"""Where the weight gate is looked at, in standard deviations."""
 FIXED_SPLIT = 0  # the seed of the paper's one split
+
+BITS_PER_UNIT = 4 * np.log(1 / 0.03) / (0.01 * 0.03**2)
+"""Bits by which two filters of the paper's house differ per degree: delta and epsilon .03, t .01."""
 
 SplitKind = Literal["varied", "fixed"]
 
@@ -73,6 +81,8 @@ class Recipe:
 
 RECIPES = {
     "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003),
+    "frogs": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=20, batch_size=128, learning_rate=0.003),
+    "synthetic": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
     "bike": Recipe(
         neighbors=5,
         hidden=(100, 50, 100),
@@ -86,7 +96,7 @@ RECIPES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linked:
+class LinkedPair:
     """A set split and linked: all that the methods of a seed share.
 
     Args:
@@ -109,33 +119,53 @@ class Linked:
     coder: LabelCoder
     labels_N: Tensor
 
+    def first(self, rows: int) -> "LinkedPair":
+        """The same with so many training rows."""
+        return replace(self, train_N=self.train_N[:rows], validation_N=self.validation_N[:0])
+
     def best(self) -> Numbers:
         """The most similar candidate by what the label party learns (N, 1)."""
         return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
 
 
-def split(rows: int, *, seed: int) -> tuple[Numbers, Numbers, Numbers]:
+def split_rows(rows: int, *, seed: int) -> tuple[Numbers, Numbers, Numbers]:
     """Training, validation and test rows, 7:1:2, drawn by a seed."""
     order_N = np.random.default_rng(seed).permutation(rows)
     test, validation = rows // 5, rows // 10
     return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
 
 
-def link(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", sigma: float = 0.0) -> Linked:
-    """Split a set's rows and link each to its K nearest; ``sigma`` is of the noise on standardised similarities."""
-    train_N, validation_N, test_N = split(len(pair.own), seed=FIXED_SPLIT if kind == "fixed" else seed)
-    found = nearest(pair.own_key_NP, pair.their_key_MP, neighbors=neighbors)
+def link_pair(
+    pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", tau: float = 1.0, key_noise: float = 0.0
+) -> LinkedPair:
+    """Split a set's rows and link each to its K nearest.
+
+    Args:
+        pair: the set.
+        neighbors: K.
+        seed: of the split, unless that is fixed, and of noise.
+        kind: of split.
+        tau: noise on similarities, as FedSim's section 5 has it, for filters like those of its house; 1 is none.
+        key_noise: standard deviation of noise on either side's keys, which this benchmark adds as its Figure 5 does.
+    """
+    train_N, validation_N, test_N = split_rows(len(pair.own), seed=FIXED_SPLIT if kind == "fixed" else seed)
+    random = np.random.default_rng([seed, 7])
+    own_key_NP, their_key_MP = (
+        key + random.normal(scale=key_noise, size=key.shape) if key_noise else key for key in (pair.own_key_NP, pair.their_key_MP)
+    )
+    found = nearest(own_key_NP, their_key_MP, neighbors=neighbors)
     raw_NK = -found.distance_NK
     mean, deviation = raw_NK[train_N].mean(), raw_NK[train_N].std()
     similarity_NK = (raw_NK - mean) / (deviation or 1.0)
-    if sigma:
-        similarity_NK = similarity_NK + np.random.default_rng([seed, 7]).normal(scale=sigma, size=similarity_NK.shape)
+    if tau < 1:
+        sigma = sigma_of_tau(tau, deviation * BITS_PER_UNIT)
+        similarity_NK = (similarity_NK + random.normal(scale=sigma, size=similarity_NK.shape)) / (1 + sigma**2) ** 0.5
     own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N)
     their_encoder = Encoder.fit(pair.theirs, pair.their_columns, np.unique(found.numbers_NK[train_N]))
     label = pair.own.get_column(pair.label)
     classes = len(classes_of(label)) if pair.target == "multiclass" else 2
     coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
-    return Linked(
+    return LinkedPair(
         pair=pair,
         train_N=train_N,
         validation_N=validation_N,
@@ -144,16 +174,16 @@ def link(pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", s
         similarity_NK=similarity_NK.astype(np.float32),
         distance_NK=found.distance_NK,
         own_encoder=own_encoder,
-        own=own_encoder.encode(pair.own),
+        own=own_encoder.encode(pair.own).unpacked(),
         their_encoder=their_encoder,
-        theirs=their_encoder.encode(pair.theirs),
+        theirs=their_encoder.encode(pair.theirs).unpacked(),
         coder=coder,
         labels_N=coder.encode(label),
     )
 
 
 @dataclass(kw_only=True)
-class Trained:
+class TrainedMethod:
     """A trained network and what it gives for the test rows."""
 
     network: SplitNetwork
@@ -161,7 +191,7 @@ class Trained:
     outputs_T: Tensor
 
 
-def train(linked: Linked, name: str, recipe: Recipe, *, seed: int) -> Trained:
+def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> TrainedMethod:
     """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
     started = time.perf_counter()
     network = network_of(linked, METHODS[name], recipe, seed=seed)
@@ -175,21 +205,32 @@ def train(linked: Linked, name: str, recipe: Recipe, *, seed: int) -> Trained:
         if loss < best_loss:
             best_loss, best_epoch = loss, epoch
             outputs_T = network.logits(torch.split(test_N, PASS))
-    figures = measure(linked, outputs_T) | {
+    figures = score_outputs(linked, outputs_T) | {
         "best_epoch": best_epoch + 1,
         "seconds": time.perf_counter() - started,
         "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
+        "weights": weights_learnt(network, SIMILARITIES),
     }
-    return Trained(network=network, figures=figures, outputs_T=outputs_T)
+    return TrainedMethod(network=network, figures=figures, outputs_T=outputs_T)
 
 
 def network_of(
-    linked: Linked, method: Method, recipe: Recipe, *, seed: int, crossing: type[DistinctCandidates] = DistinctCandidates
+    linked: LinkedPair,
+    method: ComparedMethod,
+    recipe: Recipe,
+    *,
+    seed: int,
+    crossing: type[DistinctCandidates] = DistinctCandidates,
 ) -> SplitNetwork:
     """The network of a method, with its batches and sources; ``crossing`` says which rows cross."""
     merge = method.merged(recipe.published)
     model = NetworkModel(
-        embedding_width=4, hidden=recipe.hidden, cut_after=recipe.cut_after, merge=merge if merge is not None else MergeConfig()
+        embedding_width=4,
+        embedding_scale=1.0,
+        numeric="plain",
+        hidden=recipe.hidden,
+        cut_after=recipe.cut_after,
+        merge=merge if merge is not None else MergeConfig(),
     )
     training = recipe.training()
     pair, own, own_shape = linked.pair, linked.own, linked.own_encoder.feature_shape
@@ -219,11 +260,11 @@ def network_of(
         own=LinkedSource(features=own, crossings=[candidates], similarities_NK=[torch.from_numpy(similarity_NK)]),
         objective=objective,
         training=training,
-        schedule=schedule,
+        schedule=replace(schedule, cut_rows=lambda index_B, _: len(candidates.numbers(index_B))),
     )
 
 
-def _links(linked: Linked, method: Method, seed: int) -> tuple[Numbers, NDArray[np.float32]]:
+def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Numbers, NDArray[np.float32]]:
     """Numbers and similarities of a method's links."""
     if method.links == "most similar":
         return linked.best(), linked.similarity_NK.max(axis=1, keepdims=True)
@@ -236,7 +277,7 @@ def _links(linked: Linked, method: Method, seed: int) -> tuple[Numbers, NDArray[
     return np.take_along_axis(linked.numbers_NK, order_NK, axis=1), np.take_along_axis(linked.similarity_NK, order_NK, axis=1)
 
 
-def measure(linked: Linked, outputs_T: Tensor) -> dict[str, float]:
+def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
     """RMSE and R-squared of a regression in the label's units, accuracy of classes."""
     labels_T = linked.labels_N[torch.from_numpy(linked.test_N)]
     if linked.pair.target == "regression":
@@ -248,23 +289,25 @@ def measure(linked: Linked, outputs_T: Tensor) -> dict[str, float]:
     return {"accuracy": float((outputs_T.argmax(dim=1) == labels_T).double().mean())}
 
 
-def weights_learnt(network: SplitNetwork, similarities: Sequence[float]) -> list[float]:
-    """What the weight gate makes of similarities: the paper's Figure 10."""
-    assert isinstance(network.model, SimilarityLabelModel), "a network that links"
-    links = network.model.links[0]
-    assert isinstance(links, LinkModel), "what a label model links by"
+def weights_learnt(network: SplitNetwork, similarities: Sequence[float]) -> list[float] | None:
+    """What the weight gate makes of similarities (the paper's Figure 10); None where there is none, or it does not learn."""
+    links = network.model.links[0] if isinstance(network.model, SimilarityLabelModel) else None
+    if not isinstance(links, LinkModel) or not isinstance(links.weight, LearntWeight):
+        return None
     with torch.no_grad():
         found: list[float] = links.weight(torch.tensor(similarities)[None])[0].tolist()
     return found
 
 
-def boosted_trees(linked: Linked, *, seed: int) -> dict[str, float]:
+def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:
     """Boosted trees on the joined table, which no partner would allow: own columns, and those of the K nearest rows side by side.
 
     Raises ConfigError without scikit-learn.
     """
-    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    except ImportError:
+        raise ConfigError("bench fedsim: boosted trees need scikit-learn; install it, or name other methods") from None
     own_NF = _plain(linked.pair.own, linked.own_encoder)
     their_MF = _plain(linked.pair.theirs, linked.their_encoder)
     side_by_side = their_MF[linked.numbers_NK].reshape(len(own_NF), -1)
@@ -279,23 +322,10 @@ def boosted_trees(linked: Linked, *, seed: int) -> dict[str, float]:
         outputs_T = torch.nn.functional.one_hot(torch.from_numpy(found_T).long(), len(linked.coder.classes)).float()
     else:
         outputs_T = torch.from_numpy(found_T).float() - (0.5 if linked.pair.target == "binary" else 0.0)
-    return measure(linked, outputs_T) | {"seconds": time.perf_counter() - started}
+    return score_outputs(linked, outputs_T) | {"seconds": time.perf_counter() - started}
 
 
 def _plain(frame: pl.DataFrame, encoder: Encoder) -> Floats:
     """Encoded columns as trees read them: numbers, and the codes of categories."""
-    features = encoder.encode(frame)
+    features = encoder.encode(frame).unpacked()
     return np.concatenate([features.numeric_NF.numpy(), features.categorical_NG.numpy()], axis=1).astype(np.float64)
-
-
-def at(linked: Linked, neighbors: int) -> Linked:
-    """The same with fewer candidates, standardised anew."""
-    raw_NK = -linked.distance_NK[:, :neighbors]
-    mean, deviation = raw_NK[linked.train_N].mean(), raw_NK[linked.train_N].std()
-    similarity_NK = ((raw_NK - mean) / (deviation or 1.0)).astype(np.float32)
-    return replace(
-        linked,
-        numbers_NK=linked.numbers_NK[:, :neighbors],
-        distance_NK=linked.distance_NK[:, :neighbors],
-        similarity_NK=similarity_NK,
-    )

@@ -1,74 +1,214 @@
 """FedSim's experiments: which runs each of its tables and figures needs, made one by one, with a log that resumes."""
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from tallystick.benchmark.fedsim.data import READERS
+from tallystick.benchmark.fedsim import cut, paper
+from tallystick.benchmark.fedsim.data import READERS, Pair, read_synthetic, recognise
 from tallystick.benchmark.fedsim.methods import METHODS
-from tallystick.benchmark.fedsim.runs import RECIPES, SplitKind, boosted_trees, link, train
-from tallystick.benchmark.shared import SweepLog, one_thread
+from tallystick.benchmark.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
+from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 
 TREES = "boosted trees, K nearest"
+TABLE_1 = (
+    "Solo",
+    "Top1Sim",
+    "AvgSim",
+    "FeatureSim",
+    "FedSim",
+    "attention",
+    TREES,
+    "FedSim without weight gate",
+    "FedSim without sort gate",
+    "FedSim without CNN",
+)
+NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
+TAUS = (1.0, 0.1, 0.01, 0.001)
+KEY_NOISE = (0.1, 0.2)
+PARTS = ("table-1", "neighbors", "tau", "synthetic", "cut")
+"""Methods and ablations; Figure 9; Figure 6; Figure 5; what crosses the cut, and how fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunKey:
+class FedSimRun:
     """What tells a run from the others of a sweep."""
 
     set: str
     method: str
     neighbors: int
     seed: int
-    sigma: float = 0.0
+    tau: float = 1.0
+    key_noise: float = 0.0
     split: SplitKind = "varied"
 
 
-def planned(
-    sets: Sequence[str], methods: Sequence[str], seeds: Sequence[int], neighbors: Sequence[int], split: SplitKind
-) -> list[RunKey]:
-    """The runs of a table, seed after seed, so that an interrupted sweep has all methods of some seeds."""
-    return [
-        RunKey(set=name, method=method, neighbors=count, seed=seed, split=split)
-        for seed in seeds
-        for name in sets
-        for method in methods
-        for count in neighbors or [RECIPES[name].neighbors]
-    ]
+def run(
+    *,
+    data: Sequence[Path],
+    seeds: Sequence[int],
+    only: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    split: SplitKind = "varied",
+    log: Path | None = None,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Make the runs of the asked parts on one thread.
+
+    Args:
+        data: folders of the sets' files; which set each is shows by its files.
+        seeds: of splits and of training.
+        only: parts, from PARTS; all that the data allows if empty.
+        methods: of table-1; all if empty.
+        split: a split per seed, or the paper's one split for all.
+        log: where every finished run is kept as it comes; nowhere if left out.
+        resume: take the runs that ``log`` already holds from there.
+        progress: called after every run.
+
+    Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
+    """
+    _check(only, methods)
+    started = time.perf_counter()
+    folders = {recognise(folder): folder for folder in data}
+    parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part == "synthetic"]
+    plans = {part: _planned(part, folders, seeds, methods or TABLE_1, split) for part in parts}
+    kept = None if log is None else SweepLog(log, setting={"benchmark": "fedsim"}, resume=resume)
+    keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
+    runs = dict(zip(keys, _make(folders, keys, kept, progress=progress), strict=True))
+    return {
+        "benchmark": "fedsim",
+        "sets": sorted({key.set for key in keys}),
+        "seeds": list(seeds),
+        "split": split,
+        "parts": {part: _rows([runs[key] for key in plan]) for part, plan in plans.items() if plan},
+        "cut": _measure_cut(folders) if "cut" in parts else [],
+        "weights": [figures for figures in runs.values() if figures.get("weights")],
+        "runs": list(runs.values()),
+        "seconds": time.perf_counter() - started,
+    }
 
 
-def make(
-    folders: dict[str, Path], keys: Sequence[RunKey], log: SweepLog | None, *, progress: Progress = no_progress
+def _planned(
+    part: str, folders: Mapping[str, Path], seeds: Sequence[int], methods: Sequence[str], split: SplitKind
+) -> list[FedSimRun]:
+    """The runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
+    places = [name for name in folders if name in NEIGHBORS]
+    if part == "table-1":
+        return [
+            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, split=split)
+            for seed in seeds
+            for name in places
+            for method in methods
+        ]
+    if part == "neighbors":
+        return [
+            FedSimRun(set=name, method=method, neighbors=count, seed=seed, split=split)
+            for seed in seeds
+            for name in places
+            for count in NEIGHBORS[name]
+            for method in ("AvgSim", "FedSim", "attention")
+        ]
+    if part == "tau":
+        return [
+            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, tau=tau, split=split)
+            for seed in seeds
+            for name in places
+            for tau in TAUS
+            for method in ("FedSim", "attention")
+        ]
+    if part == "synthetic":
+        return [
+            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, key_noise=noise, split=split)
+            for seed in seeds
+            for name in [*(name for name in folders if name == "frogs"), "synthetic"]
+            for noise in (0.0, *KEY_NOISE)
+            for method in ("Solo", "Top1Sim", "AvgSim", "FedSim, average", "attention", "Combine")
+        ]
+    return []
+
+
+def _make(
+    folders: Mapping[str, Path], keys: Sequence[FedSimRun], log: SweepLog | None, *, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Make the runs, or take them from the log."""
-    known = {tuple(each[name] for name in RunKey.__dataclass_fields__): each for each in (log.runs if log is not None else [])}
-    pairs: dict[str, Any] = {}
-    kept: tuple[Any, Any] = (None, None)
+    names = [field.name for field in fields(FedSimRun)]
+    known = {tuple(each[name] for name in names): each for each in (log.runs if log is not None else [])}
+    pairs: dict[str, Pair] = {}
+    linked: dict[tuple[Any, ...], LinkedPair] = {}
     with one_thread():
         for done, key in enumerate(keys):
             found = known.get(tuple(asdict(key).values()))
             if found is None:
                 if key.set not in pairs:
-                    pairs[key.set] = READERS[key.set](folders[key.set])
-                linking = (key.set, key.neighbors, key.seed, key.split, key.sigma)
-                if kept[0] != linking:
-                    kept = linking, link(pairs[key.set], neighbors=key.neighbors, seed=key.seed, kind=key.split, sigma=key.sigma)
-                figures = (
-                    boosted_trees(kept[1], seed=key.seed)
-                    if key.method == TREES
-                    else train(kept[1], key.method, RECIPES[key.set], seed=key.seed).figures
-                )
-                found = asdict(key) | figures
+                    pairs[key.set] = read_synthetic() if key.set == "synthetic" else READERS[key.set](folders[key.set])
+                linking = tuple(value for name, value in asdict(key).items() if name != "method")
+                if linking not in linked:
+                    linked = {
+                        linking: link_pair(
+                            pairs[key.set],
+                            neighbors=key.neighbors,
+                            seed=key.seed,
+                            kind=key.split,
+                            tau=key.tau,
+                            key_noise=key.key_noise,
+                        )
+                    }
+                found = asdict(key) | _figures(linked[linking], key)
                 if log is not None:
                     log.add(found)
             yield found
             progress(f"{key.set}, seed {key.seed}: {key.method}, K = {key.neighbors}", done + 1, len(keys))
 
 
-def check_methods(methods: Sequence[str]) -> None:
-    """Raise ConfigError for a method that there is not."""
-    if unknown := sorted(set(methods) - {*METHODS, TREES}):
-        raise ConfigError(f"bench fedsim: unknown methods {', '.join(unknown)}; expected some of {', '.join([*METHODS, TREES])}")
+def _figures(linked: LinkedPair, key: FedSimRun) -> dict[str, Any]:
+    if key.method == TREES:
+        return boosted_trees(linked, seed=key.seed)
+    return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures
+
+
+def _rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per set, method and setting, with the spread over seeds."""
+    names = [field.name for field in fields(FedSimRun) if field.name != "seed"]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for each in runs:
+        groups.setdefault(tuple(each[name] for name in names), []).append(each)
+    rows = []
+    for key, group in groups.items():
+        row: dict[str, Any] = dict(zip(names, key, strict=True))
+        for metric in ("rmse", "r2", "accuracy"):
+            if metric in group[0]:
+                row[metric] = summarize_seeds([each[metric] for each in group])
+        row["parameters"] = group[0].get("parameters")
+        row["seconds"] = sum(each["seconds"] for each in group) / len(group)
+        row["paper"] = _of_paper(row)
+        rows.append(row)
+    return rows
+
+
+def _of_paper(row: Mapping[str, Any]) -> float | None:
+    """The paper's figure for a row, if it has one."""
+    if row["set"] in paper.FIGURE_5:
+        figures = paper.FIGURE_5[row["set"]].get(row["method"])
+        return figures[(0.0, *KEY_NOISE).index(row["key_noise"])] if figures is not None else None
+    if row["tau"] != 1:
+        return None
+    by_neighbors = paper.FIGURE_9.get(row["set"], {}) if row["method"] == "FedSim" else {}
+    if row["neighbors"] in by_neighbors:
+        return by_neighbors[row["neighbors"]]
+    figure = paper.TABLE_1.get(row["set"], {}).get(row["method"])
+    return figure[0] if figure is not None and row["neighbors"] == RECIPES[row["set"]].neighbors else None
+
+
+def _measure_cut(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    return cut.measure_cut(folders["hdb"], name="hdb", neighbors=50, steps=100) if "hdb" in folders else []
+
+
+def _check(only: Sequence[str], methods: Sequence[str]) -> None:
+    for what, given, allowed in (("part", only, PARTS), ("method", methods, (*METHODS, TREES))):
+        if unknown := sorted(set(given) - set(allowed)):
+            raise ConfigError(f"bench fedsim: unknown {what} {', '.join(unknown)}; expected some of {', '.join(allowed)}")
