@@ -31,6 +31,7 @@ DISTINCT = (
 )  # fmt: skip
 """How many values the 26 categorical columns have: Criteo's own counts, at most 100,000."""
 MISSING = 0.1
+UNCOMMON = 100  # one id of so many is not common: a union of two sides with the same ids would protect nobody
 OWN_NUMERIC, OWN_CATEGORICAL = CRITEO_NUMERIC[:6], CRITEO_CATEGORICAL[:13]  # the label party's columns
 CONTRACT: Mapping[str, Any] = {
     "name": "memory",
@@ -114,14 +115,15 @@ def write_criteo(path: Path, rows: int, *, seed: int) -> None:
 
 
 def write_tables(homes: Mapping[str, Path], rows: int, *, seed: int) -> None:
-    """Write both parties' CSV files: the same ids, in each piece in another order."""
+    """Write both parties' CSV files: the same ids but for one in a hundred, in each piece in another order."""
     first = 0
     with (homes[LABEL] / "table.csv").open("wb") as ours, (homes[FEATURE] / "table.csv").open("wb") as theirs:
         for piece in CriteoLike(seed).pieces(rows):
             ids = pl.Series("id", np.char.mod("c%09d", np.arange(first, first + piece.height)))
             whole = piece.insert_column(0, ids)
             whole.select("id", "label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(ours, include_header=first == 0)
-            mixed = whole.sample(fraction=1.0, shuffle=True, seed=seed)
+            other = pl.when(pl.int_range(pl.len()) % UNCOMMON == 0).then("s" + pl.col("id")).otherwise(pl.col("id")).alias("id")
+            mixed = whole.with_columns(other).sample(fraction=1.0, shuffle=True, seed=seed)
             mixed.drop("label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(theirs, include_header=first == 0)
             first += piece.height
 
