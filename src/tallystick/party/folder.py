@@ -24,6 +24,7 @@ from tallystick.storage import check_sealed, locked, make_folder, read_json, rem
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
 IMPUTATION = "imputation"
+FORMAT = 2  # of a run folder; another version's files have other names and other keys
 _ANEW = "start a new run on all sides, without --resume"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
@@ -69,6 +70,7 @@ class RunFolder:
     def new(cls, runs: Path, contract: Contract) -> "RunFolder":
         """Make the folder of a fresh run; earlier runs of the same contract stay."""
         path = new_folder(runs, _prefix(contract), number=len(_folders_of(runs, contract)) + 1)
+        write_bytes(path / "format", f"{FORMAT}\n".encode())
         write_bytes(path / "contract.json", contract.canonical_json().encode())  # its own hash, in every view, is its digest
         return cls(path=path)
 
@@ -81,6 +83,7 @@ class RunFolder:
                 f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}; "
                 "begin one with `tallystick run` or `tallystick align`, without --resume"
             )
+        require_format(found[-1])
         return cls(path=found[-1])
 
     @property
@@ -293,11 +296,33 @@ def _folders_of(runs: Path, contract: Contract) -> list[Path]:
     return [path for _, path in sorted(numbered)]
 
 
+def require_format(path: Path) -> None:
+    """Refuse a run folder that another version of tallystick wrote; raises ConfigError."""
+    if not (path / "contract.json").exists():
+        return  # no run got as far as its contract
+    try:
+        with (path / "format").open("rb") as file:
+            written = file.read(20).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        written = "1"
+    except OSError as error:
+        raise StorageError(f"{path / 'format'} cannot be read: {error.strerror}") from None
+    if written == str(FORMAT):
+        return
+    earlier = written.isdigit() and int(written) < FORMAT
+    damaged = "" if earlier else f"; if this version wrote it, its file `format` is damaged: write {FORMAT} into it"
+    raise ConfigError(
+        f"{path}: is a run folder of {'an earlier' if earlier else 'another'} version of tallystick (format {written!r}; this "
+        f"one reads {FORMAT!r}); use that version for it, or {_ANEW}{damaged}"
+    )
+
+
 def contract_of(path: Path) -> Contract:
     """The contract that a run folder is of; raises ConfigError if it holds none that can be read."""
     file = path / "contract.json"
     if not file.is_file():
         raise ConfigError(f"{path}: is not a run folder (it holds no contract.json); give one of the folders under `runs`")
+    require_format(path)
     try:
         return parse_contract(read_yaml(file), source=str(file))  # JSON is YAML
     except StorageError as error:

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from tallystick.errors import ConfigError, StorageError
+from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import formats
@@ -57,6 +57,8 @@ def read_run(path: Path) -> Result:
         if file.stat().st_size > MAX_RESULT_BYTES:
             raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
         return read_result(file.read_bytes())
+    except DataError as error:
+        raise DataError(f"{file}: {error}") from None
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
 

@@ -351,11 +351,29 @@ def _in_words(metric: MetricValue) -> str:
 def read_result(source: str | bytes | dict[str, Any]) -> Result:
     """Read a result from JSON or from its dictionary; raises DataError that names the field that does not fit."""
     try:
+        _require_version(source)
         if isinstance(source, dict):
             return msgspec.convert({name: value for name, value in source.items() if name != "digest"}, Result)
         return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
     except msgspec.MsgspecError as error:
-        raise DataError(f"this is not a result of tallystick {RESULT_VERSION}: {error}") from None
+        raise DataError(f"this is not a result of tallystick: {error}") from None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """What every version of a result says first."""
+
+    version: int = RESULT_VERSION
+
+
+def _require_version(source: str | bytes | dict[str, Any]) -> None:
+    """Refuse a result of another version in one line, not by the first of its fields that has changed."""
+    written = msgspec.convert(source, _Versioned) if isinstance(source, dict) else msgspec.json.decode(source, type=_Versioned)
+    if written.version != RESULT_VERSION:
+        which = "an earlier" if written.version < RESULT_VERSION else "a later"
+        raise DataError(
+            f"this is a result of {which} version of tallystick (format {written.version}; this one reads {RESULT_VERSION}); "
+            "use that version for it"
+        )
 
 
 T = TypeVar("T")

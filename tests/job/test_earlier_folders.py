@@ -1,0 +1,72 @@
+"""Run folders and results of another version are refused with one line, by every command that reads them."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tallystick.cli.app import app
+from tallystick.config.contract import load_contract
+from tallystick.errors import ConfigError
+from tallystick.party.folder import FORMAT, RunFolder
+
+
+@pytest.fixture
+def job(lay_out_job):
+    return lay_out_job(rows=50, audit=True)
+
+
+@pytest.fixture
+def folder(job):
+    """A run folder of the bank's, as format 1 had it: no file says its format."""
+    made = RunFolder.new(job.home("bank") / "runs", load_contract(job.home("bank") / "contract.yaml"))
+    (made.path / "format").unlink()
+    (made.path / "fills.json").write_text('{"seed": 1}')
+    (made.path / "model.safetensors").write_bytes(b"whatever it was")
+    (made.path / "result.json").write_text(json.dumps({"version": 1, "run_id": "r", "own_only": None}))
+    return made.path
+
+
+def refused(*arguments):
+    """The line that a command ends with."""
+    done = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert done.exit_code == 2, done.output
+    (line,) = done.stderr.strip().splitlines()
+    return line
+
+
+@pytest.mark.parametrize("command", ["run --resume", "train", "evaluate", "predict"])
+def test_jobs_refuse_it(job, folder, command):
+    home, (name, *options) = job.home("bank"), command.split()
+    output = ["--output", home / "scores.csv"] if name == "predict" else []
+    line = refused(name, home / "contract.yaml", "--party", home / "party.yaml", *options, *output)
+    assert f"{folder}: is a run folder of an earlier version of tallystick (format '1'; this one reads {FORMAT})" in line
+    assert "start a new run on all sides" in line
+
+
+def test_an_audit_refuses_it(folder):
+    assert f"{folder}: is a run folder of an earlier version" in refused("audit", folder)
+
+
+def test_a_comparison_refuses_its_result(folder):
+    line = refused("compare", folder, folder)
+    assert f"{folder / 'result.json'}: this is a result of an earlier version of tallystick (format 1; this one reads 2)" in line
+
+
+@pytest.mark.parametrize(
+    ("written", "which"), [(f"{FORMAT + 1}", "another"), ("\x00?", "another"), ("1", "an earlier"), ("", "another")]
+)
+def test_what_the_file_says_counts(job, folder, written, which):
+    (folder / "format").write_text(written)
+    contract = load_contract(job.home("bank") / "contract.yaml")
+    with pytest.raises(ConfigError, match=f"of {which} version") as caught:
+        RunFolder.latest(folder.parent, contract)
+    assert ("its file `format` is damaged" in str(caught.value)) == (which == "another")
+    (folder / "format").write_text(f"{FORMAT}\n")
+    assert RunFolder.latest(folder.parent, contract).path == folder
+
+
+def test_a_new_folder_says_its_format(tmp_path, job):
+    contract = load_contract(job.home("bank") / "contract.yaml")
+    assert (RunFolder.new(tmp_path, contract).path / "format").read_text() == f"{FORMAT}\n"
+    assert RunFolder.latest(tmp_path, contract).path.is_dir()
