@@ -13,7 +13,7 @@ import torch
 from tiny import PATIENCE_S
 
 from tallystick.errors import ConfigError, DamagedFile, StorageError
-from tallystick.storage import check_sealed, locked, make_folder, read_json, write_bytes, write_json
+from tallystick.storage import check_sealed, locked, make_folder, read_json, write_bytes, write_json, written
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
 
 
@@ -191,6 +191,25 @@ def test_only_steps_whose_files_are_intact_are_offered(tmp_path):
     steps, damaged = store.intact()
     assert steps == []
     assert [error.path.name for error in damaged] == ["step-5.safetensors", "best.safetensors"]
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_file_takes_its_place_only_once_it_is_whole(tmp_path, shared):
+    path, planted = tmp_path / "scores.csv", tmp_path / "elsewhere"
+    planted.write_text("not ours")
+    (tmp_path / ".scores.csv.partial").symlink_to(planted)  # what somebody who knows the name may put there
+    with written(path, shared=shared) as file:
+        file.write(b"a")
+        (partial,) = [each for each in tmp_path.iterdir() if each.name.endswith(".partial") and not each.is_symlink()]
+        assert (partial.name == ".scores.csv.partial") == (not shared)
+        assert not path.exists()
+    assert (path.read_bytes(), planted.read_text()) == (b"a", "not ours")
+    for error, raised in ((KeyboardInterrupt, KeyboardInterrupt), (OSError(28, "No space left on device"), StorageError)):
+        with pytest.raises(raised), written(path, shared=shared) as file:  # noqa: PT012
+            file.write(b"b")
+            raise error
+        assert path.read_bytes() == b"a"
+        assert [each for each in tmp_path.iterdir() if each.name.endswith(".partial") and not each.is_symlink()] == []
 
 
 def flip(path):

@@ -12,6 +12,7 @@ import errno
 import fcntl
 import hashlib
 import os
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,13 +32,24 @@ def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -
 
     Raises StorageError; then what was there before still is.
     """
-    partial = path.with_name(f".{path.name}.partial")
+    with written(path, private=private) as file:
+        for part in parts:
+            file.write(part)
+
+
+@contextmanager
+def written(path: Path, *, private: bool = False, shared: bool = False) -> Iterator[BinaryIO]:
+    """Give a file to write that takes ``path``'s place once the block ends well; else what was there before still is.
+
+    Until then it lies beside it, in a ``shared`` folder under a name that nobody can guess, in one of this party's own under one
+    that the next writer finds and removes, should a kill leave it behind. Raises StorageError.
+    """
+    partial = path.with_name(f".{path.name}{f'.{secrets.token_hex(8)}' if shared else ''}.partial")
     try:
         partial.unlink(missing_ok=True)
         handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600 if private else 0o666)
         with os.fdopen(handle, "wb") as file:
-            for part in parts:
-                file.write(part)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         partial.replace(path)
@@ -46,6 +58,10 @@ def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -
         with suppress(OSError):
             partial.unlink(missing_ok=True)
         raise StorageError(f"cannot write {path}: {error.strerror}; the last good version is untouched" + advice(error)) from None
+    except BaseException:
+        with suppress(OSError):
+            partial.unlink(missing_ok=True)
+        raise
 
 
 def write_sealed(path: Path, content: bytes, *, private: bool = False) -> None:

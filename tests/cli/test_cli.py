@@ -210,3 +210,44 @@ def test_check_says_how_numbers_will_be_embedded(lay_out_job):
     said = "model.numeric = auto: 2 numeric columns get piecewise-linear embeddings of 128 to 128 bins, by the 1,235 rows"
     assert said in " ".join(json.loads(call("check", *arguments, "--json").stdout.splitlines()[-1])["encoding"])
     assert "model.numeric = auto" in call("check", *arguments).stdout
+
+
+@pytest.mark.parametrize("command", ["check", "run"])
+def test_arguments_the_wrong_way_round_are_named_in_one_line(lay_out_job, command):
+    home = lay_out_job(rows=50).home("bank")
+    party, contract = home / "party.yaml", home / "contract.yaml"
+    done = call("check", contract, party) if command == "check" else call("run", party, "--party", contract)
+    assert done.exit_code == 2
+    (line,) = done.stderr.splitlines()
+    due = {
+        "check": "error: contract.yaml: is a contract (it has the key parties, and no party), where a party file is due",
+        "run": "error: party.yaml: is a party file (it has the key party, and no parties), where a contract is due",
+    }
+    assert line == due[command]
+
+
+def test_a_party_file_given_as_the_contract_is_one_problem(lay_out_job):
+    home = lay_out_job(rows=50).home("bank")
+    done = call("check", home / "party.yaml", home / "party.yaml", "--json")
+    assert done.exit_code == 2
+    problems = json.loads(done.stdout.splitlines()[-1])["problems"]
+    assert problems == ["party.yaml: is a party file (it has the key party, and no parties), where a contract is due"]
+
+
+@pytest.mark.parametrize("spoil", ["damaged", "gone"])
+def test_a_ledger_that_cannot_be_used_is_bad_input_for_ledger_as_for_check(lay_out_job, spoil):
+    job = lay_out_job(rows=50)
+    home = job.home("bank")
+    party = load_party(home / "party.yaml")
+    if not party.privacy.ledger.exists():
+        assert call("ledger", home / "party.yaml", "--create").exit_code == 0
+    if spoil == "gone":
+        job.change("bank", privacy={"identity": Ledger(party.privacy.ledger, party="bank").identity})
+        party.privacy.ledger.unlink()
+    else:
+        party.privacy.ledger.write_bytes(b"not a ledger")
+    checked = call("check", home / "party.yaml", home / "contract.yaml", "--json")
+    shown = call("ledger", home / "party.yaml")
+    assert (checked.exit_code, shown.exit_code) == (2, 2)
+    (line,) = shown.stderr.splitlines()
+    assert line.removeprefix("error: ") in json.loads(checked.stdout.splitlines()[-1])["problems"]

@@ -107,3 +107,38 @@ def test_a_regression_label_has_no_balance_but_shows_leaks() -> None:
 def test_unusable_table() -> None:
     with pytest.raises(DataError, match="label column 'why' is not in the table"):
         profile(FRAME, party(label="why"), CONTRACT)
+
+
+@pytest.mark.parametrize(
+    ("keys", "share"),
+    [
+        ([1_067, *range(10_115, 99_000, 9_000)], 1 / 11),  # codes of five digits, one of which began with a zero
+        (["1067", *map(str, range(10_115, 99_000, 9_000))], 1 / 11),
+        (["01067", *map(str, range(10_115, 99_000, 9_000))], 0.0),
+        (list(range(1, 2_000)), 0.0),  # row numbers
+        (list(range(10_115, 99_000, 9_000)), 0.0),
+        ([7, 45, 123, 77_777], 0.0),  # no length that most have
+        (["1067", "x10115", "20115"], 0.0),
+        ([1_067, 10**17 + 1, *range(10**17, 10**18, 10**17)], 1 / 11),
+    ],
+)
+def test_keys_that_may_have_lost_zeros_in_front(keys: list[Any], share: float) -> None:
+    frame = pl.DataFrame({"id": keys, "x": range(len(keys)), "y": [row % 3 == 0 for row in range(len(keys))]})
+    found = [warning for warning in profile(frame, party(), CONTRACT).warnings if "fewer digits" in warning]
+    assert [warning.split(" of the values")[0] for warning in found] == ([f"key column 'id': {share:.1%}"] if share else [])
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        (["31.12.2020", "1.2.20", None], True),
+        (["31/12/2020", "01/02/2021", "x"], False),
+        (["31/12/2020", "01/02/2021", "3/4/22"], True),
+        (["1.2.3.4", "31.12.2020", "1.1.20"], False),
+        ([None, "a", "b"], False),
+    ],
+)
+def test_dates_that_are_taken_as_categories(values: list[str | None], warned: bool) -> None:
+    frame = pl.DataFrame({"id": ["a", "b", "c"], "born": values, "y": [0, 1, 1]})
+    warnings = profile(frame, party(), CONTRACT).warnings
+    assert any("'born' holds dates such as 31.12.2020" in warning for warning in warnings) == warned

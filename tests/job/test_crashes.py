@@ -57,8 +57,9 @@ def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim,
     assert failed["peer"] == victim
     # The victim may be a phase ahead of, or behind, the survivor when the signal arrives.
     assert failed["phase"] in ("start", *IN_PHASE)
-    assert f"[phase: {failed['phase']}; last step both sides committed: {failed['committed']}; to go on: " in said.error
     resumes = failed["phase"] not in ("start", "handshake")
+    step = f"; last step both sides committed: {failed['committed']}" if resumes else ""
+    assert f"[phase: {failed['phase']}{step}; to go on: " in said.error
     assert ("--resume" in said.error) == resumes
     if phase == "training":
         assert failed["phase"] == "training"
@@ -104,7 +105,9 @@ def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
     assert running[victim].end(15) == 130
     assert time.monotonic() - began < 8
     assert f"error: {victim} stopped: {victim} was interrupted by its operator [phase: training" in running[other].error
-    assert running[victim].said == ["interrupted; the peers that had joined were told"]
+    (line,) = running[victim].said
+    assert line.startswith("interrupted; the peers that had joined were told; to go on: tallystick run contract.yaml --party ")
+    assert line.endswith(" --resume, and the same on the other side")
 
 
 def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
@@ -115,6 +118,7 @@ def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
     os.kill(alone.process.pid, signal.SIGTERM)
     assert alone.end(15) == 130
     assert [event["say"] for event in alone.events if "say" in event] == ["waiting for bank, at most 120 s"]
+    assert alone.said == ["interrupted; the peers that had joined were told; to go on: run both sides again"]
 
 
 def test_one_of_two_feature_parties_dies(lay_out_job):

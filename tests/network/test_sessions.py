@@ -37,7 +37,7 @@ class Proxy:
     """A TCP relay that can cut all connections, refuse new ones for a while, and swallow what passes."""
 
     def __init__(self, target):
-        self._target = target
+        self.target = target
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self.open = True  # to new connections
@@ -60,7 +60,7 @@ class Proxy:
                 near.close()
                 continue
             try:
-                far = socket.create_connection(("127.0.0.1", self._target))
+                far = socket.create_connection(("127.0.0.1", self.target))
             except OSError:
                 near.close()
                 continue
@@ -512,6 +512,43 @@ def test_a_connection_that_a_firewall_forgot_is_dialled_anew_before_the_deadline
         assert at_bank.receive(Note).number == number
         assert at_shop.receive(Note).number == number + 10
         assert 1 < time.monotonic() - began < 4
+
+
+def test_who_answers_a_redial_in_the_peers_place_is_a_stranger_and_the_job_goes_on(networks, pool, proxies):
+    """The address leads to another party's listener for a while, then back: nothing is said to it, and nothing is lost."""
+    bank, club = (networks(name, listen="127.0.0.1:0", limits=replace(QUICK, deadline_s=6)) for name in ("bank", "club"))
+    shop, relay, noted = networks("shop", limits=replace(QUICK, deadline_s=6)), proxies(bank.port), []
+    waiting = pool.submit(bank.connect, {"shop": None})
+    at_shop = shop.connect({"bank": f"127.0.0.1:{relay.port}"}, notice=noted.append)["bank"]
+    at_bank = waiting.result()["shop"]
+    relay.target = club.port
+    relay.cut()
+    at_shop.send(Note(number=1))
+    receiving = pool.submit(at_bank.receive, Note)
+    assert within(5, lambda: len(noted) > 0)
+    (line,) = noted
+    assert line.startswith(f"who answers there is not bank: bank at 127.0.0.1:{relay.port}: ")
+    assert "Hostname mismatch" in line
+    relay.target = bank.port
+    at_shop.send(Note(number=2))
+    assert [receiving.result(timeout=10).number, at_bank.receive(Note).number] == [1, 2]
+    assert len(noted) == 1
+
+
+def test_a_stranger_in_the_peers_place_is_named_when_the_deadline_is_over(networks, pool, proxies):
+    relay = {}
+
+    def through(port):
+        relay["proxy"] = proxies(port)
+        return relay["proxy"].port
+
+    _, _, _, at_shop = connected(networks, pool, through=through)
+    relay["proxy"].target = networks("club", listen="127.0.0.1:0").port
+    relay["proxy"].cut()
+    error = error_of(at_shop.receive, Note)
+    assert isinstance(error, PeerLost)
+    assert "bank fell silent: nothing heard for 1.5 s" in str(error)
+    assert "who answers there is not bank" in str(error)
 
 
 def test_a_busy_thread_is_no_lost_peer_and_hears_of_the_peers_end(networks, pool):

@@ -27,6 +27,7 @@ def ledger(
 
     def work() -> None:
         from tallystick.config.party import load_party
+        from tallystick.errors import ConfigError, StorageError
         from tallystick.party.ledger import create_ledger, known_ledger
         from tallystick.report.ledger import render_ledger
 
@@ -38,7 +39,10 @@ def ledger(
             shown = {"ledger": str(path), "identity": made.identity}
             finish(shown, as_json=as_json, show=lambda console: console.print(said, markup=False, soft_wrap=True))
             return
-        found = known_ledger(own).export(delta=delta)
+        try:
+            found = known_ledger(own).export(delta=delta)
+        except StorageError as error:  # a ledger is what this command is given: bad input, as it is for check
+            raise ConfigError(str(error)) from None
         if html is not None:
             found["page"] = str(render_ledger(found, html))
         finish(found, as_json=as_json, show=lambda console: _show(console, found, path))

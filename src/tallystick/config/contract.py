@@ -23,6 +23,7 @@ from tallystick.config.merge import MergeConfig, merge_problems
 from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.defenses.chain import Defenses, chain
+from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
 
 ROLE_ALIASES: dict[str, Role] = {
@@ -351,7 +352,10 @@ class Contract(Model):
 def load_contract(path: Path | str) -> Contract:
     """Read and validate a contract; raises ConfigError with one line per problem."""
     path = Path(path)
-    return validate(Contract, read_yaml(path), source=path.name)
+    values = read_yaml(path)
+    if isinstance(values, dict) and "party" in values and "parties" not in values:
+        raise ConfigError(f"{path.name}: is a party file (it has the key party, and no parties), where a contract is due")
+    return validate(Contract, values, source=path.name)
 
 
 def parse_contract(data: Mapping[str, Any], *, source: str = "contract") -> Contract:

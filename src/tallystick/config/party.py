@@ -260,7 +260,10 @@ class PartyFile(Model):
 def load_party(path: Path | str) -> PartyFile:
     """Read and validate a party file; its paths start from its folder. Raises ConfigError with one line per problem."""
     path = Path(path)
-    return validate(PartyFile, read_yaml(path), source=path.name, context={"folder": path.absolute().parent})
+    values = read_yaml(path)
+    if isinstance(values, dict) and "parties" in values and "party" not in values:
+        raise ConfigError(f"{path.name}: is a contract (it has the key parties, and no party), where a party file is due")
+    return validate(PartyFile, values, source=path.name, context={"folder": path.absolute().parent})
 
 
 def parse_party(data: Mapping[str, Any], *, folder: Path, source: str = "party file") -> PartyFile:

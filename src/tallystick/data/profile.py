@@ -20,6 +20,8 @@ from tallystick.data.text import as_text
 from tallystick.errors import ConfigError
 
 MOSTLY_MISSING = 0.9
+DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
+FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
 LEAKS = 0.999
 SHOWN_CLASSES = 20
 
@@ -116,6 +118,11 @@ def _positive_class(label: pl.Series, contract: Contract | None) -> str | None:
 def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, label: pl.Series | None) -> list[str]:
     lines = keys.notes()
     for column in columns:
+        if column.use == "key" and (share := lost_zeros(frame.get_column(column.name))):
+            lines.append(
+                f"key column {column.name!r}: {share:.1%} of the values have fewer digits than the others; if the other side "
+                "writes zeros in front, this side has lost them: bring the column as text, from where it still has them"
+            )
         if column.use not in ("numeric", "categorical"):
             continue
         values = frame.get_column(column.name)
@@ -125,6 +132,11 @@ def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, l
             lines.append(f"column {column.name!r} is constant; it will be left out")
         if values.dtype.is_float() and (infinite := int(values.is_infinite().sum())):
             lines.append(f"column {column.name!r} has {infinite} infinite numbers; make them null or clip them")
+        if column.use == "categorical" and _days_first(values):
+            lines.append(
+                f"column {column.name!r} holds dates such as 31.12.2020, and each is taken as a category; write 2020-12-31, or "
+                "bring the column as dates, to have them as numbers"
+            )
         if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
             lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
         if label is not None and column.distinct > 1 and _gives_away(values, label):
@@ -132,6 +144,31 @@ def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, l
     if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
         lines.append(f"label column {label.name!r} has {infinite} infinite numbers")
     return lines
+
+
+def lost_zeros(keys: pl.Series) -> float:
+    """Share of keys of digits alone that are shorter than the longest; 0 where nothing hints that zeros in front were lost.
+
+    A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
+    length that were read as numbers. Row numbers, which leave no gaps, are none.
+    """
+    text = as_text(keys).drop_nulls()
+    if not len(text) or not text.str.contains("^[1-9][0-9]*$").all():
+        return 0.0
+    length = text.str.len_chars()
+    longest = int(length.to_numpy().max())
+    shorter = float((length < longest).sum()) / len(text)
+    dense = False
+    if longest <= MOST_DIGITS:
+        numbers = text.cast(pl.Int64).to_numpy()
+        dense = numbers.max() - numbers.min() + 1 < 2 * len(numbers)
+    return 0.0 if dense or longest < FEWEST_DIGITS or shorter > 0.5 else shorter
+
+
+def _days_first(values: pl.Series) -> bool:
+    """Whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
+    known = values.drop_nulls()
+    return values.dtype == pl.String and len(known) > 0 and bool(known.str.contains(DAY_FIRST).all())
 
 
 def _gives_away(values: pl.Series, label: pl.Series) -> bool:

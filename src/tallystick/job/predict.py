@@ -19,7 +19,7 @@ from tallystick.data.lazy import Frame
 from tallystick.data.table import read_table
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
-from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog, Watcher
 from tallystick.job.phases.align import align, help_align
@@ -30,6 +30,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.predict import predict_feature_party, predict_label_party, receive_scores, send_scores
+from tallystick.storage import written
 
 COMMAND = "predict"
 
@@ -54,8 +55,15 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     check_party(contract, party)
     if contract.role_of(party.party) == "helper":
         return _help(contract, party, watcher)
-    is_label = contract.role_of(party.party) == "label"
-    gets_scores = is_label or linkage_of(contract).shares_scores
+    _check_output(contract, party, output)
+    folder = RunFolder.latest(party.runs, contract)
+    with folder.locked():
+        return _predict(contract, party, folder, table=table, output=output, watcher=watcher)
+
+
+def _check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
+    """Refuse a file for the scores that cannot take them, or a side that gets none; raises ConfigError."""
+    gets_scores = contract.role_of(party.party) == "label" or linkage_of(contract).shares_scores
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
         raise ConfigError(
             f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores"
@@ -68,7 +76,13 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         raise ConfigError(f"output = {output}: there is no folder {output.absolute().parent}; make it first")
     if party.table is None:
         raise ConfigError("table: the party file names no table; add one")
-    folder = RunFolder.latest(party.runs, contract)
+
+
+def _predict(
+    contract: Contract, party: PartyFile, folder: RunFolder, *, table: Path | None, output: Path | None, watcher: Watcher
+) -> dict[str, Any]:
+    is_label = contract.role_of(party.party) == "label"
+    assert party.table is not None, "_check_output asks for one"
     if not folder.trained:
         raise ConfigError(f"{folder.path} holds no trained model; run `tallystick run` or `tallystick train` first")
     folder.check(trained=True)
@@ -185,13 +199,8 @@ def _same_run(align: bool, folder: RunFolder) -> None:
 
 
 def _write_scores(scored: pl.DataFrame, output: Path) -> None:
-    partial = output.with_name(f".{output.name}.partial")
-    try:
+    with written(output, shared=True) as file:
         if output.suffix == ".csv":
-            scored.write_csv(partial)
+            scored.write_csv(file)
         else:
-            scored.write_parquet(partial)
-        partial.replace(output)
-    except OSError as error:
-        partial.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {output}: {error.strerror or error}") from None
+            scored.write_parquet(file)

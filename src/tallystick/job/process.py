@@ -32,6 +32,7 @@ from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
 
 T = TypeVar("T")
+INTERRUPTED = "interrupted; the peers that had joined were told"
 _ASK = f"ask them for {LOG} of their run folder, which says when and where"
 
 
@@ -93,17 +94,24 @@ def run_process(
         log.say(f"run folder: {job.folder.path}")
         return run_party(job)
 
+    def resumable() -> bool:
+        return folder is not None or logbook.phase not in ("start", "handshake")
+
+    def again() -> str:
+        return how_to_resume if resumable() else "run both sides again"
+
     try:
         with log.recording():
             if folder is not None:
                 hold(folder).check(trained="training" not in phases and "alignment" not in phases)
                 log.keep_in(folder.path)
             return with_sessions(contract, party, run, watcher=log)
+    except KeyboardInterrupt:
+        raise KeyboardInterrupt(f"{INTERRUPTED}; to go on: {again()}") from None
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
-        resumable = folder is not None or logbook.phase not in ("start", "handshake")
-        raise _failure(error, logbook, way_on(error, how_to_resume) if resumable else "run both sides again") from error
+        raise _failure(error, logbook, way_on(error, how_to_resume) if resumable() else again()) from error
     finally:
         held.close()
 
@@ -185,9 +193,10 @@ def way_on(error: TallystickError, how_to_resume: str) -> str:
 
 def _failure(error: TallystickError, logbook: Logbook, how_to_resume: str) -> JobFailed:
     peer = error.peer if isinstance(error, PeerError) else None
-    step = f"last step both sides committed: {logbook.committed}"
+    # Before the handshake nobody knows yet which step that is.
+    step = "" if logbook.phase in ("start", "handshake") else f"; last step both sides committed: {logbook.committed}"
     return JobFailed(
-        f"{error} [phase: {logbook.phase}; {step}; to go on: {how_to_resume}]",
+        f"{error} [phase: {logbook.phase}{step}; to go on: {how_to_resume}]",
         cause=type(error).__name__,
         peer=peer,
         phase=logbook.phase,

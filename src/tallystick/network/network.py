@@ -25,7 +25,7 @@ from tallystick.network.session import (
     first_frame,
     open_hello,
 )
-from tallystick.network.tls import TlsTransport
+from tallystick.network.tls import TlsTransport, WrongCertificate
 
 REDIAL_S = 0.5
 # Callers with a certificate who have not said who they are: of each party so many, and of all that are no party's. The next one
@@ -49,6 +49,8 @@ class Network:
         self._dialled: set[str] = set()
         self._guests: dict[str | None, deque[Link]] = {}
         self._turned_away: dict[str, None] = {}  # what was wrong with callers, each said once
+        self._notice: Callable[[str], None] | None = None
+        self._noted: set[str] = set()
         try:
             self._transport = TlsTransport(identity, limits, self._loop, proxy)
         except ConfigError:
@@ -72,9 +74,10 @@ class Network:
         """Establish a session with every peer: dial those with an address, wait for the call of the others.
 
         ``waiting`` is called about once a second with the names of those that are not there yet, ``notice`` at once with what is
-        wrong with a caller who is turned away, which may be one of them. Raises PeerLost after ``wait_s``, IdentityError for a
-        certificate that will never do.
+        wrong with a caller who is turned away, which may be one of them, and later on with who answers in a peer's place. Raises
+        PeerLost after ``wait_s``, IdentityError for a certificate that will never do.
         """
+        self._notice = notice
         with self._loop:
             for peer, address in peers.items():
                 session = self._sessions[peer] = Session(
@@ -136,6 +139,13 @@ class Network:
             self._turned_away[printable(why)] = None  # it may name what a certificate or a Hello says
             self._loop.wake()
 
+    def _note(self, line: str) -> None:
+        """Say a line once, while the job goes on."""
+        if line not in self._noted and len(self._noted) < NOTICES:
+            self._noted.add(line)
+            if self._notice is not None:
+                self._notice(printable(line))
+
     async def _tick(self) -> None:
         while True:
             await asyncio.sleep(min(self.limits.heartbeat_s, self.limits.deadline_s) / 4)
@@ -164,6 +174,13 @@ class Network:
                 session.trouble = str(error)
                 if isinstance(error, ProxyRefused) and not session.connected:
                     session.fail(PeerLost(session.peer, str(error)))
+            except WrongCertificate as error:
+                if session.connected:
+                    # The peer was there: whoever answers now in its place is a stranger, to whom nothing is said.
+                    session.trouble = f"who answers there is not {session.peer}: {error}"
+                    self._note(session.trouble)
+                else:
+                    session.fail(error)
             except PeerError as error:
                 session.fail(error)
             await asyncio.sleep(began + REDIAL_S - time.monotonic())

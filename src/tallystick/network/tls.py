@@ -49,6 +49,10 @@ Refused = Callable[[str], None]
 """Called with what is wrong with a caller whose TLS handshake failed."""
 
 
+class WrongCertificate(IdentityError):
+    """Whoever answers a call shows a certificate that is not the peer's; nothing was said to it."""
+
+
 class HandshakeFailed(LinkBroken):
     """One side's TLS does not take the other's; its text says why."""
 
@@ -235,7 +239,8 @@ class TlsTransport:
     async def dial(self, address: str, peer: str, meet: Meet) -> None:
         """Call ``peer`` once and hang up after ``meet``.
 
-        Raises LinkBroken for what may be better next time, IdentityError for a certificate that will never do.
+        Raises LinkBroken for what may be better next time, WrongCertificate for who is not the peer, IdentityError for a peer
+        that turns this party away.
         """
         where = f"{peer} at {address}"
         raw = await (self._call(address, where) if self._proxy is None else self._call_through(self._proxy, address, where))
@@ -285,7 +290,7 @@ class TlsTransport:
         except TimeoutError:
             raise LinkBroken(f"{where}: took the call but said nothing") from None
         except ssl.SSLCertVerificationError as error:
-            raise IdentityError(peer, f"{where}: {refusal(error)}") from None
+            raise WrongCertificate(peer, f"{where}: {refusal(error)}") from None
         except LinkBroken as error:
             raise LinkBroken(f"{where}: TLS 1.3 handshake failed: {error}") from None
 

@@ -1,4 +1,4 @@
-"""Run folders and results of another version are refused with one line, by every command that reads them."""
+"""Run folders that a command cannot have are refused with one line: of another version, or in another process's hands."""
 
 import json
 
@@ -42,6 +42,15 @@ def test_jobs_refuse_it(job, folder, command):
     line = refused(name, home / "contract.yaml", "--party", home / "party.yaml", *options, *output)
     assert f"{folder}: is a run folder of an earlier version of tallystick (format '1'; this one reads {FORMAT})" in line
     assert "start a new run on all sides" in line
+
+
+def test_a_prediction_holds_the_run_folder(job):
+    home = job.home("bank")
+    made = RunFolder.new(home / "runs", load_contract(home / "contract.yaml"))
+    arguments = ("predict", home / "contract.yaml", "--party", home / "party.yaml", "--output", home / "scores.csv")
+    with made.locked():
+        assert f"{made.path}: another process (id " in refused(*arguments)
+    assert "holds no trained model" in refused(*arguments)
 
 
 def test_an_audit_refuses_it(folder):
