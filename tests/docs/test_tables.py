@@ -13,6 +13,7 @@ from tallystick.evaluation.private.table import MECHANISMS
 from tallystick.imputation.imputer import Imputer
 from tallystick.imputation.table import FEATURE_IMPUTERS, FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, SUFFIXES
 from tallystick.metrics import METRICS
+from tallystick.models.similarity.table import MERGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -85,3 +86,8 @@ def test_every_membership_attack_is_explained(name: str) -> None:
     text = page("union.md")
     word = {"spectral-signed": "signed"}.get(name, name)
     assert f"*{word}*" in text.partition("## What each imputer leaks")[2]
+
+
+@pytest.mark.parametrize("method", MERGES)
+def test_every_merge_has_its_row(method: str) -> None:
+    assert cells(page("fedsim.md"), method)[1]
