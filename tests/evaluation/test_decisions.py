@@ -12,7 +12,7 @@ from sklearn import metrics as oracle
 
 from tallystick.data.groups import MISSING, MOST_GROUPS, OTHERS, groups_of
 from tallystick.errors import DataError
-from tallystick.evaluation.decisions import by_group, decide
+from tallystick.evaluation.decisions import ScoredRows, Subgroups, by_group, decide
 from tallystick.metrics import UndefinedMetric, auc, sigmoid
 
 CLOSE = pytest.approx
@@ -93,13 +93,18 @@ def test_deciles_hold_what_sorting_gives() -> None:
     assert found["ks_threshold"] == scores[int(np.argmax(gap))]
 
 
+def measured(target, names, codes, labels, logits, **given):
+    groups = Subgroups(column="kind", names=names, codes_N=codes)
+    return by_group(target, groups, ScoredRows(labels_N=labels, logits=logits), **given)
+
+
 def groups(rows: int = 1000, **given):
     rng = np.random.default_rng(5)
     labels = (rng.random(rows) < 0.3).astype(float)
     logits = rng.normal(size=rows) + labels - 1
     codes = np.repeat([0, 1, 2], [rows - 130, 99, 31]) if "codes" not in given else given.pop("codes")
     names = given.pop("names", ["many", "few", "rare"])
-    found = by_group("binary", "kind", names, codes, labels, logits, resamples=50, generator=rng, **given)
+    found = measured("binary", names, codes, labels, logits, resamples=50, generator=rng, **given)
     return found, labels, logits, codes
 
 
@@ -122,7 +127,7 @@ def test_groups_are_measured_apart_and_small_ones_refused() -> None:
 
 def test_a_group_of_nearly_one_class_has_no_auc() -> None:
     labels = np.array([1.0] * 5 + [0.0] * 195)
-    found = by_group("binary", "kind", ["all"], np.zeros(200, int), labels, labels, generator=np.random.default_rng(0))
+    found = measured("binary", ["all"], np.zeros(200, int), labels, labels, generator=np.random.default_rng(0))
     (only,) = found["groups"]
     assert only["label_mean"]["value"] == CLOSE(5 / 200)
     assert (only["metric"]["value"], only["metric"]["reason"]) == (None, "fewer than 10 rows of one class")
@@ -132,14 +137,14 @@ def test_groups_of_other_targets() -> None:
     rng = np.random.default_rng(6)
     values = rng.normal(size=300)
     codes = np.arange(300) % 2
-    regression = by_group("regression", "kind", ["a", "b"], codes, values, values + 1, generator=rng)["groups"][0]
+    regression = measured("regression", ["a", "b"], codes, values, values + 1, generator=rng)["groups"][0]
     assert regression["gap"]["value"] == CLOSE(1)
     assert regression["metric"]["value"] == CLOSE(1)
     classes = rng.integers(0, 3, 300)
-    multiclass = by_group("multiclass", "kind", ["a", "b"], codes, classes, np.eye(3)[classes], generator=rng)["groups"][1]
+    multiclass = measured("multiclass", ["a", "b"], codes, classes, np.eye(3)[classes], generator=rng)["groups"][1]
     assert (multiclass["metric"]["value"], multiclass["gap"]["value"]) == (1.0, None)
     with pytest.raises(DataError, match="one per row"):
-        by_group("regression", "kind", ["a"], codes, values, values, generator=rng)
+        measured("regression", ["a"], codes, values, values, generator=rng)
 
 
 def test_columns_make_groups() -> None:

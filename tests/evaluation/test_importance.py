@@ -15,6 +15,7 @@ from tallystick.errors import ProtocolError
 from tallystick.evaluation.importance import (
     MAX_COLUMNS,
     ShuffledColumns,
+    Shuffling,
     column_places,
     complete_logits,
     own_falls,
@@ -57,7 +58,7 @@ class Trained:
             logits = self.joined([self.features], self.own)
         self.labels = (logits > logits.median()).double().numpy()
 
-    def judge(self, logits: torch.Tensor) -> float:
+    def scorer(self, logits: torch.Tensor) -> float:
         return auc(self.labels, logits.numpy())
 
 
@@ -78,7 +79,7 @@ def both(net: Trained, *, seed: int = 5) -> list:
             generator=torch.Generator().manual_seed(seed),
             **HOW,
         )
-        found = receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.judge, **HOW)
+        found = receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.scorer, Shuffling(**HOW))
         sent.result(20)
     return found
 
@@ -89,7 +90,7 @@ def test_falls_across_the_cut_are_those_of_the_joined_model(net) -> None:
     for place in column_places(net.encoder):
         with torch.no_grad():
             after = [
-                net.judge(net.joined([shuffled(net.features, place, torch.randperm(ROWS, generator=generator))], net.own))
+                net.scorer(net.joined([shuffled(net.features, place, torch.randperm(ROWS, generator=generator))], net.own))
                 for _ in range(HOW["repeats"])
             ]
         expected.append((1.0 - np.mean(after), np.std(after, ddof=1)))  # the labels follow the model: its AUC is 1
@@ -100,12 +101,14 @@ def test_falls_across_the_cut_are_those_of_the_joined_model(net) -> None:
 
 def test_own_columns_are_measured_without_a_message(net) -> None:
     places = column_places(net.encoder)
-    found = own_falls(net.model, net.own, places, net.cuts, net.judge, generator=torch.Generator().manual_seed(3), **HOW)
+    found = own_falls(
+        net.model, net.own, places, net.cuts, net.scorer, Shuffling(**HOW), generator=torch.Generator().manual_seed(3)
+    )
     generator = torch.Generator().manual_seed(3)
     for place, fall in zip(places, found, strict=True):
         orders = [torch.randperm(ROWS, generator=generator) for _ in range(HOW["repeats"])]
         with torch.no_grad():
-            after = [net.judge(net.joined([net.features], shuffled(net.own, place, order))) for order in orders]
+            after = [net.scorer(net.joined([net.features], shuffled(net.own, place, order))) for order in orders]
         assert fall["mean"] == pytest.approx(1.0 - np.mean(after), abs=1e-9)
 
 
@@ -139,7 +142,7 @@ def test_a_number_of_columns_out_of_range_is_refused(net, columns: int) -> None:
     to_shop, to_bank = memory_channels("bank", "shop")
     to_bank.send(ShuffledColumns(columns=columns))
     with pytest.raises(ProtocolError, match=f"names {columns} columns"):
-        receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.judge, **HOW)
+        receive_falls(net.model, net.own, net.cuts, 0, to_shop, net.scorer, Shuffling(**HOW))
 
 
 def test_only_numbers_cross_the_cut(net) -> None:

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tallystick.evaluation.decisions import by_group, decide
+from tallystick.evaluation.decisions import ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.measure import MetricValue
 from tallystick.report import to_html
 from tallystick.report.result import (
@@ -39,11 +39,8 @@ def full(make) -> Result:
     logits = rng.normal(size=600) + labels
     groups = by_group(
         "binary",
-        "<script>",
-        ["<i>a</i>", "tiny"],
-        np.repeat([0, 1], [580, 20]),
-        labels,
-        logits,
+        Subgroups(column="<script>", names=["<i>a</i>", "tiny"], codes_N=np.repeat([0, 1], [580, 20])),
+        ScoredRows(labels_N=labels, logits=logits),
         resamples=10,
         generator=rng,
     )

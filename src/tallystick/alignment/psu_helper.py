@@ -103,9 +103,7 @@ def union_with_helper_party(
         method="union-with-helper",
         position_M=position_M,
         ids=ids,
-        members=len(members),
-        others=others,
-        union=size,
+        sizes=union.UnionSizes(members=len(members), others=others, union=size),
         peer=peer.peer,
         learnt=[f"{helper.peer} learnt these sizes, and no id unless it colludes with a party."],
     )

@@ -4,6 +4,7 @@ Shapes: N positions of the union; M own ids, dummies included.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -58,31 +59,42 @@ def check_union(union: int, own: int, others: int, peer: str) -> int:
     return intersection
 
 
+@dataclass(frozen=True, kw_only=True)
+class UnionSizes:
+    """What both sides know: how many ids this one announced, dummies included, how many the other, and how many there are."""
+
+    members: int
+    others: int
+    union: int
+
+    @property
+    def intersection(self) -> int:
+        """How many both have."""
+        return self.members + self.others - self.union
+
+
 def outcome(
     *,
     method: str,
     position_M: Index,
     ids: Sequence[bytes],
-    members: int,
-    others: int,
-    union: int,
+    sizes: UnionSizes,
     peer: str,
     learnt: Sequence[str],
     uids_N16: Tags | None = None,
     multiplications: int = 0,
 ) -> Alignment:
-    """Turn the positions of this side's ids into an Alignment; ``members`` counts its dummies too."""
-    rows_N = np.full(union, -1, dtype=np.int64)
+    """Turn the positions of this side's ids into an Alignment."""
+    rows_N = np.full(sizes.union, -1, dtype=np.int64)
     rows_N[position_M[: len(ids)]] = np.arange(len(ids))
-    intersection = members + others - union
-    dummies = "" if members == len(ids) else f" ({members - len(ids)} of its own are dummies)"
+    dummies = "" if sizes.members == len(ids) else f" ({sizes.members - len(ids)} of its own are dummies)"
     return Alignment(
         method=method,
         rows_N=rows_N,
-        sizes={"own": members, peer: others, "intersection": intersection, "union": union},
+        sizes={"own": sizes.members, peer: sizes.others, "intersection": sizes.intersection, "union": sizes.union},
         learnt=[
-            f"{peer} announced {others} ids and this side {members}{dummies}.",
-            f"The union has {union} ids and the intersection {intersection}, but not which.",
+            f"{peer} announced {sizes.others} ids and this side {sizes.members}{dummies}.",
+            f"The union has {sizes.union} ids and the intersection {sizes.intersection}, but not which.",
             "At which position of the union each of this side's own ids stands.",
             *learnt,
         ],

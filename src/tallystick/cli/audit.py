@@ -1,5 +1,6 @@
 """audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -64,17 +65,8 @@ def audit(
         else:
             runs = load_party(party).runs
             try:
-                result = _sweep(
-                    target,
-                    party,
-                    split=split,
-                    share=share,
-                    sweep=sweep,
-                    seeds=seeds,
-                    rows=rows,
-                    minutes=minutes,
-                    watcher=watcher_of(progress),
-                )
+                options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
+                result = _sweep(target, party, options, watcher=watcher_of(progress))
             except Interrupted as stop:
                 report = _keep(stop.result, runs, as_json=as_json)
                 raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
@@ -100,29 +92,30 @@ def _recorded(folder: Path, auxiliary_labels: int, watcher: "Watcher", *, as_jso
     finish(values, as_json=as_json, show=show)
 
 
-def _sweep(
-    contract: Path,
-    party: Path,
-    *,
-    split: str | None,
-    share: float | None,
-    sweep: list[str] | None,
-    seeds: int | None,
-    rows: int | None,
-    minutes: float | None,
-    watcher: "Watcher",
-) -> "Result":
-    """Try a contract on the label party's own data; None is the default of an option."""
+@dataclass(frozen=True, kw_only=True)
+class _Options:
+    """What the command line says of a sweep; None is an option's default."""
+
+    split: str | None
+    share: float | None
+    sweep: list[str] | None
+    seeds: int | None
+    rows: int | None
+    minutes: float | None
+
+
+def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher") -> "Result":
+    """Try a contract on the label party's own data."""
     from tallystick.config.contract import load_contract
     from tallystick.config.party import check_party, load_party
     from tallystick.data.table import read_party_table
     from tallystick.sweep.partner import SimulatedPartner
     from tallystick.sweep.sweep import parse_sweep, sweep_defenses
 
-    if split is not None and share is not None:
+    if options.split is not None and options.share is not None:
         raise ConfigError("--split, --share: give one of the two")
-    columns = None if split is None else [name.strip() for name in split.split(",") if name.strip()]
-    parsed = None if sweep is None else [parse_sweep(text) for text in sweep]
+    columns = None if options.split is None else [name.strip() for name in options.split.split(",") if name.strip()]
+    parsed = None if options.sweep is None else [parse_sweep(text) for text in options.sweep]
     agreed, own = load_contract(contract), load_party(party)
     check_party(agreed, own, network=False, source=party.name)
     partner = SimulatedPartner.of(
@@ -130,16 +123,16 @@ def _sweep(
         own,
         read_party_table(own),
         split=columns,
-        share=0.5 if share is None else share,
-        rows=20_000 if rows is None else rows,
+        share=0.5 if options.share is None else options.share,
+        rows=20_000 if options.rows is None else options.rows,
         seed=agreed.seed,
     )
     return sweep_defenses(
         agreed,
         partner,
         sweep=parsed,
-        seeds=3 if seeds is None else seeds,
-        minutes=30.0 if minutes is None else minutes,
+        seeds=3 if options.seeds is None else options.seeds,
+        minutes=30.0 if options.minutes is None else options.minutes,
         watcher=watcher,
     )
 

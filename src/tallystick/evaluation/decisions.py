@@ -5,6 +5,7 @@ equal scores.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal, TypedDict
 
 import numpy as np
@@ -187,56 +188,67 @@ def _histogram(labels_N: ArrayLike, scores_N: Floats, weights_N: Floats) -> tupl
     return shares[0], shares[1], edges.tolist()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Subgroups:
+    """The groups that a column makes of N rows: their names, and each row's as an index of these."""
+
+    column: str
+    names: Sequence[str]
+    codes_N: NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredRows:
+    """Labels of N rows, a model's logits (N,) or (N, C), and weights if rows have any."""
+
+    labels_N: ArrayLike
+    logits: ArrayLike
+    weights_N: ArrayLike | None = None
+
+
 def by_group(
     target: TargetType,
-    column: str,
-    names: Sequence[str],
-    codes_N: NDArray[np.int64],
-    labels_N: ArrayLike,
-    logits: ArrayLike,
+    groups: Subgroups,
+    rows: ScoredRows,
     *,
-    weights: ArrayLike | None = None,
     smallest: int = 100,
     resamples: int = 200,
     generator: np.random.Generator,
 ) -> Grouping:
-    """Measure a model on the groups of rows that ``codes_N`` (an index into ``names`` per row) makes.
+    """Measure a model on each group of rows.
 
     A group of fewer than ``smallest`` rows is refused: its figures would be of single people, and noise.
     Raises DataError for codes that do not fit, UndefinedMetric for logits that are not finite.
     """
-    labels, logits = metrics.check_rows(target, labels_N, logits)
-    weights_N = metrics.row_weights(weights, len(labels))
-    if len(codes_N) != len(labels) or (len(codes_N) and not 0 <= codes_N.min() <= codes_N.max() < len(names)):
+    labels_N, logits = metrics.check_rows(target, rows.labels_N, rows.logits)
+    weights_N, codes_N = metrics.row_weights(rows.weights_N, len(labels_N)), groups.codes_N
+    if len(codes_N) != len(labels_N) or (len(codes_N) and not 0 <= codes_N.min() <= codes_N.max() < len(groups.names)):
         raise DataError(
-            f"column {column!r}: {len(codes_N)} group codes for {len(labels)} rows; give one per row, an index of names"
+            f"column {groups.column!r}: {len(codes_N)} group codes for {len(labels_N)} rows; give one per row, an index of names"
         )
-    metric = next(iter(METRICS[target]))
-    groups = []
-    for code, name in enumerate(names):
+    found = []
+    for code, name in enumerate(groups.names):
         inside_N = codes_N == code
-        groups.append(
-            _group(target, metric, name, labels[inside_N], logits[inside_N], weights_N[inside_N], smallest, resamples, generator)
-        )
-    return Grouping(column=column, target=target, metric=metric, smallest=smallest, groups=groups)
+        inside = labels_N[inside_N], logits[inside_N], weights_N[inside_N]
+        found.append(_group(target, name, inside, smallest=smallest, resamples=resamples, generator=generator))
+    return Grouping(column=groups.column, target=target, metric=next(iter(METRICS[target])), smallest=smallest, groups=found)
 
 
 def _group(
     target: TargetType,
-    metric: str,
     name: str,
-    labels: Floats,
-    logits: Floats,
-    weights_N: Floats,
+    inside: tuple[Floats, Floats, Floats],
+    *,
     smallest: int,
     resamples: int,
     generator: np.random.Generator,
 ) -> Group:
+    labels, logits, weights_N = inside
     rows = len(labels)
     if rows < smallest:
         nothing = without_value(f"fewer than {smallest} rows")
         return Group(name=name, rows=None, label_mean=nothing, score_mean=nothing, gap=nothing, metric=nothing)
-    chosen = METRICS[target][metric]
+    chosen = next(iter(METRICS[target].values()))
     statistics: dict[str, Statistic] = {}
     reasons = dict.fromkeys(("label_mean", "score_mean", "gap"), "a multiclass target has no mean")
     if target != "multiclass":

@@ -110,6 +110,15 @@ def send_shuffled(
         progress("column importance", done + 1, len(places))
 
 
+@dataclass(frozen=True, kw_only=True)
+class Shuffling:
+    """How columns are shuffled: how often each, how many rows cross at a time, and who is told."""
+
+    repeats: int
+    batch_size: int
+    progress: Progress = no_progress
+
+
 def receive_falls(
     model: LabelModel,
     own: Features | None,
@@ -117,10 +126,7 @@ def receive_falls(
     number: int,
     channel: Channel,
     scorer: Scorer,
-    *,
-    repeats: int,
-    batch_size: int,
-    progress: Progress = no_progress,
+    how: Shuffling,
 ) -> list[Fall]:
     """Label party: score what feature party ``number`` sends with each of its columns shuffled; a Fall per column.
 
@@ -131,17 +137,17 @@ def receive_falls(
         raise ProtocolError(
             channel.peer, f"{channel.peer}: ShuffledColumns names {columns} columns; 0 to {MAX_COLUMNS} are allowed"
         )
-    before = scorer(complete_logits(model, own, cuts_VD, batch_size=batch_size))
+    before = scorer(complete_logits(model, own, cuts_VD, batch_size=how.batch_size))
     rows, width = cuts_VD[number].shape
     found = []
     for done in range(columns):
         after = []
-        for _ in range(repeats):
+        for _ in range(how.repeats):
             changed = list(cuts_VD)
-            changed[number] = receive_rows(channel, rows, width, batch_size=batch_size, device=cuts_VD[number].device)
-            after.append(scorer(complete_logits(model, own, changed, batch_size=batch_size)))
+            changed[number] = receive_rows(channel, rows, width, batch_size=how.batch_size, device=cuts_VD[number].device)
+            after.append(scorer(complete_logits(model, own, changed, batch_size=how.batch_size)))
         found.append(_fall(before, after))
-        progress(f"column importance of {channel.peer}", done + 1, columns)
+        how.progress(f"column importance of {channel.peer}", done + 1, columns)
     return found
 
 
@@ -151,22 +157,21 @@ def own_falls(
     places: Sequence[ColumnPlace],
     cuts_VD: Sequence[Tensor],
     scorer: Scorer,
+    how: Shuffling,
     *,
-    repeats: int,
-    batch_size: int,
     generator: torch.Generator,
-    progress: Progress = no_progress,
 ) -> list[Fall]:
     """Label party: shuffle the own columns one by one; nothing is sent. A Fall per place."""
-    before = scorer(complete_logits(model, own, cuts_VD, batch_size=batch_size))
+    before = scorer(complete_logits(model, own, cuts_VD, batch_size=how.batch_size))
     found = []
     for done, place in enumerate(places):
-        orders = [torch.randperm(len(own), generator=generator).to(own.numeric_NF.device) for _ in range(repeats)]
+        orders = [torch.randperm(len(own), generator=generator).to(own.numeric_NF.device) for _ in range(how.repeats)]
         after = [
-            scorer(complete_logits(model, shuffled(own, place, order_V), cuts_VD, batch_size=batch_size)) for order_V in orders
+            scorer(complete_logits(model, shuffled(own, place, order_V), cuts_VD, batch_size=how.batch_size))
+            for order_V in orders
         ]
         found.append(_fall(before, after))
-        progress("column importance", done + 1, len(places))
+        how.progress("column importance", done + 1, len(places))
     return found
 
 

@@ -17,7 +17,7 @@ from tallystick.data.groups import groups_of
 from tallystick.data.keys import Keys
 from tallystick.data.table import require_column
 from tallystick.dataset.dataset import Dataset, Labels
-from tallystick.evaluation.decisions import Decisions, Grouping, by_group, decide
+from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.measure import compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
@@ -167,12 +167,8 @@ def _by_group(
         try:
             grouping = by_group(
                 job.contract.target.type,
-                column,
-                names,
-                codes_T,
-                labels_T,
-                logits_T,
-                weights=weights_T,
+                Subgroups(column=column, names=names, codes_N=codes_T),
+                ScoredRows(labels_N=labels_T, logits=logits_T, weights_N=weights_T),
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=np.random.default_rng(job.contract.seed),

@@ -19,6 +19,7 @@ from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
     Fall,
     Scorer,
+    Shuffling,
     column_places,
     complete_logits,
     own_falls,
@@ -84,18 +85,18 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
     own: Features | None = dataset.source(index_V) if dataset.source is not None else None
     logits_V = complete_logits(model, own, cuts_VD, **how)
     scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
-    how |= {"repeats": wanted.repeats, "progress": _progress(job)}
+    shuffling = Shuffling(repeats=wanted.repeats, progress=_progress(job), **how)
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
     if wanted.own_columns and own is not None and dataset.encoder is not None:
         places = column_places(dataset.encoder)
         generator = torch.Generator().manual_seed(contract.seed)
         falls[job.name] = (
             [place.name for place in places],
-            own_falls(model, own, places, cuts_VD, scorer, generator=generator, **how),
+            own_falls(model, own, places, cuts_VD, scorer, shuffling, generator=generator),
         )
     if wanted.feature_columns != "none":
         for number, channel in enumerate(job.feature_channels):
-            received = receive_falls(model, own, cuts_VD, number, channel, scorer, **how)
+            received = receive_falls(model, own, cuts_VD, number, channel, scorer, shuffling)
             falls[channel.peer] = [None] * len(received), received
     return Measured(
         index_V=index_V,
