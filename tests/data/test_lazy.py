@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.data.features import CODES, Packing
+from tallystick.data.features import CODE_TYPES, Packing
 from tallystick.data.lazy import LazyTable, sample, store, store_batches, unpacked
 from tallystick.errors import StorageError
 
@@ -107,5 +107,5 @@ def test_packed_rows_unpack_to_what_was_written(numbers: int, indicators: int, s
     found = packing.unpack(torch.from_numpy(records))
     assert found.numeric_NF.tolist() == np.hstack([values.astype(np.float32), flags]).tolist()
     assert found.categorical_NG.tolist() == codes.tolist()
-    least = sum(next(kind.itemsize for kind in CODES if size <= torch.iinfo(kind).max + 1) for size in sizes)
+    least = sum(next(kind.itemsize for kind in CODE_TYPES if size <= torch.iinfo(kind).max + 1) for size in sizes)
     assert packing.row_bytes == 4 * numbers + indicators + least

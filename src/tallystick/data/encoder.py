@@ -25,7 +25,7 @@ CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float3
 RANK_KNOTS = 1000
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
-CHUNK = 2**18  # rows whose cells are spelt out at a time
+ENCODED_AT_A_TIME = 2**18  # rows whose cells are spelt out at a time
 
 Floats = NDArray[np.float64]
 
@@ -145,7 +145,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             cardinalities=self.feature_shape.cardinalities,
         )
         records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
-        chunks = [slice(start, start + CHUNK) for start in range(0, frame.height, CHUNK)]
+        chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
         indicator = 0
         for index, column in enumerate(self.numeric):
             values_N = _numbers(frame, column.name)
@@ -286,7 +286,7 @@ def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]
 
 
 def _chunks(column: pl.Series) -> Iterator[pl.Series]:
-    return (column[start : start + CHUNK] for start in range(0, len(column), CHUNK))
+    return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, len(column), ENCODED_AT_A_TIME))
 
 
 def _fit_categorical(column: pl.Series, encoding: EncodingConfig) -> CategoricalColumn | None:

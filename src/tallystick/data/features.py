@@ -16,7 +16,7 @@ Numbers = Literal["plain", "piecewise-linear", "periodic"]
 """How a bottom model takes numeric columns: as they are, or with an embedding of each beside them."""
 
 NUMBER_BYTES = 4
-CODES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds all codes of a column is taken
+CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds all codes of a column is taken
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,8 +83,8 @@ class Packing:
 
     def __init__(self, *, numbers: int, indicators: int, cardinalities: tuple[int, ...]) -> None:
         self.numbers, self.indicators = numbers, indicators
-        kinds = [next(kind for kind in CODES if size <= torch.iinfo(kind).max + 1) for size in cardinalities]
-        self.places = {kind: [place for place, its in enumerate(kinds) if its == kind] for kind in CODES}
+        kinds = [next(kind for kind in CODE_TYPES if size <= torch.iinfo(kind).max + 1) for size in cardinalities]
+        self.places = {kind: [place for place, its in enumerate(kinds) if its == kind] for kind in CODE_TYPES}
         self.starts: list[int] = [0] * len(kinds)
         end = self._codes_start = NUMBER_BYTES * numbers + indicators
         for kind, places in self.places.items():

@@ -30,10 +30,10 @@ DISTINCT = (
     27, 14_992, 100_000, 10, 5652, 2173, 4, 100_000, 18, 15, 100_000, 105, 100_000,
 )  # fmt: skip
 """How many values the 26 categorical columns have: Criteo's own counts, at most 100,000."""
-MISSING = 0.1
+_MISSING = 0.1
 UNCOMMON = 100  # one id of so many is not common: a union of two sides with the same ids would protect nobody
 OWN_NUMERIC, OWN_CATEGORICAL = CRITEO_NUMERIC[:6], CRITEO_CATEGORICAL[:13]  # the label party's columns
-CONTRACT: Mapping[str, Any] = {
+_CONTRACT: Mapping[str, Any] = {
     "name": "memory",
     "target": {"type": "binary"},
     "training": {"epochs": 1, "batch_size": 8192},
@@ -103,7 +103,7 @@ class CriteoLike:
         cells |= {name: self.words[place].gather(places[place]) for place, name in enumerate(CRITEO_CATEGORICAL)}
         columns = {"label": pl.Series(rng.random(rows) < 1 / (1 + np.exp(-logit))).cast(pl.Int64)}
         for name, column in cells.items():
-            columns[name] = pl.select(pl.when(pl.lit(pl.Series(rng.random(rows) >= MISSING))).then(pl.lit(column))).to_series()
+            columns[name] = pl.select(pl.when(pl.lit(pl.Series(rng.random(rows) >= _MISSING))).then(pl.lit(column))).to_series()
         return pl.DataFrame(columns)
 
 
@@ -146,7 +146,7 @@ def _job(folder: Path, rows: int, alignment: str, seed: int) -> dict[str, float]
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
     roles = {LABEL: "label", FEATURE: "feature", HELPER: "helper"}
     contract = {
-        **CONTRACT,
+        **_CONTRACT,
         "parties": {name: {"role": roles[name]} for name in homes},
         "alignment": {"method": alignment, "keys": [{"name": "id"}]},
     }
