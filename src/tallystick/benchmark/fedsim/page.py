@@ -19,7 +19,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     return Benchmark(
         title=f"FedSim on {', '.join(found['sets'])}: {counted(len(found['seeds']), 'seed')}, {found['split']} split",
         command=command,
-        tables=[*(_table(part, rows) for part, rows in found["parts"].items()), *_cut(found["cut"])],
+        tables=[*(table for part, rows in found["parts"].items() for table in _tables(part, rows)), *_cut(found["cut"])],
         curves=[*_by_neighbors(found), *_weights(found)],
         notes=[
             "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's "
@@ -33,26 +33,33 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-def _table(part: str, rows: list[dict[str, Any]]) -> ResultTable:
-    return ResultTable(
-        name=_TITLES[part],
-        columns=["set", "method", "K", "tau", "noise", "metric", "paper", "here", "weights", "seconds"],
-        rows=[
-            [
-                row["set"],
-                row["method"],
-                row["neighbors"],
-                row["tau"],
-                row["key_noise"],
-                paper.METRIC[row["set"]],
-                row["paper"],
-                spread_of(row[paper.METRIC[row["set"]]]),
-                row["parameters"],
-                round(row["seconds"], 1),
-            ]
-            for row in rows
-        ],
-    )
+_SETTINGS = {"table-1": (), "neighbors": ("neighbors",), "tau": ("tau",), "synthetic": ("key_noise",)}
+"""Which setting a part varies besides the method."""
+
+
+def _tables(part: str, rows: list[dict[str, Any]]) -> list[ResultTable]:
+    """One table per set."""
+    settings, tables = _SETTINGS[part], []
+    for name in dict.fromkeys(row["set"] for row in rows):
+        metric, of_set = paper.METRIC[name], [row for row in rows if row["set"] == name]
+        tables.append(
+            ResultTable(
+                name=f"{_TITLES[part]}: {name}",
+                note=f"K = {of_set[0]['neighbors']}." if "neighbors" not in settings else "",
+                columns=["method", *(setting.replace("_", " ") for setting in settings), f"paper, {metric}", metric, "weights"],
+                rows=[
+                    [
+                        row["method"],
+                        *(f"{row[setting]:g}" for setting in settings),
+                        row["paper"],
+                        spread_of(row[metric]),
+                        row["parameters"],
+                    ]
+                    for row in of_set
+                ],
+            )
+        )
+    return tables
 
 
 def _cut(rows: list[dict[str, Any]]) -> list[ResultTable]:
