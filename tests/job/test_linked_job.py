@@ -5,6 +5,7 @@ import polars as pl
 import pytest
 from similar import PARTIES, columns, contract_values, lay_out_similar, tables
 
+from tallystick.report.page import to_html
 from tallystick.simulation import simulate
 
 
@@ -24,6 +25,10 @@ def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
     falls = {each.party: {column.number: column.mean for column in each.columns} for each in result.sections.importance}
     assert set(falls) == {"bank", "club", "shop"}
     assert falls["shop"][1] > 0  # its first column knows the field at its places
+    weights = {one.party: one.weights for one in result.sections.link_weights}
+    assert set(weights) == {"club", "shop"}
+    assert all(0 < weight <= 1 for each in weights.values() for weight in each)
+    assert "Learnt weight by similarity" in to_html(result)
 
 
 def test_three_classes_by_the_published_merge():

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tallystick.evaluation.decisions import Decisions
-from tallystick.report.result import AttackResult, ColumnFall, Leak, PhaseRecord, Sweep, TrainingSummary, Trial
+from tallystick.report.result import AttackResult, ColumnFall, Leak, LinkWeights, PhaseRecord, Sweep, TrainingSummary, Trial
 
 Point = tuple[float, float]
 
@@ -264,6 +264,30 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
         x_ticks=[Tick(at=x.at(epoch), label=str(int(epoch))) for epoch in range(int(first), int(last) + 1, step)],
         mark=best,
         mark_label=f"best: epoch {joint.best_epoch}",
+    )
+
+
+def weight_plot(links: Sequence[LinkWeights]) -> Plot | None:
+    """What a link weighs by its similarity, a line per feature party; None without any."""
+    if not links:
+        return None
+    colours = ("other0", "other1", "other2", "muted")
+    lines = [
+        Line(name=one.party, colour=colours[min(index, 3)], xs=one.similarities, ys=one.weights)
+        for index, one in enumerate(links)
+    ]
+    x, y = _axes(560, 340, (min(lines[0].xs), max(lines[0].xs)), (0.0, max(1.0, *(max(line.ys) for line in lines))))
+    return Plot(
+        title="Learnt weight by similarity",
+        summary="; ".join(f"{line.name}: from {line.ys[0]:.3g} to {line.ys[-1]:.3g}" for line in lines),
+        width=560,
+        height=340,
+        x=x,
+        y=y,
+        x_label="similarity of a link, in standard deviations",
+        y_label="weight",
+        series=[PlottedSeries(name=line.name, colour=line.colour, points=_points(x, y, line.xs, line.ys)) for line in lines],
+        x_ticks=x.ticks(),
     )
 
 

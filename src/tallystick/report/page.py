@@ -48,6 +48,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         falls=[_falls(one) for one in shown.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
         promise=words.promise(shown),
+        link_weights=charts.weight_plot(shown.sections.link_weights),
         loss=charts.loss_plot(shown.training, shown.local_baseline_training) if shown.training else None,
         bars=bars,
         clock=clock,

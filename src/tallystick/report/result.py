@@ -255,6 +255,14 @@ class Shared(_Part, frozen=True, kw_only=True):
     metrics: dict[str, MetricValue] = {}
 
 
+class LinkWeights(_Part, frozen=True, kw_only=True):
+    """What a link to a row of a feature party weighs in the trained network, by its similarity in standard deviations."""
+
+    party: str
+    similarities: list[float]
+    weights: list[float]
+
+
 class Sections(_Part, frozen=True, kw_only=True):
     """Parts that only some runs have; each is shown when present."""
 
@@ -262,6 +270,7 @@ class Sections(_Part, frozen=True, kw_only=True):
     groups: list[Grouping] = []
     importance: list[ImportanceSummary] = []
     shared: Shared | None = None
+    link_weights: list[LinkWeights] = []
 
     membership: Audit | None = None
     leakage: Audit | None = None
@@ -416,6 +425,7 @@ def merge(results: Sequence[Result]) -> Result:
             sweep=_first([result.sections.sweep for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             decisions=_first([result.sections.decisions for result in ordered]),
+            link_weights=[one for result in ordered for one in result.sections.link_weights],
             groups=[grouping for result in ordered for grouping in result.sections.groups],
             importance=_merged_importance([one for result in ordered for one in result.sections.importance]),
             notes=_unique([note for result in ordered for note in result.sections.notes]),

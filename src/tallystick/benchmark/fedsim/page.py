@@ -3,7 +3,7 @@
 from typing import Any
 
 from tallystick.benchmark.fedsim import paper
-from tallystick.benchmark.fedsim.runs import SIMILARITIES
+from tallystick.models.similarity.model import LOOKED_AT
 from tallystick.report.bench import Benchmark, Curve, ResultTable, Series, counted, spread_of
 
 _TITLES = {
@@ -115,7 +115,7 @@ def _weights(found: dict[str, Any]) -> list[Curve]:
             name=f"{name}: learnt weight by similarity, of the first seed",
             x="similarity, in standard deviations",
             y="weight",
-            series=[Series(name=method, xs=SIMILARITIES, ys=weights) for method, weights in methods.items()],
+            series=[Series(name=method, xs=LOOKED_AT, ys=weights) for method, weights in methods.items()],
         )
         for name, methods in shown.items()
     ]

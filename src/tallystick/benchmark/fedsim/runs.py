@@ -4,7 +4,6 @@ Shapes: N rows of the label party, M rows of the feature party, K candidates, T 
 """
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -26,8 +25,7 @@ from tallystick.data.target import LabelCoder, classes_of
 from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model, width_of
-from tallystick.models.similarity.gates import LearntWeight
-from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
+from tallystick.models.similarity.model import learnt_weights
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
@@ -35,8 +33,6 @@ from tallystick.training.plan import Schedule
 Numbers = NDArray[np.int64]
 Floats = NDArray[np.float64]
 PASS = 1024
-SIMILARITIES = tuple(index / 2 for index in range(-6, 7))
-"""Where the weight gate is looked at, in standard deviations."""
 FIXED_SPLIT = 0  # the seed of the paper's one split
 
 BITS_PER_UNIT = 4 * np.log(1 / 0.03) / (0.01 * 0.03**2)
@@ -209,7 +205,7 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
         "best_epoch": best_epoch + 1,
         "seconds": time.perf_counter() - started,
         "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
-        "weights": weights_learnt(network, SIMILARITIES),
+        "weights": next(iter(learnt_weights(network.model)), None),
     }
     return TrainedMethod(network=network, figures=figures, outputs_T=outputs_T)
 
@@ -287,16 +283,6 @@ def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
     if linked.pair.target == "binary":
         return {"accuracy": float(((outputs_T > 0) == (labels_T > 0.5)).double().mean())}
     return {"accuracy": float((outputs_T.argmax(dim=1) == labels_T).double().mean())}
-
-
-def weights_learnt(network: SplitNetwork, similarities: Sequence[float]) -> list[float] | None:
-    """What the weight gate makes of similarities (the paper's Figure 10); None where there is none, or it does not learn."""
-    links = network.model.links[0] if isinstance(network.model, SimilarityLabelModel) else None
-    if not isinstance(links, LinkModel) or not isinstance(links.weight, LearntWeight):
-        return None
-    with torch.no_grad():
-        found: list[float] = links.weight(torch.tensor(similarities)[None])[0].tolist()
-    return found
 
 
 def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:

@@ -26,6 +26,8 @@ from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.audit import Audited
 from tallystick.job.phases.release import privacy_section
+from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
+from tallystick.models.split import LabelModel
 from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.training.checkpoint import TrainingState
@@ -78,6 +80,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
             decisions=found.decisions,
             groups=found.groups,
             importance=found.importance,
+            link_weights=_link_weights(contract, found.modules.get("label model")),
             shared=found.shared,
             privacy=privacy_section(
                 contract,
@@ -90,6 +93,17 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         ),
         versions=versions(),
     )
+
+
+def _link_weights(contract: Contract, model: nn.Module | None) -> list[shown.LinkWeights]:
+    """What the trained weight gates make of similarities, where there are any."""
+    found = learnt_weights(model) if isinstance(model, LabelModel) else []
+    if not found:
+        return []
+    return [
+        shown.LinkWeights(party=party, similarities=list(LOOKED_AT), weights=weights)
+        for party, weights in zip(contract.feature_parties, found, strict=True)
+    ]
 
 
 def write_report(job: Job, found: JobState) -> shown.Result:

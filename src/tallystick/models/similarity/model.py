@@ -21,7 +21,7 @@ from torch.nn.functional import linear
 from tallystick.config.merge import MergeConfig
 from tallystick.data.features import Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
-from tallystick.models.similarity.gates import ascending
+from tallystick.models.similarity.gates import LearntWeight, ascending
 from tallystick.models.similarity.table import ACTIVATIONS, MERGES, WEIGHTS
 from tallystick.models.split import LabelModel
 
@@ -75,6 +75,10 @@ class LinkModel(nn.Module):
         return merged
 
 
+LOOKED_AT = tuple(index / 2 for index in range(-6, 7))
+"""Similarities at which a weight gate is shown, in standard deviations."""
+
+
 class SimilarityLabelModel(LabelModel):
     """All that the label party holds where rows are linked by similarity: links and merge per feature party, and the top."""
 
@@ -98,3 +102,11 @@ class SimilarityLabelModel(LabelModel):
         if own_BE is not None and self.own_columns:
             parts.append(own_BE)
         return self.predict(parts, own)
+
+
+@torch.no_grad()
+def learnt_weights(model: LabelModel, similarities: Sequence[float] = LOOKED_AT) -> list[list[float]]:
+    """What the weight gate of each feature party makes of similarities (FedSim, Figure 10); nothing where none learns."""
+    links = model.links if isinstance(model, SimilarityLabelModel) else ()
+    gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
+    return [gate(torch.tensor(similarities)[None])[0].tolist() for gate in gates]
