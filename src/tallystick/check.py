@@ -3,16 +3,18 @@
 from pathlib import Path
 from typing import Any
 
+from tallystick.alignment.improvement import estimated_improvement
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, dialled, load_party
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
-from tallystick.errors import TallystickError
+from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines
 from tallystick.job.phases.defense import budget_outlook
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.proxy import Proxy
+from tallystick.party.folder import RunFolder
 
 
 def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:
@@ -34,6 +36,8 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         shown["encoding"] = list(found.notes)
     if contract is not None:
         _add_contract(shown, found, contract, party)
+    if contract is not None and contract.linkage.similar and party.party in contract.parties:
+        shown["linkage"] = linkage_lines(contract, party)
     if found.frame is not None:
         frame = found.frame
         # Keys that do not fit the contract are a problem already; the columns can be looked at all the same.
@@ -54,6 +58,20 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     # Config has a line for each.
     shown["problems"] = [line for error in found.problems for line in str(error).splitlines()] + shown["problems"]
     return shown
+
+
+def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
+    """What the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
+    try:
+        kept = RunFolder.latest(party.runs, contract).load_alignment()
+    except ConfigError:
+        return []
+    lines = []
+    for name, found in (kept[1].candidates if kept is not None else {}).items():
+        if found.similarity_NK is not None:
+            over = ", ".join(f"{value:.3g} over {way}" for way, value in estimated_improvement(found).items())
+            lines.append(f"links with {name}: estimated improvement (FedSim's delta, no training): {over}")
+    return lines
 
 
 def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract, party: PartyFile) -> None:

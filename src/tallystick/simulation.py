@@ -94,10 +94,12 @@ def _simulate(
         try:
             # The table's path is never read: the frame is at hand.
             table = {"table": {"path": f"{name}.parquet"}} if name in tables else {}
-            values = {"party": name, **table, "runs": name, **columns.get(name, {})}
+            # All share the folder; the label party's ledger has the default name in it.
+            apart = {"privacy": {"ledger": f"{name}-privacy-ledger.sqlite"}} if name != contract.label_party else {}
+            values = {"party": name, **table, "runs": name, **apart, **columns.get(name, {})}
             party: PartyFile = parse_party(values, folder=folder, source=name)
             check_party(contract, party, network=False, source=name)
-            if name == contract.label_party and not party.privacy.ledger.exists():
+            if _charges(contract, name) and not party.privacy.ledger.exists():
                 create_ledger(party)  # nothing leaves a simulation
             results[name] = run_party(
                 Job(
@@ -135,6 +137,13 @@ def _simulate(
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
     return merge(list(results.values()))
+
+
+def _charges(contract: Contract, name: str) -> bool:
+    """Whether a party's ledger is charged in a run: the label party's for labels, both sides' for noise on keys."""
+    terms = contract.alignment.similarity
+    noisy = terms is not None and terms.noise.keys != "none" and contract.role_of(name) != "helper"
+    return name == contract.label_party or noisy
 
 
 def _connect(contract: Contract) -> dict[str, dict[str, MemoryChannel]]:

@@ -115,6 +115,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         console.print(f"[bold]encoding[/bold]: {escape(line)}")
     for line in found.get("defenses", []):
         console.print(f"[bold]defence[/bold]: {escape(line)}")
+    for line in found.get("linkage", []):
+        console.print(f"[bold]linkage[/bold]: {escape(line)}")
     for line in found.get("disclosures", []):
         console.print(f"[bold]discloses[/bold]: {escape(line)}")
     profile = found.get("profile")

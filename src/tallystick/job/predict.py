@@ -22,7 +22,7 @@ from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog, Watcher
-from tallystick.job.phases.align import align, help_align
+from tallystick.job.phases.align import align, help_align, with_noise
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.network.channel import Channel
@@ -112,8 +112,9 @@ def _predict(
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
         expected = 2 * max(kept[1].sizes.values())
+        noisy = with_noise(contract, party, folder, keys, what=f"linking of new rows for {contract.name}")
         alignment = align(
-            contract, party.party, keys, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept[1]
+            contract, party.party, noisy, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept[1]
         )
         log.phase("prediction")
         scores = scoring.score(channels, alignment)

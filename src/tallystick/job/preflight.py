@@ -36,6 +36,7 @@ from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
 from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import known_ledger
 from tallystick.training.plan import batches_per_message
 
 T = TypeVar("T")
@@ -111,6 +112,8 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
     if not fits:
         return found
     found.tried(lambda: check_budget(contract, party, folder))
+    if contract.alignment.similarity is not None and contract.alignment.similarity.noise.keys != "none":
+        found.tried(lambda: known_ledger(party))  # noise on keys is charged, by every party that has rows
     if found.frame is not None:
         _check_table(contract, party, found, found.frame, folder)
     return found

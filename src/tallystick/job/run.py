@@ -16,6 +16,7 @@ from tallystick.job.job import Job
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
 from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
+from tallystick.job.phases.linkage import audit_linkage
 from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.train import encode_rows, train_as_feature_party, train_as_label_party
 from tallystick.job.preflight import check_kept
@@ -44,6 +45,7 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         with logbook.during("alignment", channels):
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
+        job_state.linkage = audit_linkage(job, keys, job_state.alignment)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
@@ -68,6 +70,7 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
         with logbook.during("alignment", [channel]):
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
+        job_state.linkage = audit_linkage(job, keys, job_state.alignment)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)

@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_
 
 IMPUTATION = "imputation"
 FORMAT = 2  # of a run folder; another version's files have other names and other keys
+NOISY_KEYS = "noisy-keys.safetensors"
 _ANEW = "start a new run on all sides, without --resume"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
@@ -202,11 +203,24 @@ class RunFolder:
         )
         return saved, alignment
 
+    def save_noisy_keys(self, numbers_RD: np.ndarray[Any, np.dtype[np.float64]], *, of: str) -> None:
+        """Keep keys with the noise that was charged for; ``of`` is a digest of the true keys and of the terms."""
+        tensors = {"numbers": torch.from_numpy(numbers_RD.copy())}
+        write_tensors(self.path / NOISY_KEYS, tensors, {"of": of}, private=True)
+
+    def load_noisy_keys(self, *, of: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
+        """Keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
+        path = self.path / NOISY_KEYS
+        if not path.exists():
+            return None
+        tensors, metadata = _advised(partial(read_tensors, path), path)
+        return np.asarray(tensors["numbers"].numpy(), dtype=np.float64) if metadata.get("of") == of else None
+
     def forget_training(self) -> None:
         """Drop what hung on an alignment that is about to be made again."""
         stale = [self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")]
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
-        stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json"]
+        stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json", self.path / "linkage.json"]
         for path in stale:
             remove(path)
         self.forget_views()

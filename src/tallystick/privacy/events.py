@@ -2,7 +2,8 @@
 
 An event states its neighbours: ``label`` (two data sets that differ in one example's label) or ``record`` (in one
 example's label and features). A record event protects the label as well, so both count towards the label budget;
-a label event promises nothing about a record.
+a label event promises nothing about a record. ``key`` (in one example's linking key, by no more than the contract's radius)
+stands apart: such a release tells of keys, not of labels, and its events are summed by themselves, in a data set of keys.
 """
 
 import math
@@ -14,7 +15,7 @@ import msgspec
 
 from tallystick.errors import ConfigError
 
-Unit = Literal["label", "record"]
+Unit = Literal["label", "record", "key"]
 
 LEAST_EPSILON, MOST_EPSILON = 1e-9, 1e9  # of what is to be released; beyond, noise leaves float64's exact integers, or is none
 _MOST_LOSS = 500.0  # of one event in a privacy loss distribution, which takes its exponential
@@ -99,10 +100,10 @@ def total_epsilon(events: Sequence[Event], *, delta: float = 0.0, unit: Unit = "
 
     Pure events add exactly. Anything else goes through the privacy loss distribution of dp-accounting (pessimistic: an upper
     bound), and the smaller of that and plain adding up is the answer. ``unit="record"`` is infinite as soon as one
-    event protects labels only. At delta 0 any event that is not pure makes it infinite.
+    event protects labels or keys only. At delta 0 any event that is not pure makes it infinite.
     """
     bounded = [event for event in events if not isinstance(event, NotPrivate)]
-    if len(bounded) < len(events) or (unit == "record" and any(event.unit == "label" for event in bounded)):
+    if len(bounded) < len(events) or (unit == "record" and any(event.unit != "record" for event in bounded)):
         return math.inf
     pure = math.fsum(event.epsilon for event in bounded if isinstance(event, PureDP))
     others = [event for event in bounded if not isinstance(event, PureDP)]

@@ -163,7 +163,7 @@ def _utc(instant: float) -> datetime:
 
 def _cost(event: dict[str, Any]) -> str:
     """What a release cost, in words."""
-    whose = " (of whole records)" if event.get("unit") == "record" else ""
+    whose = {"record": " (of whole records)", "key": " (of linking keys)"}.get(event.get("unit", ""), "")
     match event["type"]:
         case "pure":
             return f"epsilon {event['epsilon']:g}{whose}"

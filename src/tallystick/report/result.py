@@ -263,6 +263,51 @@ class LinkWeights(_Part, frozen=True, kw_only=True):
     weights: list[float]
 
 
+class LocatedResult(_Part, frozen=True, kw_only=True):
+    """How near one attack came to keys that were linked by similarity: distances from the truth, in ``unit``."""
+
+    name: str
+    attacker: str
+    located: str  # whose keys
+    placed: int
+    median: float
+    low: float
+    high: float
+    tenth: float  # a tenth of the keys are placed at least so well
+    chance: float  # median of a guess at random
+    unit: str = ""
+    note: str = ""
+
+    def sentence(self) -> str:
+        """Say it in a line."""
+        return (
+            f"{self.attacker} could place keys of {self.located} by {self.name} to within {self.median:,.3g} {self.unit} "
+            f"(median of {self.placed}; a guess: {self.chance:,.3g})"
+        )
+
+
+class SimilarityHistogram(_Part, frozen=True, kw_only=True):
+    """How similar linked rows are, noise included."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+class LinkageSummary(_Part, frozen=True, kw_only=True):
+    """Links by similar keys as one party sees them, and what its peers could locate by them."""
+
+    party: str
+    neighbors: int
+    helper_sees: str
+    guarantee: str
+    sigma: dict[str, float] = {}
+    links: dict[str, int] = {}
+    improvement: dict[str, dict[str, float]] = {}  # by feature party, over AvgSim and Top1Sim
+    similarities: dict[str, SimilarityHistogram] = {}
+    attacks: list[LocatedResult] = []
+    notes: list[str] = []
+
+
 class Sections(_Part, frozen=True, kw_only=True):
     """Parts that only some runs have; each is shown when present."""
 
@@ -274,6 +319,7 @@ class Sections(_Part, frozen=True, kw_only=True):
 
     membership: Audit | None = None
     leakage: Audit | None = None
+    linkage: LinkageSummary | None = None
     sweep: Sweep | None = None
     privacy: PrivacySummary | None = None
     notes: list[str] = []
@@ -422,6 +468,7 @@ def merge(results: Sequence[Result]) -> Result:
         sections=Sections(
             membership=_merged_audit([result.sections.membership for result in ordered]),
             leakage=_first([result.sections.leakage for result in ordered]),
+            linkage=_merged_linkage([result.sections.linkage for result in ordered]),
             sweep=_first([result.sections.sweep for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             decisions=_first([result.sections.decisions for result in ordered]),
@@ -474,6 +521,16 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
         defense=audits[0].defense,
         attacks=[attack for audit in audits for attack in audit.attacks],
     )
+
+
+def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None:
+    """The label party's, with what every party found of its own exposure."""
+    parts = [one for one in found if one is not None]
+    if not parts:
+        return None
+    whole = max(parts, key=lambda one: len(one.improvement))
+    notes = _unique([note for one in parts for note in one.notes])
+    return msgspec.structs.replace(whole, attacks=[attack for one in parts for attack in one.attacks], notes=notes)
 
 
 def _merged_importance(found: list[ImportanceSummary]) -> list[ImportanceSummary]:

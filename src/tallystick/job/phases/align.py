@@ -1,19 +1,27 @@
 """Alignment as a phase: this party's role in it, what bounds it, and what is said of a poor match."""
 
 from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import blake2b
 
 from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
+from tallystick.alignment.key_noise import key_event, noisy_keys
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.contract import MAX_IDS, Contract
+from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
 from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
 from tallystick.errors import DataError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel, Progress
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import charged
 
 LOW_MATCH = 0.5
+KEYS_DATASET = "-keys"
+"""What the ledger's data set of linking keys adds to the name of that of labels."""
 
 
 def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment:
@@ -24,12 +32,29 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
         watcher.say(f"keeping the alignment of the interrupted run: {len(kept[1])} rows")
         return kept[1]
     job.folder.forget_training()
+    keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
     alignment = align(job.contract, job.name, keys, job.channels, threads=job.party.threads, progress=watcher.progress)
     require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
     for sentence in alignment.learnt:
         watcher.say(f"learnt: {sentence}")
     return alignment
+
+
+def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Keys, *, what: str) -> Keys:
+    """Keys with the contract's noise, charged to this party's ledger before it is drawn, and drawn once for the same keys."""
+    terms = contract.alignment.similarity
+    event = key_event(terms) if terms is not None else None
+    if terms is None or event is None or keys.similar is None:
+        return keys
+    of = blake2b(keys.similar.digest() + contract.hash.encode(), digest_size=16).hexdigest()
+    numbers_RD = folder.load_noisy_keys(of=of)
+    if numbers_RD is None:
+        with charged(party, folder) as ledger:
+            ledger.spend(f"{party.privacy.dataset}{KEYS_DATASET}", event, what=f"{what}: noise on keys")
+        numbers_RD = noisy_keys(keys.similar, terms, rng=SecureRandom()).numbers_RD
+        folder.save_noisy_keys(numbers_RD, of=of)
+    return replace(keys, similar=keys.similar.with_numbers(numbers_RD))
 
 
 def kept_alignment(job: Job) -> Alignment:
@@ -93,6 +118,8 @@ def match_notes(job: Job, alignment: Alignment) -> list[str]:
     """Warn of an alignment that found few common ids, with what may have kept others apart."""
     if (low := low_match(alignment)) is None:
         return []
+    if job.contract.linkage.similar:
+        return [f"{low}: rows with a link at all"]
     hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
     told = "; ".join(hints) or "this side's keys look uniform, so look at the other side's"
     note = f"{low}; if more should be common, the sides may spell keys in different ways: {told}"

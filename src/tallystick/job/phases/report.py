@@ -53,6 +53,7 @@ class JobState:
     importance: list[shown.ImportanceSummary] = field(default_factory=list)
     shared: shown.Shared | None = None
     sent_shared: bool = False
+    linkage: shown.LinkageSummary | None = None
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
 
@@ -76,6 +77,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         evaluation=found.evaluation,
         sections=shown.Sections(
             membership=found.audited.membership,
+            linkage=found.linkage,
             leakage=found.audited.leakage,
             decisions=found.decisions,
             groups=found.groups,
@@ -165,7 +167,11 @@ def _rate(training: TrainingTerms) -> float | str:
 def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.AlignmentSummary | None:
     if alignment is None:
         return None
-    named = {"own": f"rows of {party.party}", "intersection": "rows in common", "union": "rows in the union"}
+    named = {
+        "own": f"rows of {party.party}",
+        "intersection": "rows with a link" if alignment.candidates else "rows in common",
+        "union": "rows in the union",
+    }
     sizes = {named.get(name, f"rows of {name}"): size for name, size in alignment.sizes.items()}
     return shown.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 

@@ -1,0 +1,33 @@
+"""FedSim's estimate, without any training, of what weighing K links brings over simpler ways. Shapes: N positions, K links."""
+
+import numpy as np
+
+from tallystick.alignment.nearest import PAD
+from tallystick.alignment.outcome import Candidates
+
+
+def estimated_improvement(candidates: Candidates) -> dict[str, float]:
+    """Give FedSim's delta (definition 1) over the average of all links (AvgSim) and over the most similar one (Top1Sim).
+
+    Each record's similarities are scaled to [0, 1] over its own links; a way loses 1 - s for each link that it takes for a match,
+    and s for each that it leaves out; the sum per record, averaged over records. Only to compare ways of using the same links: it
+    says nothing of how much any link is worth.
+
+    Raises ValueError for the feature party's candidates, which have no similarities.
+    """
+    if candidates.similarity_NK is None:
+        raise ValueError("candidates hold no similarities; only the label party has them")
+    there_NK = candidates.numbers_NK != PAD
+    similarity_NK = candidates.similarity_NK.astype(np.float64)
+    linked_N = there_NK.any(axis=1)
+    if not linked_N.any():
+        return {"AvgSim": 0.0, "Top1Sim": 0.0}
+    similarity_NK, there_NK = similarity_NK[linked_N], there_NK[linked_N]
+    low_N1 = np.where(there_NK, similarity_NK, np.inf).min(axis=1, keepdims=True)
+    high_N1 = np.where(there_NK, similarity_NK, -np.inf).max(axis=1, keepdims=True)
+    spread_N1 = high_N1 - low_N1
+    scaled_NK = np.where(there_NK & (spread_N1 > 0), (similarity_NK - low_N1) / np.where(spread_N1 > 0, spread_N1, 1), 0.0)
+    scaled_NK[(spread_N1 == 0).ravel()] = there_NK[(spread_N1 == 0).ravel()]  # all alike: none is less similar than another
+    lost_NK = np.where(there_NK, 1 - scaled_NK, 0.0)
+    first_N = lost_NK[:, 0] + scaled_NK[:, 1:].sum(axis=1)
+    return {"AvgSim": float(lost_NK.sum(axis=1).mean()), "Top1Sim": float(first_N.mean())}

@@ -1,0 +1,1 @@
+"""Attacks on linking by similar keys: where does the other side's key lie?"""

@@ -1,0 +1,89 @@
+"""Where do keys lie of which a helper has only encodings? Shapes: T targets, D dimensions, H keys known to the helper."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import connected_components, dijkstra
+
+from tallystick.attacks.linkage.view import Floats, LinkageView, Located
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankGeometry:
+    """Reads a key off its ranks: the middle of its window, in pivots, over pivots per unit.
+
+    Pivots are uniform over the contract's range, which the helper reads too. For the helper's view of ranks.
+    """
+
+    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:  # noqa: ARG002 - nothing to draw
+        """Place every key."""
+        assert view.ranks_ND2 is not None, "this helper sees ranks"
+        assert view.low_D is not None, "ranks come with their range"
+        assert view.bits_D is not None, "ranks come with their range"
+        assert view.extent_D is not None, "ranks come with their range"
+        middle_TD = view.ranks_ND2.sum(axis=2) / 2 / view.bits_D
+        return Located(targets_T=np.arange(len(middle_TD)), place_TD=view.low_D + middle_TD * view.extent_D)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterGeometry:
+    """Walks from filter to filter: distances between filters that overlap add up along each dimension to the keys' places.
+
+    A dimension's distance is the number of pivots between two keys, doubled, as long as their windows overlap; shortest paths
+    give the others. A few known keys then give place, direction and scale. For the helper's view of shuffled filters.
+
+    Args:
+        keys: how many keys to place at most, a random sample (all pairs are compared).
+    """
+
+    keys: int = 1500
+
+    def __post_init__(self) -> None:
+        if self.keys < 2:
+            raise ConfigError(f"geometry attack: keys={self.keys}; expected at least 2")
+
+    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:
+        """Place sampled keys that hang together with at least two known ones in every dimension."""
+        assert view.filters is not None, "this helper sees filters"
+        assert view.known_T is not None, "without known keys a geometry has neither place nor scale"
+        assert view.known_TD is not None, "known keys have places"
+        rest = np.setdiff1d(np.arange(view.targets), view.known_T)
+        sample_T = np.concatenate((view.known_T, rng.permutation(rest)[: self.keys]))
+        known = len(view.known_T)
+        place_TD = np.full((len(sample_T), len(view.filters)), np.nan)
+        for dimension, packed_NW in enumerate(view.filters):
+            line_T, part_T = _line(packed_NW[sample_T])
+            for part in range(part_T.max() + 1):
+                landmarks = np.flatnonzero(part_T[:known] == part)
+                if len(landmarks) < 2 or np.ptp(line_T[landmarks]) == 0:
+                    continue
+                slope, offset = np.polyfit(line_T[landmarks], view.known_TD[landmarks, dimension], 1)
+                place_TD[part_T == part, dimension] = offset + slope * line_T[part_T == part]
+        placed = np.arange(len(sample_T)) >= known
+        placed &= np.isfinite(place_TD).all(axis=1)
+        return Located(targets_T=sample_T[placed], place_TD=place_TD[placed])
+
+
+def _line(
+    packed_TW: np.ndarray[tuple[int, ...], np.dtype[np.uint8]],
+) -> tuple[Floats, np.ndarray[tuple[int, ...], np.dtype[np.int32]]]:
+    """Coordinates along one dimension, each part that hangs together from one of its ends; and the part of each key."""
+    bits_TP = np.unpackbits(packed_TW, axis=1).astype(np.float32)
+    ones_T = bits_TP.sum(axis=1)
+    common_TT = bits_TP @ bits_TP.T
+    distance_TT = ones_T[:, None] + ones_T[None] - 2 * common_TT
+    # Nearer than half a window: chance overlaps play no part, and a row of such steps goes all the way.
+    near_TT = common_TT > 0.5 * np.minimum(ones_T[:, None], ones_T[None])
+    np.fill_diagonal(near_TT, False)
+    first, second = np.nonzero(near_TT)
+    graph = csr_array((distance_TT[first, second] + 1e-9, (first, second)), shape=near_TT.shape)
+    parts, part_T = connected_components(graph, directed=False)
+    line_T = np.zeros(len(packed_TW))
+    for part in range(parts):
+        inside = np.flatnonzero(part_T == part)
+        away = dijkstra(graph, indices=inside[0])[inside]
+        end = inside[int(np.argmax(away))]
+        line_T[inside] = dijkstra(graph, indices=end)[inside]
+    return line_T, part_T

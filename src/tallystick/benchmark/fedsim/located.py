@@ -1,0 +1,133 @@
+"""How near do attackers come to keys that are linked by similarity? Noise from tau beside noise on keys, by the product's own
+parts.
+
+Unlike an audit, which no party can make with the other's truth, this has both tables, and measures each attacker as it is.
+
+Shapes: N rows of the label party, M rows of the feature party, D dimensions of a key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from tallystick.alignment.distances import nearest_keys
+from tallystick.alignment.encoding import encode_keys
+from tallystick.alignment.key_noise import key_guarantee, noisy_keys
+from tallystick.alignment.nearest import Floats
+from tallystick.alignment.outcome import Candidates
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
+from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.errors import DataError
+from tallystick.job.phases.linkage import exposure_to_helper, feature_view, label_view, places_of, units_of
+
+METRES_A_DEGREE = 111_195.0
+"""Of latitude; of longitude times the cosine of the latitude."""
+TAUS = (1.0, 0.1, 0.01, 0.001)
+KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
+"""Mean displacements of planar Laplace noise, 2 radius / epsilon."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedPair:
+    """A linkage of two tables, as both parties have it.
+
+    Args:
+        own: the label party's candidates.
+        theirs: the feature party's.
+        noise: what was added, in words.
+    """
+
+    own: Candidates
+    theirs: Candidates
+    noise: str
+
+
+def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: Any) -> SimilarityConfig:
+    """The contract's terms for longitude and latitude in degrees, over a range around both tables."""
+    both = np.concatenate((own_ND, their_MD))
+    low_D, high_D = np.floor(both.min(axis=0) * 10) / 10 - 0.1, np.ceil(both.max(axis=0) * 10) / 10 + 0.1
+    metres_D = METRES_A_DEGREE * np.array([np.cos(np.deg2rad(both[:, 1].mean())), 1.0])
+    dimensions = [
+        {"name": name, "unit": "degree", "low": float(low), "high": float(high), "metres": float(metres)}
+        for name, low, high, metres in zip(("lon", "lat"), low_D, high_D, metres_D, strict=True)
+    ]
+    return SimilarityConfig.model_validate({"dimensions": dimensions, "neighbors": neighbors, **changes})
+
+
+def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPair:
+    """Link two tables as the three parties would, without the network between them."""
+    own, theirs = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, rng=rng) for keys in (own_ND, their_MD))
+    secret, number_M = rng.bytes(32), rng.permutation(len(theirs))
+    by_number = np.argsort(number_M)
+    links = nearest_keys(encode_keys(own, terms, secret), encode_keys(theirs, terms, secret).gather(by_number), terms)
+    scale = scale_of(*fit(links), terms)
+    numbers_NK, similarity_NK = noisy_similarities(links, scale, keep=terms.links, rng=rng)
+    sides = [
+        Candidates(numbers_NK=numbers_NK, rows=len(theirs), own_rows=rows, similarity_NK=similarity, scale=scale)
+        for rows, similarity in ((None, similarity_NK), (by_number, None))
+    ]
+    said = key_guarantee(terms) if terms.noise.keys != "none" else f"noise of {scale.sigma:.3g} deviations on similarities"
+    return LinkedPair(own=sides[0], theirs=sides[1], noise=said)
+
+
+def located(
+    own_ND: Floats, their_MD: Floats, linked: LinkedPair, terms: SimilarityConfig, *, seed: int = 0
+) -> dict[str, LocatedError]:
+    """What label party (greedy, trilateration) and feature party (cells) locate of each other's true keys, in metres."""
+    assert linked.theirs.own_rows is not None, "the feature party knows its rows"
+    places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
+    places_MD = places_MD[linked.theirs.own_rows]
+    units_D, _ = units_of(terms)
+    found = evaluate_linkage(label_view(places_ND, linked.own, terms), places_MD, units_D, seed=seed)
+    return found | evaluate_linkage(feature_view(places_MD, linked.theirs, terms), places_ND, units_D, seed=seed)
+
+
+def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
+    """The contract's ``noise`` for every setting of the frontier, by a name to show."""
+    settings: dict[str, dict[str, Any]] = {f"tau {tau:g}": {"tau": tau} for tau in taus}
+    for move in metres:  # epsilon 1 within half the mean displacement
+        radius = move / 2 / METRES_A_DEGREE
+        settings[f"keys moved by {move:g} m"] = {"keys": "planar-laplace", "epsilon": 1.0, "radius": radius}
+    return settings
+
+
+def located_frontier(
+    own_ND: Floats,
+    their_MD: Floats,
+    *,
+    neighbors: int,
+    rng: SecureRandom,
+    settings: dict[str, dict[str, Any]] | None = None,
+    **changes: Any,
+) -> dict[str, dict[str, Any]]:
+    """Locate by every setting of noise: attack to its figures, and what the noise is; a setting that is not feasible says so."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, noise in (noise_settings() if settings is None else settings).items():
+        terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise, **changes)
+        try:
+            linked = link(own_ND, their_MD, terms, rng=rng)
+        except DataError as error:
+            rows[name] = {"problem": str(error)}
+            continue
+        attacks = {attack: asdict(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
+        scale = linked.own.scale
+        assert scale is not None, "just linked"
+        rows[name] = {
+            "noise": linked.noise,
+            "sigma": scale.sigma,
+            "deviation": scale.deviation,
+            "smallest_tau": smallest_tau(scale.deviation),
+            "attacks": attacks,
+        }
+    return rows
+
+
+def located_by_helper(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedError]:
+    """What the helper locates of one side's keys, by ranks or by shuffled filters."""
+    found = exposure_to_helper(SimilarKeys(numbers_RD=keys_ND), terms, party="party", helper="helper")
+    return {exposure.attack: exposure.error for exposure in found}

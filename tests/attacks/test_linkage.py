@@ -1,0 +1,122 @@
+"""Attacks on linking by similarity: each finds keys that are there to be found, and none where the view tells nothing."""
+
+import numpy as np
+import pytest
+
+from tallystick.attacks.linkage.cells import Cells
+from tallystick.attacks.linkage.evaluate import evaluate_linkage, located_error
+from tallystick.attacks.linkage.geometry import FilterGeometry
+from tallystick.attacks.linkage.greedy import Greedy
+from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
+from tallystick.attacks.linkage.trilateration import Trilateration
+from tallystick.attacks.linkage.view import DistanceModel, LinkageView, Located
+from tallystick.errors import ConfigError
+
+UNIT = np.ones(2)
+
+
+def linked(*, sigma=0.0, told=True, bits=None, seed=0, rows=(800, 60), neighbors=8):
+    """A linkage of uniform places; with ``told`` false its links and similarities are of other places than the attacker's."""
+    rng = np.random.default_rng(seed)
+    own_ND, other_MD = (rng.random((count, 2)) for count in rows)
+    blank = DistanceModel(bits_per_unit_D=bits, window=10.0, mean=0.0, deviation=1.0, sigma=0.0)
+    behind_ND = own_ND if told else rng.permutation(own_ND)
+    behind_MD = other_MD if told else rng.permutation(other_MD)
+    distance_NM = blank.distance(behind_ND[:, None], behind_MD[None])
+    numbers_NK = np.argsort(distance_NM, axis=1)[:, :neighbors]
+    distance_NK = np.take_along_axis(distance_NM, numbers_NK, axis=1)
+    mean, deviation = -float(distance_NK.mean()), float(distance_NK.std())
+    metric = DistanceModel(bits_per_unit_D=bits, window=10.0, mean=mean, deviation=deviation, sigma=sigma)
+    similarity_NK = metric.similarity(distance_NK, rng.normal(size=distance_NK.shape))
+    label = LinkageView(
+        seat="label party", targets=rows[1], metric=metric, own_ND=own_ND, numbers_NK=numbers_NK, similarity_NK=similarity_NK
+    )
+    feature = LinkageView(seat="feature party", targets=rows[0], metric=metric, own_ND=other_MD, numbers_NK=np.sort(numbers_NK))
+    return own_ND, other_MD, label, feature
+
+
+@pytest.mark.parametrize("bits", [None, np.array([1000.0, 1000.0])], ids=["euclidean", "hamming"])
+def test_trilateration_averages_noise_out(bits):
+    _, other_MD, label, _ = linked(sigma=0.3, bits=bits)
+    found = evaluate_linkage(label, other_MD, UNIT)
+    single = 0.3 * label.metric.deviation / (1 if bits is None else 1000)
+    assert found["trilateration"].median < single
+    assert found["trilateration"].median < 0.05 * found["trilateration"].chance
+    assert found["trilateration"].median < found["greedy"].median / 2
+    assert found["greedy"].median < 0.5 * found["greedy"].chance
+
+
+def test_cells_find_the_place_that_a_set_of_neighbours_leaves():
+    own_ND, _, _, feature = linked()
+    found = evaluate_linkage(feature, own_ND, UNIT)
+    assert set(found) == {"cells"}
+    assert found["cells"].median < 0.1 * found["cells"].chance
+
+
+def test_nothing_is_found_in_links_of_other_places():
+    """Links among shuffled places: no better than a third under a guess's median, which the middle of the map alone may reach."""
+    own_ND, other_MD, label, feature = linked(told=False)
+    for found in (evaluate_linkage(label, other_MD, UNIT), evaluate_linkage(feature, own_ND, UNIT)):
+        for name, error in found.items():
+            assert error.median > 0.6 * error.chance, name
+
+
+def encoded(rows=150, *, seed=0, one_secret=True):
+    """Ranks and shuffled filters of uniform places among uniform pivots; each row under pivots of its own if not one secret."""
+    rng = np.random.default_rng(seed)
+    keys_TD, window, count = rng.random((rows, 2)), 0.1, 4000
+    pivots = [[rng.uniform(-window, 1 + window, count) for _ in range(1 if one_secret else rows)] for _ in range(2)]
+    inside = [
+        np.stack([np.abs(pivots[d][row % len(pivots[d])] - keys_TD[row, d]) <= window for row in range(rows)]) for d in range(2)
+    ]
+    ranks = np.stack(
+        [[(pivots[d][row % len(pivots[d])] < keys_TD[row, d] - window).sum() for row in range(rows)] for d in range(2)],
+        axis=1,
+    )
+    ones = np.stack([bits.sum(axis=1) for bits in inside], axis=1)
+    known = np.arange(10)
+    view = LinkageView(
+        seat="helper",
+        targets=rows,
+        metric=DistanceModel(bits_per_unit_D=np.ones(2), window=window, mean=0.0, deviation=1.0, sigma=0.0),
+        ranks_ND2=np.stack((ranks, ranks + ones), axis=2),
+        filters=tuple(np.packbits(bits, axis=1) for bits in inside),
+        known_T=known,
+        known_TD=keys_TD[known],
+        low_D=np.full(2, -window),
+        bits_D=np.full(2, float(count)),
+        extent_D=np.full(2, 1 + 2 * window),
+    )
+    return keys_TD, view
+
+
+def test_a_helper_recovers_the_map_from_ranks_and_from_shuffled_filters():
+    keys_TD, view = encoded()
+    found = evaluate_linkage(view, keys_TD, UNIT)
+    assert found["rank-geometry"].median < 0.02
+    assert found["filter-geometry"].median < 0.05
+    assert found["filter-geometry"].placed == 140
+
+
+def test_filters_under_secrets_of_their_own_give_no_map():
+    keys_TD, view = encoded(one_secret=False)
+    assert "filter-geometry" not in evaluate_linkage(
+        view, keys_TD, UNIT, attacks={"filter-geometry": LINKAGE_ATTACKS["filter-geometry"]}
+    )
+
+
+def test_every_attack_reads_only_the_view_of_its_seat():
+    keys_TD, helper = encoded()
+    _, _, label, feature = linked()
+    assert {name for name, row in LINKAGE_ATTACKS.items() if row.fits(label)} == {"greedy", "trilateration"}
+    assert {name for name, row in LINKAGE_ATTACKS.items() if row.fits(feature)} == {"cells"}
+    assert {name for name, row in LINKAGE_ATTACKS.items() if row.fits(helper)} == {"rank-geometry", "filter-geometry"}
+    nothing = Located(targets_T=np.empty(0, dtype=np.int64), place_TD=np.empty((0, 2)))
+    assert located_error(nothing, keys_TD, UNIT, rng=np.random.default_rng(0)) is None
+    assert len(Greedy()(label, rng=np.random.default_rng(0)).targets_T) == 60
+
+
+@pytest.mark.parametrize("make", [lambda: Trilateration(numbers=0), lambda: Cells(grid=5), lambda: FilterGeometry(keys=1)])
+def test_settings_out_of_range_are_refused(make):
+    with pytest.raises(ConfigError, match="expected at least"):
+        make()

@@ -1,0 +1,263 @@
+"""Jobs that link rows by similar keys: over TLS with a helper, killed, resumed, three parties, new rows; bad keys; noisy keys."""
+
+import json
+import shutil
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from tiny import contract_values, free_port, lay_out
+
+from tallystick.check import check_party_file
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import check_party, parse_party
+from tallystick.data.keys import fingerprint, read_keys
+from tallystick.errors import ConfigError, DataError, IdError
+from tallystick.network.certificates import write_test_certificates
+from tallystick.party.folder import RunFolder
+from tallystick.privacy.ledger import Ledger
+from tallystick.report.page import to_html
+from tallystick.simulation import simulate
+
+PLACES = [
+    {"name": "lon", "unit": "degree", "low": 103.0, "high": 104.0, "metres": 111_320.0},
+    {"name": "lat", "unit": "degree", "low": 1.0, "high": 1.5, "metres": 110_574.0},
+]
+UNITS = {"lon": "degree", "lat": "degree"}
+
+
+def similarity_contract(parties=("bank", "shop"), *, neighbors=4, dimensions=PLACES, terms=None, **changes):
+    similarity = {
+        "dimensions": dimensions,
+        "neighbors": neighbors,
+        "window": 0.1,
+        "deviation": 0.1,
+        "failure": 0.1,
+        **(terms or {}),
+    }
+    values = contract_values(parties, alignment={"method": "similarity", "similarity": similarity}, **changes)
+    values["parties"]["helper"] = {"role": "helper"}
+    return values
+
+
+def similar_tables(parties=("bank", "shop"), *, rows=300, others=60, seed=1):
+    """Rows at places; the label says whether the nearest rows of the others, and the own column, are high together."""
+    rng = np.random.default_rng(seed)
+    spots = {name: rng.uniform((103.1, 1.1), (103.9, 1.4), (rows if name == parties[0] else others, 2)) for name in parties}
+    frames, score = {}, np.zeros(rows)
+    for name in parties:
+        x = rng.normal(size=len(spots[name]))
+        frames[name] = pl.DataFrame(
+            {"lon": spots[name][:, 0], "lat": spots[name][:, 1], "x": x, "noise": rng.normal(size=len(x))}
+        )
+        apart = np.abs(spots[parties[0]][:, None] - spots[name][None]).sum(axis=2)
+        score += x if name == parties[0] else x[apart.argmin(axis=1)]
+    frames[parties[0]] = frames[parties[0]].with_columns(y=(score > 0).astype(np.int64))
+    return frames
+
+
+def similar_columns(parties=("bank", "shop")):
+    features = {"numeric": ["x", "noise"]}
+    keys = {"keys": {"lon": "lon", "lat": "lat"}, "units": UNITS, "features": features}
+    return {name: {**keys, **({"label": "y"} if name == parties[0] else {})} for name in parties}
+
+
+def test_a_run_shows_links_estimates_and_what_each_attack_located(tmp_path):
+    result = simulate(similarity_contract(), similar_tables(), similar_columns(), folder=tmp_path)
+    linkage = result.sections.linkage
+    assert linkage.links == {"shop": 1200}
+    assert linkage.improvement["shop"]["AvgSim"] > 0
+    assert {(attack.name, attack.attacker, attack.located) for attack in linkage.attacks} == {
+        ("trilateration", "bank", "shop"),
+        ("greedy", "bank", "shop"),
+        ("cells", "shop", "bank"),
+        ("rank-geometry", "helper", "bank"),
+        ("rank-geometry", "helper", "shop"),
+    }
+    by_name = {attack.name: attack for attack in linkage.attacks}
+    # A tenth of the some 40 km that a guess is off, at most: 300 rows with four links each.
+    assert by_name["trilateration"].unit == "m"
+    assert by_name["trilateration"].median < by_name["trilateration"].chance / 10
+    assert by_name["cells"].median < by_name["cells"].chance / 4
+    assert "What do links by similar keys tell" in to_html(result)
+    assert "rows with a link" in result.alignment.sizes
+
+
+def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(tmp_path):
+    terms = {"noise": {"keys": "planar-laplace", "epsilon": 0.5, "radius": 0.005}}
+    result = simulate(similarity_contract(terms=terms), similar_tables(), similar_columns(), folder=tmp_path)
+    assert "geo-indistinguishability" in result.sections.linkage.guarantee
+    for party in ("bank", "shop"):
+        name = "privacy-ledger.sqlite" if party == "bank" else "shop-privacy-ledger.sqlite"
+        (entry,) = Ledger(tmp_path / name, party=party).entries("labels-keys")
+        assert entry.event.unit == "key"
+        assert entry.event.epsilon == 0.5
+        (folder,) = (RunFolder(path=path) for path in (tmp_path / party).glob("tiny-*"))
+        assert (folder.path / "noisy-keys.safetensors").exists()
+        assert folder.load_noisy_keys(of="another table") is None
+    exact = simulate(similarity_contract(), similar_tables(), similar_columns())
+    located = [
+        next(attack.median for attack in one.sections.linkage.attacks if attack.name == "trilateration")
+        for one in (exact, result)
+    ]
+    assert located[1] > located[0]
+
+
+def on_disk(tmp_path, parties, contract, frames):
+    """Lay out a job with a helper: the label party and the helper listen, the others dial both."""
+    tmp_path.mkdir(exist_ok=True)
+    job = lay_out(tmp_path, parties, contract, frames)
+    shutil.rmtree(tmp_path / "certificates")
+    everyone, address = [*parties, "helper"], f"127.0.0.1:{free_port()}"
+    write_test_certificates(tmp_path / "certificates", everyone)
+    (tmp_path / "helper").mkdir()
+    for name in everyone:
+        home = tmp_path / name
+        for source, target in (("ca.pem", "ca.pem"), (f"{name}.pem", "own.pem"), (f"{name}.key", "own.key")):
+            shutil.copy(tmp_path / "certificates" / source, home / target)
+        if name == "helper":
+            tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
+            (home / "party.yaml").write_text(yaml.safe_dump({"party": "helper", "tls": tls, "listen": address}))
+            (home / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+            continue
+        values = yaml.safe_load((home / "party.yaml").read_text())
+        job.change(name, **similar_columns(parties)[name], peers={**values.get("peers", {}), "helper": {"address": address}})
+    job.parties = tuple(everyone)
+    return job
+
+
+@pytest.fixture
+def lay_out_similar(tmp_path):
+    jobs = []
+
+    def make(parties=("bank", "shop"), **changes):
+        jobs.append(on_disk(tmp_path / f"{len(jobs)}", parties, similarity_contract(parties, **changes), similar_tables(parties)))
+        return jobs[-1]
+
+    yield make
+    for job in jobs:
+        for party in job.started:
+            party.close()
+
+
+def test_three_parties_over_tls_are_killed_resumed_checked_and_predict(lay_out_similar):
+    job = lay_out_similar(("bank", "shop", "rail"), training__epochs=10)
+    running = job.start_all()
+    running["shop"].phase("training")
+    running["shop"].kill()
+    assert running["bank"].end() != 0
+    for name in ("rail", "helper"):
+        running[name].end()
+    aligned = (job.runs("bank")[0] / "alignment.safetensors").read_bytes()
+    job.run_all("run", "--resume")
+    assert (job.runs("bank")[0] / "alignment.safetensors").read_bytes() == aligned
+    assert len(job.runs("bank")) == 1
+    result = json.loads((job.runs("bank")[0] / "result.json").read_bytes())
+    assert set(result["sections"]["linkage"]["improvement"]) == {"shop", "rail"}
+    found = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    assert [line.split(":")[0] for line in found["linkage"]] == ["links with rail", "links with shop"]
+    fresh = similar_tables(("bank",), rows=25, seed=9)["bank"].drop("y")
+    fresh.write_parquet(job.home("bank") / "new.parquet")
+    running = {
+        "bank": job.start("bank", "predict", "--table", "new.parquet", "--output", "scores.csv"),
+        **{name: job.start(name, "predict") for name in ("shop", "rail", "helper")},
+    }
+    for name, party in running.items():
+        assert party.end() == 0, f"{name}: {party.said}"
+    assert pl.read_csv(job.home("bank") / "scores.csv").height == 25
+
+
+# --- bad keys
+
+
+def keys_of(frame, *, terms=None, columns=None, nulls="drop"):
+    contract = parse_contract(similarity_contract(terms=terms))
+    alignment = contract.alignment.model_copy(update={"nulls": nulls})
+    return read_keys(frame, columns=columns or {"lon": "lon", "lat": "lat"}, alignment=alignment)
+
+
+@pytest.mark.parametrize(
+    ("lon", "said"),
+    [
+        ([103.5, float("nan")], "key lon .column lon.: NaN or infinite in 1 .* rows"),
+        ([103.5, float("inf")], "NaN or infinite"),
+        ([103.5, 11_568_000.0], "outside 103 to 104 in 1 .* is it the same unit"),
+        (["103.5", "east"], "no number in 1 .* of unit degree"),
+        ([None, None], "all 2 rows are null or empty"),
+    ],
+)
+def test_coordinates_that_are_none_are_named_by_row(lon, said):
+    with pytest.raises(IdError, match=said):
+        keys_of(pl.DataFrame({"lon": lon, "lat": [1.2, 1.3]}, strict=False))
+
+
+def test_rows_without_a_key_are_left_out_or_refused_and_equal_keys_stay():
+    frame = pl.DataFrame({"lon": [103.5, None, 103.5], "lat": [1.2, 1.3, 1.2]})
+    keys = keys_of(frame)
+    assert keys.report.used == 2
+    assert keys.report.null_rows == 1
+    assert keys.ids == [b"row 0", b"row 2"]
+    with pytest.raises(IdError, match=r"alignment.nulls is error"):
+        keys_of(frame, nulls="error")
+    moved = keys_of(frame.with_columns(lat=pl.Series([1.2, 1.3, 1.4])))
+    assert fingerprint(keys) != fingerprint(moved)
+
+
+def test_empty_texts_have_no_key():
+    contract = parse_contract(similarity_contract(dimensions=[{"name": "title", "kind": "text", "normalise": ["trim", "lower"]}]))
+    keys = read_keys(pl.DataFrame({"t": [" ", "A b", "", None, "c"]}), columns={"title": "t"}, alignment=contract.alignment)
+    assert keys.similar.texts == (("a b", "c"),)
+    assert keys.report.null_rows == 3
+
+
+def test_a_unit_that_differs_or_is_missing_is_refused(tmp_path):
+    contract = parse_contract(similarity_contract())
+    party = {"party": "bank", "table": {"path": "t.parquet"}, **similar_columns()["bank"]}
+    check_party(contract, parse_party(party, folder=tmp_path), network=False)
+    for units, said in (
+        ({"lon": "metre", "lat": "degree"}, 'units.lon = "metre": differs from the contract\'s "degree"'),
+        ({"lat": "degree"}, "units.lon: is missing"),
+        ({**UNITS, "lot": "degree"}, "units.lot: is not a key with a unit"),
+    ):
+        with pytest.raises(ConfigError) as error:
+            check_party(contract, parse_party({**party, "units": units}, folder=tmp_path), network=False)
+        assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("terms", "said"),
+    [
+        ({"keep": 9}, "keep = 9: must be at most neighbors = 4"),
+        ({"block": 3}, "block = 3: goes with text"),
+        ({"noise": {"epsilon": 2.0}}, "noise.epsilon: goes with noise.keys"),
+        ({"noise": {"tau": 0.1}, "helper_sees": "clear"}, "noise.resolution: is missing"),
+        ({"noise": {"keys": "gaussian", "delta": 0.0}}, "noise.delta = 0"),
+        ({"window": 1e-6, "deviation": 0.001}, "bits is more than"),
+        ({"dimensions": [PLACES[0], PLACES[0]]}, "each name must be given once"),
+        ({"dimensions": [{"name": "lon"}]}, "low and high must be given"),
+        ({"dimensions": [{"name": "title", "kind": "text", "unit": "m"}]}, "unit goes with kind = number"),
+        ({"dimensions": PLACES[:1], "noise": {"keys": "planar-laplace"}}, "is for places of 2 dimensions"),
+    ],
+)
+def test_terms_that_do_not_go_together_are_named(terms, said):
+    with pytest.raises(ConfigError) as error:
+        parse_contract(similarity_contract(terms=terms))
+    assert said in str(error.value)
+
+
+def test_the_contract_has_keys_or_similarity_as_its_method_asks():
+    values = similarity_contract()
+    values["alignment"]["keys"] = [{"name": "id"}]
+    with pytest.raises(ConfigError, match=r"alignment.method = similarity has none"):
+        parse_contract(values)
+    del values["alignment"]["keys"], values["alignment"]["similarity"]
+    with pytest.raises(ConfigError, match=r"alignment.similarity: is missing"):
+        parse_contract(values)
+    with pytest.raises(ConfigError, match=r"alignment.keys: is missing"):
+        parse_contract(contract_values(("bank", "shop"), alignment={"method": "intersection"}))
+
+
+def test_more_neighbours_than_rows_ends_the_job_with_the_reason():
+    with pytest.raises(DataError, match=r"neighbors = 70: .* has 60 rows"):
+        simulate(similarity_contract(neighbors=70), similar_tables(), similar_columns())
