@@ -173,4 +173,9 @@ def agree_on_key(peer: Channel, rng: SecureRandom) -> bytes:
         raise ProtocolError(
             peer.peer, f"{peer.peer} sent a key share of {len(other)} bytes, or this side's own; expected {_KEY_BYTES} fresh ones"
         )
+    return key_of_shares(own, other)
+
+
+def key_of_shares(own: bytes, other: bytes) -> bytes:
+    """The key that two halves make, whichever came first."""
     return sha256(b"tallystick/alignment/v1/helper\x00" + b"".join(sorted((own, other)))).digest()

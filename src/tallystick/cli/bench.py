@@ -79,6 +79,36 @@ def alignment(
 
 
 @app.command()
+def linkage(
+    rows: Annotated[int, typer.Option(help="Rows of the label party.", min=2)] = 141_000,
+    others: Annotated[int, typer.Option(help="Rows of the feature party.", min=2)] = 28_000,
+    neighbors: Annotated[int, typer.Option(help="Links of a row.", min=1)] = 100,
+    sample: Annotated[int, typer.Option(help="Rows to check by brute force.", min=1)] = 1000,
+    texts: Annotated[
+        Path | None, typer.Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")
+    ] = None,
+    places: Annotated[Path | None, typer.Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Linking by similar keys: seconds and memory through a helper, recall of texts, and what attackers locate by noise."""
+
+    def work() -> None:
+        if places is not None:
+            from tallystick.benchmark.fedsim.located import run as locate
+
+            finish(locate(places, neighbors=neighbors), as_json=as_json)
+            return
+        from tallystick.benchmark.fedsim.linkage import linkage_speed, text_recall
+
+        if texts is not None:
+            finish({"texts": text_recall(texts)}, as_json=as_json)
+            return
+        finish(linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
+
+
+@app.command()
 def memory(
     rows: Annotated[list[int] | None, typer.Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
     leakage: Annotated[bool, typer.Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,

@@ -8,6 +8,7 @@ Shapes: N rows of the label party, M rows of the feature party, D dimensions of 
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from tallystick.alignment.outcome import Candidates
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
 from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
+from tallystick.benchmark.fedsim.data import read_hdb
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError
@@ -33,17 +35,19 @@ KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkedPair:
+class LinkedPlaces:
     """A linkage of two tables, as both parties have it.
 
     Args:
         own: the label party's candidates.
         theirs: the feature party's.
+        sent: the keys of both as they were sent, with noise where the contract asks for it: each side knows its own.
         noise: what was added, in words.
     """
 
     own: Candidates
     theirs: Candidates
+    sent: tuple[SimilarKeys, SimilarKeys]
     noise: str
 
 
@@ -59,7 +63,7 @@ def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: 
     return SimilarityConfig.model_validate({"dimensions": dimensions, "neighbors": neighbors, **changes})
 
 
-def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPair:
+def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPlaces:
     """Link two tables as the three parties would, without the network between them."""
     own, theirs = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, rng=rng) for keys in (own_ND, their_MD))
     secret, number_M = rng.bytes(32), rng.permutation(len(theirs))
@@ -72,19 +76,19 @@ def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: Secu
         for rows, similarity in ((None, similarity_NK), (by_number, None))
     ]
     said = key_guarantee(terms) if terms.noise.keys != "none" else f"noise of {scale.sigma:.3g} deviations on similarities"
-    return LinkedPair(own=sides[0], theirs=sides[1], noise=said)
+    return LinkedPlaces(own=sides[0], theirs=sides[1], sent=(own, theirs), noise=said)
 
 
 def located(
-    own_ND: Floats, their_MD: Floats, linked: LinkedPair, terms: SimilarityConfig, *, seed: int = 0
+    own_ND: Floats, their_MD: Floats, linked: LinkedPlaces, terms: SimilarityConfig, *, seed: int = 0
 ) -> dict[str, LocatedError]:
     """What label party (greedy, trilateration) and feature party (cells) locate of each other's true keys, in metres."""
     assert linked.theirs.own_rows is not None, "the feature party knows its rows"
     places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
-    places_MD = places_MD[linked.theirs.own_rows]
-    units_D, _ = units_of(terms)
-    found = evaluate_linkage(label_view(places_ND, linked.own, terms), places_MD, units_D, seed=seed)
-    return found | evaluate_linkage(feature_view(places_MD, linked.theirs, terms), places_ND, units_D, seed=seed)
+    sent_ND, sent_MD = (places_of(keys, terms) for keys in linked.sent)
+    rows, (units_D, _) = linked.theirs.own_rows, units_of(terms)
+    found = evaluate_linkage(label_view(sent_ND, linked.own, terms), places_MD[rows], units_D, seed=seed)
+    return found | evaluate_linkage(feature_view(sent_MD[rows], linked.theirs, terms), places_ND, units_D, seed=seed)
 
 
 def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
@@ -129,5 +133,18 @@ def located_frontier(
 
 def located_by_helper(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedError]:
     """What the helper locates of one side's keys, by ranks or by shuffled filters."""
-    found = exposure_to_helper(SimilarKeys(numbers_RD=keys_ND), terms, party="party", helper="helper")
+    keys = SimilarKeys(numbers_RD=keys_ND)
+    found = exposure_to_helper(keys, keys, terms, party="party", helper="helper")
     return {exposure.attack: exposure.error for exposure in found}
+
+
+def run(folder: Path, *, neighbors: int, window: float = 0.01) -> dict[str, Any]:
+    """Locate on FedSim's hdb geography by every setting of noise, and what the helper locates of the flats' places."""
+    pair = read_hdb(folder)
+    own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
+    helper: dict[str, Any] = {}
+    for sees, coarse in (("ranks", {}), ("filters", {"deviation": 0.1, "failure": 0.1})):
+        terms = place_terms(own_ND, their_MD, neighbors=neighbors, helper_sees=sees, window=window, **coarse)
+        helper |= {name: asdict(error) for name, error in located_by_helper(own_ND, terms).items()}
+    rows = located_frontier(own_ND, their_MD, neighbors=neighbors, rng=SecureRandom(), window=window)
+    return {"rows": [len(own_ND), len(their_MD)], "neighbors": neighbors, "unit": "m", "helper": helper, "noise": rows}

@@ -104,7 +104,7 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
 
 def party(stage: PartyContext, job: Figures) -> Figures:
     """One party's process."""
-    baseline = _memory_mib("VmRSS")
+    baseline = memory_mib("VmRSS")
     name, channels = stage.name, stage.channels
     numbers = _customers(name, job)
     ids = [b"customer-%012d" % number for number in numbers]
@@ -121,8 +121,8 @@ def party(stage: PartyContext, job: Figures) -> Figures:
         "seconds": time.perf_counter() - started,
         "cpu_seconds": time.process_time() - cpu_started,
         "scalar_multiplications": multiplications,
-        "peak_mib": _memory_mib("VmHWM"),
-        "peak_over_baseline_mib": _memory_mib("VmHWM") - baseline,
+        "peak_mib": memory_mib("VmHWM"),
+        "peak_over_baseline_mib": memory_mib("VmHWM") - baseline,
         "bytes_sent": sum(channel.traffic.bytes_sent for channel in channels.values()),
         "bytes_received": sum(channel.traffic.bytes_received for channel in channels.values()),
     }
@@ -181,7 +181,7 @@ _ROLES: dict[str, dict[str, _Role]] = {
 }
 
 
-def _memory_mib(field: str) -> float:
+def memory_mib(field: str) -> float:
     """Read this process's resident memory, now (VmRSS) or at its highest (VmHWM)."""
     status = Path("/proc/self/status")
     if status.exists():

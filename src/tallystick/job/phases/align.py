@@ -12,6 +12,7 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.contract import MAX_IDS, Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
+from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
 from tallystick.errors import DataError
 from tallystick.job.job import Job
@@ -47,7 +48,7 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
     event = key_event(terms) if terms is not None else None
     if terms is None or event is None or keys.similar is None:
         return keys
-    of = blake2b(keys.similar.digest() + contract.hash.encode(), digest_size=16).hexdigest()
+    of = noisy_keys_name(contract, keys.similar)
     numbers_RD = folder.load_noisy_keys(of=of)
     if numbers_RD is None:
         with charged(party, folder) as ledger:
@@ -55,6 +56,11 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
         numbers_RD = noisy_keys(keys.similar, terms, rng=SecureRandom()).numbers_RD
         folder.save_noisy_keys(numbers_RD, of=of)
     return replace(keys, similar=keys.similar.with_numbers(numbers_RD))
+
+
+def noisy_keys_name(contract: Contract, keys: SimilarKeys) -> str:
+    """What the noise that was drawn for these keys under this contract is kept by."""
+    return blake2b(keys.digest() + contract.hash.encode(), digest_size=16).hexdigest()
 
 
 def kept_alignment(job: Job) -> Alignment:

@@ -15,17 +15,21 @@ import msgspec
 import numpy as np
 
 from tallystick.alignment.encoding import EncodedKeys, encode_keys
+from tallystick.alignment.federal import Pivots
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import key_guarantee
-from tallystick.alignment.nearest import PAD, Floats
+from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_distance
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.view import DistanceModel, LinkageView
+from tallystick.config.contract import Contract
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.keys import Keys
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.job.job import Job
+from tallystick.job.phases.align import noisy_keys_name
+from tallystick.party.folder import RunFolder
 from tallystick.report import result as shown
 
 NOTE = "linkage"
@@ -69,12 +73,14 @@ def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSu
     if terms.numbers and not terms.texts:
         watcher.say("attacking what this side gave the linkage, as the others could")
         label, helper = job.contract.label_party, job.contract.helper or ""
-        exposures = exposure_to_helper(keys.similar, terms, party=job.name, helper=helper)
+        sent = sent_keys(job.contract, job.folder, keys.similar)
+        exposures = exposure_to_helper(keys.similar, sent, terms, party=job.name, helper=helper)
         if job.is_label:
-            exposures += exposure_of_label_party(keys.similar, alignment.rows_N, alignment.candidates, terms, party=job.name)
+            rows_N = alignment.rows_N
+            exposures += exposure_of_label_party(keys.similar, sent, rows_N, alignment.candidates, terms, party=job.name)
         else:
             found = alignment.candidates[job.name]
-            exposures += exposure_of_feature_party(keys.similar, found, terms, party=job.name, label_party=label)
+            exposures += exposure_of_feature_party(keys.similar, sent, found, terms, party=job.name, label_party=label)
         unit = units_of(terms)[1]
         summary = msgspec.structs.replace(summary, attacks=[_shown(exposure, unit) for exposure in exposures])
         for attack in summary.attacks:
@@ -89,8 +95,6 @@ def summary_of(terms: SimilarityConfig, alignment: Alignment, *, party: str) -> 
     notes = []
     if terms.helper_sees == "clear":
         notes.append("The helper saw the keys in the clear, as the contract says: there was nothing left to attack.")
-    elif terms.noise.keys != "none":
-        notes.append("A helper's geometry attack is measured on keys before noise: it says what the encoding alone hides.")
     if terms.texts:
         notes.append("Keys with text are not attacked here: that is no sign that they are safe.")
     histograms = {}
@@ -199,32 +203,41 @@ def helper_view(encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig,
     )
 
 
-def exposure_to_helper(keys: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, seed: int = 0) -> list[Exposure]:
-    """What the helper could locate of a party's keys; nothing is left to locate where it sees them in the clear."""
+def exposure_to_helper(
+    keys: SimilarKeys, sent: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, seed: int = 0
+) -> list[Exposure]:
+    """What the helper could locate of a party's keys by those that were sent; nothing is left where it sees them in the clear."""
     if terms.helper_sees == "clear" or not terms.numbers:
         return []
     rng = np.random.default_rng([seed, 3])
     truth_ND = places_of(keys, terms)
     sample = np.sort(rng.permutation(len(keys))[: 1500 + KNOWN])
     numbers_only = terms.model_copy(update={"dimensions": terms.numbers, "block": 0})
-    some = SimilarKeys(numbers_RD=keys.numbers_RD[sample])
+    some = SimilarKeys(numbers_RD=sent.numbers_RD[sample])
     view = helper_view(encode_keys(some, numbers_only, AUDIT_SECRET), truth_ND[sample], numbers_only, rng=rng)
     found = evaluate_linkage(view, truth_ND[sample], units_of(terms)[0], seed=seed)
     return [Exposure(attack=name, attacker=helper, located=party, error=error) for name, error in found.items()]
 
 
 def exposure_of_feature_party(
-    keys: SimilarKeys, candidates: Candidates, terms: SimilarityConfig, *, party: str, label_party: str, seed: int = 0
+    keys: SimilarKeys,
+    sent: SimilarKeys,
+    candidates: Candidates,
+    terms: SimilarityConfig,
+    *,
+    party: str,
+    label_party: str,
+    seed: int = 0,
 ) -> list[Exposure]:
     """What the label party could locate of a feature party's keys, measured by the feature party."""
     assert candidates.own_rows is not None, "the feature party knows which of its rows a number is"
     rng = np.random.default_rng([seed, 4])
-    truth_MD = places_of(keys, terms)[candidates.own_rows]
+    truth_MD, sent_MD = (places_of(some, terms)[candidates.own_rows] for some in (keys, sent))
     metric = metric_of(terms, candidates.scale)
-    view = feature_view(truth_MD, candidates, terms)
+    view = feature_view(sent_MD, candidates, terms)
     cells = LINKAGE_ATTACKS["cells"].attack(view, rng=rng)
     numbers_TK = candidates.numbers_NK[cells.targets_T]
-    distance_TK = metric.distance(cells.place_TD[:, None], truth_MD[numbers_TK])
+    distance_TK = _measured(cells.place_TD, sent_MD, numbers_TK, terms)
     similarity_TK = metric.similarity(distance_TK, np.asarray(rng.standard_normal(distance_TK.shape)))
     played = LinkageView(
         seat="label party",
@@ -244,6 +257,7 @@ def exposure_of_feature_party(
 
 def exposure_of_label_party(
     keys: SimilarKeys,
+    sent: SimilarKeys,
     rows_N: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
     candidates: Mapping[str, Candidates],
     terms: SimilarityConfig,
@@ -252,10 +266,10 @@ def exposure_of_label_party(
     seed: int = 0,
 ) -> list[Exposure]:
     """What each feature party could locate of the label party's keys, measured by the label party."""
-    truth_ND = places_of(keys, terms)[rows_N]
+    truth_ND, sent_ND = (places_of(some, terms)[rows_N] for some in (keys, sent))
     exposures = []
     for name, found in candidates.items():
-        view = label_view(truth_ND, found, terms)
+        view = label_view(sent_ND, found, terms)
         located = LINKAGE_ATTACKS["trilateration"].attack(view, rng=np.random.default_rng([seed, 5]))
         if len(located.targets_T) < 3:
             continue
@@ -270,6 +284,25 @@ def exposure_of_label_party(
             for attack, error in errors.items()
         ]
     return exposures
+
+
+def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> SimilarKeys:
+    """The keys as they were sent: with the noise that is kept, where the contract asks for it."""
+    numbers_RD = folder.load_noisy_keys(of=noisy_keys_name(contract, keys))
+    return keys if numbers_RD is None else keys.with_numbers(numbers_RD)
+
+
+def _measured(own_TD: Floats, others_MD: Floats, numbers_TK: Integers, terms: SimilarityConfig) -> Floats:
+    """Distances of these links as the helper measures them, the grain of its pivots included."""
+    if terms.helper_sees == "clear":
+        return euclidean(own_TD[:, None], others_MD[numbers_TK])
+    ranks = []
+    for place, dimension in enumerate(terms.numbers):
+        pivots = Pivots.of(terms, dimension, AUDIT_SECRET)
+        ranks.append((pivots.ranks(own_TD[:, place]), pivots.ranks(others_MD[:, place])))
+    own_TD2, others_MD2 = (np.stack(side, axis=1) for side in zip(*ranks, strict=True))
+    weights_D = np.array([d.weight for d in terms.numbers])
+    return rank_distance(own_TD2[:, None], others_MD2[numbers_TK], weights_D=weights_D)
 
 
 def _renumbered(found: Candidates, new_number: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", rows: int) -> Candidates:
