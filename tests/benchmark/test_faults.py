@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tallystick.benchmark.faults import campaign, files, ground, kills, messages
 from tallystick.benchmark.faults.files import Files
 from tallystick.benchmark.faults.messages import Messages
-from tallystick.benchmark.faults.mutate import BYTE_MUTATIONS, Frame, due, spoil_message
+from tallystick.benchmark.faults.mutate import BYTE_MUTATIONS, MessageParts, due, spoil_message
 from tallystick.benchmark.faults.network import NetworkFaults
 from tallystick.benchmark.faults.outcome import CaseOutcome, attempt, broken_weights, unclean
 from tallystick.benchmark.faults.page import page_of
@@ -74,14 +74,14 @@ def test_weights_that_are_not_finite_are_seen(tmp_path):
 
 
 def test_what_a_spoilt_message_deserves():
-    frame = Frame.of(HONEST)
+    frame = MessageParts.of(HONEST)
     assert frame.payload() == HONEST
 
     def other(**fields):
-        return Frame(frame.version, frame.name, {**frame.fields, **fields}, frame.bulk).payload()
+        return MessageParts(frame.version, frame.name, {**frame.fields, **fields}, frame.bulk).payload()
 
     def elements(*values):
-        return Frame(frame.version, frame.name, frame.fields, np.array(values, dtype=np.float32).tobytes()).payload()
+        return MessageParts(frame.version, frame.name, frame.fields, np.array(values, dtype=np.float32).tobytes()).payload()
 
     assert due(HONEST, HONEST, CutEmbedding) == "same"
     assert due(HONEST, HONEST[:-1], CutEmbedding) == "refuse"

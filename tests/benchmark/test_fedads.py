@@ -70,7 +70,7 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
 
 
 def test_table_4_beside_the_paper(criteo: Path) -> None:
-    found = fedads.run(data=criteo, seeds=(1,), epochs=1, batch_size=64, limit=400)
+    found = fedads.run(data=criteo, seeds=(1,), plan=fedads.TrainingPlan(epochs=1, batch_size=64), limit=400)
     assert json.loads(json.dumps(found))["benchmark"] == "fedads"
     rows = {(row["fusion"], row["method"]): row for row in found["table"]}
     assert len(rows) == 2 * len(fedads.methods())

@@ -13,7 +13,7 @@ from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.florist import page as florist_page
 from tallystick.benchmark.florist import sweep as florist
 from tallystick.benchmark.florist.runs import Membership, Setting, Trained, Treatment
-from tallystick.benchmark.shared import summarize_seeds
+from tallystick.benchmark.shared import Keeping, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
@@ -115,11 +115,11 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        florist.run(**how, log=log, progress=cut)
+        florist.run(**how, keeping=Keeping(log=log, progress=cut))
     done = len(log.read_text().splitlines()) - 1
     assert done == 3
     made: list[tuple[str, int, int]] = []
-    resumed = florist.run(**how, log=log, resume=True, progress=lambda *told: made.append(told))
+    resumed = florist.run(**how, keeping=Keeping(log=log, resume=True, progress=lambda *told: made.append(told)))
     whole = florist.run(**how)
     for found in (resumed, whole):
         for each in found["runs"]:
@@ -129,7 +129,7 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
     assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole["runs"])
     assert [told[1:] for told in made] == [(done, len(made)) for done in range(1, len(made) + 1)]
     with pytest.raises(ConfigError, match="epochs differ"):
-        florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, log=log, resume=True)
+        florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, keeping=Keeping(log=log, resume=True))
 
 
 def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:

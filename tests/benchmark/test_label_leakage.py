@@ -17,6 +17,7 @@ from tallystick.benchmark.label_leakage import paper
 from tallystick.benchmark.label_leakage import sweep as leakage
 from tallystick.benchmark.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
 from tallystick.benchmark.label_leakage.scenarios import parts, scenarios
+from tallystick.benchmark.shared import Keeping
 from tallystick.defenses.chain import chain
 from tallystick.defenses.distance_correlation import DistanceCorrelation
 from tallystick.defenses.label_dp import LabelDP
@@ -127,8 +128,10 @@ def test_every_part_knows_its_scenarios() -> None:
 
 def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
-    first = leakage.run(data=file, seeds=(1,), only=["table-3"], epochs=1, batch_size=128, log=log)
-    found = leakage.run(data=file, seeds=(1, 2), only=["table-3"], epochs=1, batch_size=128, log=log, resume=True)
+    training = leakage.WantedPlan(epochs=1, batch_size=128)
+    first = leakage.run(data=file, seeds=(1,), only=["table-3"], training=training, keeping=Keeping(log=log))
+    again = Keeping(log=log, resume=True)
+    found = leakage.run(data=file, seeds=(1, 2), only=["table-3"], training=training, keeping=again)
     assert first["runs"] == [each for each in found["runs"] if each["seed"] == 1]
     assert len(found["runs"]) == 6
     rows = json.loads(json.dumps(found))["tables"]["3"]["rows"]
@@ -140,6 +143,10 @@ def test_the_sweep_is_resumed_and_sets_ours_beside_the_paper(file: Path, tmp_pat
     assert "Table 3" in [each.name for each in page.tables]
     with pytest.raises(ConfigError, match="unknown part table-9"):
         leakage.run(data=file, only=["table-9"])
+    (alone,) = leakage.run(data=file, seeds=(1,), named=["none"], training=training)["runs"]
+    assert alone["name"] == "none"
+    with pytest.raises(ConfigError, match="unknown scenario nobody; choose from none, "):
+        leakage.run(data=file, named=["nobody"])
 
 
 def test_a_last_batch_of_one_row_is_left_out_and_a_long_epoch_keeps_evenly_spread_steps(

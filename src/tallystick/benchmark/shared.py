@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -18,6 +18,7 @@ import torch
 
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
+from tallystick.network.channel import Progress, no_progress
 from tallystick.report.bench import Benchmark, render_benchmark
 from tallystick.storage import write_bytes
 
@@ -114,6 +115,25 @@ class SweepLog:
         if not all(isinstance(line, dict) for line in lines):
             raise DataError(f"{self.path} does not hold the runs of a sweep; choose another --out")
         return lines
+
+
+@dataclass(frozen=True, kw_only=True)
+class Keeping:
+    """How a sweep keeps its runs as they come.
+
+    Args:
+        log: the file; nowhere if left out.
+        resume: take the runs that it already holds from there.
+        progress: called after every run.
+    """
+
+    log: Path | None = None
+    resume: bool = False
+    progress: Progress = no_progress
+
+    def open(self, setting: dict[str, Any]) -> SweepLog | None:
+        """Start the log, or read it back; raises as SweepLog does."""
+        return None if self.log is None else SweepLog(self.log, setting=setting, resume=self.resume)
 
 
 # --- what a benchmark leaves behind: result.json, and report.html that shows it

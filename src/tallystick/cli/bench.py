@@ -205,7 +205,7 @@ def florist(
         from tallystick.benchmark.florist import sweep as benchmark
         from tallystick.benchmark.florist.page import page_of
         from tallystick.benchmark.florist.runs import Setting
-        from tallystick.benchmark.shared import command
+        from tallystick.benchmark.shared import Keeping, command
 
         folder = _prepare(out, resume=resume)
         found = benchmark.run(
@@ -216,9 +216,7 @@ def florist(
             strategies=strategies.split(",") if strategies else None,
             setting=Setting(epochs=epochs),
             limit=limit,
-            log=folder and folder / "runs.jsonl",
-            resume=resume,
-            progress=_watcher().progress,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
         )
         finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
 
@@ -249,7 +247,7 @@ def label_leakage(
     def work() -> None:
         from tallystick.benchmark.label_leakage import sweep as benchmark
         from tallystick.benchmark.label_leakage.page import page_of
-        from tallystick.benchmark.shared import command
+        from tallystick.benchmark.shared import Keeping, command
 
         folder = _prepare(out, resume=resume)
         found = benchmark.run(
@@ -257,13 +255,9 @@ def label_leakage(
             seeds=range(1, seeds + 1),
             only=[part for part in only.split(",") if part],
             named=scenario or (),
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
+            training=benchmark.WantedPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
             limit=limit,
-            log=folder and folder / "runs.jsonl",
-            resume=resume,
-            progress=_watcher().progress,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
         )
         finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
 
@@ -284,6 +278,8 @@ def fedads(
     """FedAds' Table 4: what DP, Marvell and MixPro do to a label inference attack, beside the paper's numbers."""
 
     def work() -> None:
+        from dataclasses import replace
+
         from tallystick.benchmark.fedads import defenses as benchmark
         from tallystick.benchmark.fedads.page import page_of
         from tallystick.benchmark.shared import command
@@ -292,7 +288,7 @@ def fedads(
         found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
-            epochs=epochs,
+            plan=replace(benchmark.PLAN, epochs=epochs),
             swapped=swapped,
             limit=limit,
             progress=_watcher().progress,

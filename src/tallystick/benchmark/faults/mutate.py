@@ -150,7 +150,7 @@ def spoil_tree(tree: Any, draw: random.Random) -> tuple[str, Any]:
 
 
 @dataclass(frozen=True)
-class Frame:
+class MessageParts:
     """An encoded message in its parts."""
 
     version: int
@@ -159,7 +159,7 @@ class Frame:
     bulk: bytes
 
     @classmethod
-    def of(cls, payload: bytes) -> "Frame":
+    def of(cls, payload: bytes) -> "MessageParts":
         """Take an honest payload apart."""
         name = payload[2 : 2 + payload[1]]
         start = 2 + len(name)
@@ -187,13 +187,13 @@ def _is_array(value: Any) -> bool:
 Spoilt = tuple[str, bytes]
 
 
-def _field(frame: Frame, draw: random.Random) -> Spoilt:
+def _field(frame: MessageParts, draw: random.Random) -> Spoilt:
     name = draw.choice(list(frame.fields))
     fields = {**frame.fields, name: spoil_value(frame.fields[name], draw)}
-    return "a field replaced", Frame(frame.version, frame.name, fields, frame.bulk).payload()
+    return "a field replaced", MessageParts(frame.version, frame.name, fields, frame.bulk).payload()
 
 
-def _keys(frame: Frame, draw: random.Random) -> Spoilt:
+def _keys(frame: MessageParts, draw: random.Random) -> Spoilt:
     name = draw.choice(list(frame.fields))
     act = draw.choice(("removed", "renamed", "unknown", "twice"))
     if act == "twice":  # by hand: no mapping holds a key twice
@@ -205,10 +205,10 @@ def _keys(frame: Frame, draw: random.Random) -> Spoilt:
     fields = {key: value for key, value in frame.fields.items() if key != name or act == "unknown"}
     if act != "removed":
         fields[f"{name}x" if act == "renamed" else "unknown"] = frame.fields[name]
-    return f"a field {act}", Frame(frame.version, frame.name, fields, frame.bulk).payload()
+    return f"a field {act}", MessageParts(frame.version, frame.name, fields, frame.bulk).payload()
 
 
-def _array(frame: Frame, draw: random.Random) -> Spoilt:
+def _array(frame: MessageParts, draw: random.Random) -> Spoilt:
     """Let an array lie about its type, shape or place."""
     names = frame.arrays()
     if not names:
@@ -231,10 +231,10 @@ def _array(frame: Frame, draw: random.Random) -> Spoilt:
         elif numbers:
             numbers.pop()
     fields = {**frame.fields, name: [dtype, shape, place]}
-    return f"an array's {act}", Frame(frame.version, frame.name, fields, frame.bulk).payload()
+    return f"an array's {act}", MessageParts(frame.version, frame.name, fields, frame.bulk).payload()
 
 
-def _elements(frame: Frame, draw: random.Random) -> Spoilt:
+def _elements(frame: MessageParts, draw: random.Random) -> Spoilt:
     """Change an array's elements to what they should not be, its type and shape as announced."""
     names = frame.arrays()
     if not names or not frame.bulk:
@@ -257,16 +257,16 @@ def _elements(frame: Frame, draw: random.Random) -> Spoilt:
         else:
             values[slice(None) if act == "all" else place] = min(max(number, limits.min), limits.max)
     bulk = frame.bulk[:start] + values.tobytes() + frame.bulk[start + length :]
-    return "elements", Frame(frame.version, frame.name, frame.fields, bulk).payload()
+    return "elements", MessageParts(frame.version, frame.name, frame.fields, bulk).payload()
 
 
-def _envelope(frame: Frame, draw: random.Random) -> Spoilt:
+def _envelope(frame: MessageParts, draw: random.Random) -> Spoilt:
     act = draw.choice(("version", "name", "length", "rubbish", "nesting"))
     if act == "version":
-        return "another version", Frame(draw.randrange(256), frame.name, frame.fields, frame.bulk).payload()
+        return "another version", MessageParts(draw.randrange(256), frame.name, frame.fields, frame.bulk).payload()
     if act == "name":
         name = draw.choice((b"", b"Stopped", b"CutEmbedding", b"Finished", b"\x1b[31m", frame.name.lower(), draw.randbytes(9)))
-        return "another name", Frame(frame.version, name, frame.fields, frame.bulk).payload()
+        return "another name", MessageParts(frame.version, name, frame.fields, frame.bulk).payload()
     if act == "length":
         return "a wrong length", frame.payload(length=draw.choice((0, 1, 2**31, 2**32 - 1, draw.randrange(5000))))
     if act == "nesting":  # deeper than any schema
@@ -278,14 +278,14 @@ def _envelope(frame: Frame, draw: random.Random) -> Spoilt:
     return "rubbish for fields", frame.payload(body=body)
 
 
-def _blind(frame: Frame, draw: random.Random) -> Spoilt:
+def _blind(frame: MessageParts, draw: random.Random) -> Spoilt:
     return spoil_bytes(frame.payload(), draw)
 
 
-def _stopped(_frame: Frame, draw: random.Random) -> Spoilt:
+def _stopped(_frame: MessageParts, draw: random.Random) -> Spoilt:
     """The peer ends the job in words that are no words."""
     text = draw.choice(TEXTS) if draw.random() < 0.7 else draw.choice(TEXTS) * 20
-    return "Stopped", Frame(1, b"Stopped", {"reason": text}, b"").payload()
+    return "Stopped", MessageParts(1, b"Stopped", {"reason": text}, b"").payload()
 
 
 MESSAGE_MUTATIONS = (_field, _field, _keys, _array, _elements, _elements, _envelope, _blind, _blind, _stopped)
@@ -293,7 +293,7 @@ MESSAGE_MUTATIONS = (_field, _field, _keys, _array, _elements, _elements, _envel
 
 def spoil_message(payload: bytes, draw: random.Random) -> Spoilt:
     """Spoil an honest message in one way, and name it."""
-    return draw.choice(MESSAGE_MUTATIONS)(Frame.of(payload), draw)
+    return draw.choice(MESSAGE_MUTATIONS)(MessageParts.of(payload), draw)
 
 
 Due = Literal["refuse", "same", "may"]

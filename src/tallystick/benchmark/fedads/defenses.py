@@ -38,13 +38,15 @@ _LEAK = "clusters-embedding"
 BESIDE = ("spectral-embedding", "norm", "direction-1", "spectral-gradient")  # on the last epoch's steps
 DELTA = 1e-6
 _CLIP = 0.25  # about the norm of a row's gradient at the start
+PLAN = TrainingPlan(epochs=1, batch_size=256, learning_rate=1e-3)
+"""The paper's batch; one pass is usual for such models, and the paper names neither passes nor optimiser."""
 FUSIONS = {"linear": (), "one layer": (64,)}  # widths between [h_N, h_L] and the output; the paper has none
 EMBEDDING_WIDTH = 8
 FEATURE_BOTTOM, LABEL_BOTTOM = (128, 32), (256, 128)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method:
+class TableRow:
     """A row of table 4: the paper's change of LeakAUC in percent and its test AUC, and what stands in for the method."""
 
     name: str
@@ -53,17 +55,20 @@ class Method:
     paper_auc: float
 
 
-def methods() -> tuple[Method, ...]:
+def methods() -> tuple[TableRow, ...]:
     """Give the paper's rows; it does not give the strengths of DP and Marvell, so each has two here."""
     dp, marvell = (
         [GaussianGradients(epsilon=epsilon, delta=DELTA, clip=_CLIP) for epsilon in (8.0, 1.0)],
         [Marvell(power=power) for power in (1.0, 8.0)],
     )
     return (
-        Method(name="no defence", paper_auc=0.620),
-        *(Method(name=f"DP, ε = {each.epsilon:g} a step", defense=(each,), paper_change=-5.7, paper_auc=0.602) for each in dp),
-        *(Method(name=f"Marvell, s = {each.power:g}", defense=(each,), paper_change=-24.7, paper_auc=0.601) for each in marvell),
-        Method(name="MixPro", defense=(MixPro(),), paper_change=-11.3, paper_auc=0.602),
+        TableRow(name="no defence", paper_auc=0.620),
+        *(TableRow(name=f"DP, ε = {each.epsilon:g} a step", defense=(each,), paper_change=-5.7, paper_auc=0.602) for each in dp),
+        *(
+            TableRow(name=f"Marvell, s = {each.power:g}", defense=(each,), paper_change=-24.7, paper_auc=0.601)
+            for each in marvell
+        ),
+        TableRow(name="MixPro", defense=(MixPro(),), paper_change=-11.3, paper_auc=0.602),
     )
 
 
@@ -71,9 +76,7 @@ def run(
     *,
     data: Path,
     seeds: Sequence[int] = _SEEDS,
-    epochs: int = 1,
-    batch_size: int = 256,
-    learning_rate: float = 1e-3,
+    plan: TrainingPlan = PLAN,
     swapped: bool = False,
     min_count: int = 4,
     limit: int | None = None,
@@ -84,18 +87,15 @@ def run(
     Args:
         data: FedAds' folder, the IJCAI-18 sample, or Kaggle's Criteo or Avazu file.
         seeds: of initialisation, batches and noise; of the split too where the data has no test rows of its own.
-        epochs: passes; usual for such models is one, and the paper does not say.
-        batch_size: the paper's is 256.
-        learning_rate: of Adam; the paper names neither.
+        plan: of every training.
         swapped: give each party the other's columns.
         min_count: training rows that a category needs for a code of its own.
-        limit: read no more rows than this of each file.
+        limit: draw so many rows of each file at random.
         progress: called after every run.
 
     Raises DataError for data that is absent or of another format.
     """
     table = read_ads(data, limit=limit, swapped=swapped)
-    plan = TrainingPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
     runs: list[dict[str, Any]] = []
     with one_thread():
         for seed in seeds:
@@ -125,7 +125,7 @@ def _network(
     return Experiment(bottom, LabelModel(top, bottom=label_bottom), data, plan, seed=seed)
 
 
-def _run(network: Experiment, method: Method, seed: int) -> dict[str, Any]:
+def _run(network: Experiment, method: TableRow, seed: int) -> dict[str, Any]:
     labels_N = network.data.training_labels_N.long()
     *_, last = network.epochs(chain(method.defense))
     leaks = _audit(_all_rows(network), labels_N, (_LEAK,), seed) | _audit(last.steps, labels_N, BESIDE, seed)

@@ -50,6 +50,7 @@ class Setting:
     cut_after: int = 2
     embedding_width: int = 4
     bins: int = 15  # of ACE; the paper does not say how many
+    min_count: int = 10  # training rows that a category needs for a code of its own
     planted: int = 200  # rows of each kind whose presence the attacker knows
 
     def batch(self, rows: int) -> int:
@@ -59,6 +60,7 @@ class Setting:
     def facts(self) -> dict[str, Any]:
         """Everything that a run's figures depend on, as plain data."""
         return {
+            "min_count": self.min_count,
             "epochs": self.epochs,
             "learning_rate": self.learning_rate,
             "updates_per_epoch": self.updates_per_epoch,

@@ -18,13 +18,12 @@ import torch
 from tallystick.benchmark.clicks import ClickData, encode_clicks, read_clicks
 from tallystick.benchmark.florist import paper
 from tallystick.benchmark.florist.runs import Membership, Setting, Side, Trained, Treatment
-from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
+from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.imputation.imputer import When
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.table import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
-from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import Calibration, LogitShift
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
@@ -84,11 +83,8 @@ def run(
     sides: Sequence[Side] = ("labels", "features", "both"),
     strategies: Sequence[str] | None = None,
     setting: Setting | None = None,
-    min_count: int = 10,
     limit: int | None = None,
-    log: Path | None = None,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Run the sweep on one thread.
 
@@ -99,32 +95,29 @@ def run(
         sides: who lacks rows.
         strategies: names from STRATEGIES or EXTRAS; by default all of STRATEGIES. Baselines are always run.
         setting: model and optimiser.
-        min_count: training rows that a category needs for a code of its own.
         limit: draw so many rows at random.
-        log: where every finished run is kept as it comes; nowhere if left out.
-        resume: take the runs that ``log`` already holds from there.
-        progress: called after every run.
+        keeping: of the runs; nowhere if left out.
 
     Raises:
         ConfigError: an unknown strategy, a ratio outside (0, 1), or a log of another sweep.
         DataError: the file is not in Kaggle's format.
     """
-    setting = setting or Setting()
+    setting, keeping = setting or Setting(), keeping or Keeping()
     _check(ratios, strategies)
     table = read_clicks(data, limit=limit)
-    about = {"name": table.name, "rows": table.frame.height, "min_count": min_count, **setting.facts()}
-    kept = None if log is None else SweepLog(log, setting=about, resume=resume)
+    about = {"name": table.name, "rows": table.frame.height, **setting.facts()}
+    kept = keeping.open(about)
     known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [FloristRun(**each)]}
     runs: list[FloristRun] = []
     total = len(seeds) * len(ratios) * sum(len(BASELINES) + len(_chosen(side, strategies)) for side in sides)
     with one_thread():
         for seed in seeds:
-            clicks = encode_clicks(table, seed=seed, min_count=min_count)
+            clicks = encode_clicks(table, seed=seed, min_count=setting.min_count)
             for found in _runs(clicks, setting, seed, ratios, sides, strategies, known):
                 runs.append(found)
                 if kept is not None and found.key not in known:
                     kept.add(found.__dict__)
-                progress(f"seed {seed}: {found.side} {found.strategy} at {found.ratio:g}", len(runs), total)
+                keeping.progress(f"seed {seed}: {found.side} {found.strategy} at {found.ratio:g}", len(runs), total)
     about |= {
         "training_rows": len(clicks.training),
         "test_rows": len(clicks.test),

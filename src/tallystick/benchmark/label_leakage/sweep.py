@@ -5,6 +5,7 @@ Every finished run can be kept in a log, so that a long sweep is cut and resumed
 """
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from math import log2
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,8 @@ from tallystick.benchmark.label_leakage.scenarios import (
     point,
     scenarios,
 )
-from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
+from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.errors import ConfigError
-from tallystick.network.channel import Progress, no_progress
 
 _SEEDS = (1, 2, 3, 4, 5)
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
@@ -38,18 +38,27 @@ LeakageRun = dict[str, Any]
 ByName = dict[str, list[LeakageRun]]
 
 
-def plan_for(rows: int, *, epochs: int = 3, batch_size: int | None = None, learning_rate: float | None = None) -> TrainingPlan:
+@dataclass(frozen=True, kw_only=True)
+class WantedPlan:
+    """What is asked of every training but those at a batch of 8,192; None is scaled to the file."""
+
+    epochs: int = 3
+    batch_size: int | None = None
+    learning_rate: float | None = None
+
+
+def plan_for(rows: int, wanted: WantedPlan | None = None) -> TrainingPlan:
     """Give the paper's plan (3 epochs, batch 8,192, Adam 1e-4), scaled to a sample.
 
     A tenth of Criteo gives 500 updates an epoch. A sample of 72,000 rows would give 9; it gets batches of about a 140th of its
     rows and ten times the step size.
     """
-    large = rows >= _PAPER_ROWS
+    large, wanted = rows >= _PAPER_ROWS, wanted or WantedPlan()
     scaled = min(LARGE_BATCH, max(16, 2 ** round(log2(rows / UPDATES_PER_EPOCH))))
     return TrainingPlan(
-        epochs=epochs,
-        batch_size=(LARGE_BATCH if large else scaled) if batch_size is None else batch_size,
-        learning_rate=(1e-4 if large else 1e-3) if learning_rate is None else learning_rate,
+        epochs=wanted.epochs,
+        batch_size=(LARGE_BATCH if large else scaled) if wanted.batch_size is None else wanted.batch_size,
+        learning_rate=(1e-4 if large else 1e-3) if wanted.learning_rate is None else wanted.learning_rate,
     )
 
 
@@ -64,14 +73,10 @@ def run(
     seeds: Sequence[int] = _SEEDS,
     only: Sequence[str] = (),
     named: Sequence[str] = (),
-    epochs: int = 3,
-    batch_size: int | None = None,
-    learning_rate: float | None = None,
+    training: WantedPlan | None = None,
     min_count: int = 10,
     limit: int | None = None,
-    log: Path | None = None,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Run the benchmark on one thread.
 
@@ -80,12 +85,10 @@ def run(
         seeds: of the split, initialisation, batches and noise.
         only: parts (see ``leakage_scenarios.parts``); by default all that this data set has in the paper.
         named: scenarios by name, instead of parts: no table or figure then, only what each came to.
-        epochs, batch_size, learning_rate: of every training but those at a batch of 8,192; see ``plan_for``.
+        training: of every training but those at a batch of 8,192; see ``plan_for``.
         min_count: training rows that a category needs for a code of its own.
         limit: draw so many rows at random.
-        log: where every finished run is kept as it comes.
-        resume: take the runs that ``log`` already holds from there.
-        progress: called after every run.
+        keeping: of the runs; nowhere if left out.
 
     Raises:
         ConfigError: an unknown part, or a log of another sweep.
@@ -94,7 +97,7 @@ def run(
     table = read_clicks(data, limit=limit)
     chosen = [] if named else _chosen(only, table.name)
     rows = table.frame.height
-    plan = plan_for(rows, epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    plan, keeping = plan_for(rows, training), keeping or Keeping()
     about = {
         "name": table.name,
         "rows": rows,
@@ -103,7 +106,7 @@ def run(
         "batch_size": plan.batch_size,
         "learning_rate": plan.learning_rate,
     }
-    kept = None if log is None else SweepLog(log, setting=about, resume=resume)
+    kept = keeping.open(about)
     known = {(each["name"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
     every = scenarios(large_plan(rows))
     if unknown := sorted(set(named) - set(every)):
@@ -118,7 +121,7 @@ def run(
                 runs.append(found)
                 if kept is not None:
                     kept.add(found)
-                progress(f"seed {seed}: {found['name']}", len(runs), len(seeds) * len(names))
+                keeping.progress(f"seed {seed}: {found['name']}", len(runs), len(seeds) * len(names))
     return report_of(runs, parts_run=chosen, data=about)
 
 
