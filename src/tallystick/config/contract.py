@@ -22,6 +22,7 @@ from tallystick.config.linkage import LINKAGES, LinkageFacts, Method
 from tallystick.config.merge import MergeConfig, merge_problems
 from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
 from tallystick.config.similarity import SimilarityConfig
+from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
 from tallystick.defenses.chain import Defenses, chain
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
@@ -280,6 +281,10 @@ class Contract(Model):
     union: UnionConfig = Field(
         default_factory=UnionConfig, description="how the union's absent rows are imputed (union methods only)"
     )
+    unaligned: UnalignedConfig = Field(
+        default_factory=UnalignedConfig,
+        description="what the label party's rows without a partner's row are good for (intersection only)",
+    )
     target: TargetConfig = Field(default_factory=TargetConfig, description="what is predicted")
     split: SplitConfig = Field(default_factory=SplitConfig, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
@@ -453,6 +458,13 @@ def _value_problems(contract: Contract) -> list[str]:
                 "split.method = time: times of absent rows are unknown on a union; use hash, or align by intersection"
             )
         problems += defended_imputation_problems(contract.union.labels, [entry.defense for entry in contract.defense])
+    problems += unaligned_problems(
+        contract.unaligned,
+        alignment=contract.alignment.method,
+        target=target.type,
+        feature_parties=len(contract.feature_parties),
+        wide=model.wide,
+    )
     if contract.audit and target.type == "regression":
         problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
     if contract.evaluation.privacy is not None and target.type != "binary":

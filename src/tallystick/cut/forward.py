@@ -31,6 +31,18 @@ def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor]
     bottom.train()
 
 
+def receive_cuts(batches: Sequence[Tensor], channels: Sequence[Channel], widths: Sequence[int]) -> Tensor:
+    """Label party: the cut embeddings of all batches, a row each, the feature parties' side by side: (rows, sum of widths)."""
+    parts = []
+    for number, index_B in enumerate(batches):
+        cuts_BD = [
+            receive_embedding(channel, number, len(index_B), width).to(index_B.device)
+            for channel, width in zip(channels, widths, strict=True)
+        ]
+        parts.append(torch.cat(cuts_BD, dim=1))
+    return torch.cat(parts)
+
+
 @torch.no_grad()
 def receive_logits(
     model: LabelModel,

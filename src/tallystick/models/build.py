@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,13 +22,13 @@ from tallystick.models.tabular import TabularBottom, TabularTop, Wide
 T = TypeVar("T")
 
 
-def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: int) -> nn.Module:
-    """A party's bottom model; ``width`` of it is the cut width D.
+def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: int, name: str = "") -> nn.Module:
+    """A party's bottom model; ``width`` of it is the cut width D. ``name`` tells several of one party apart.
 
     Raises ConfigError if a user's module cannot be imported or built, or does not state its width.
     """
     path = model.bottoms.get(party)
-    with seeded(seed, party):
+    with seeded(seed, f"{party}/{name}" if name else party):
         if path is None:
             hidden = model.hidden[: model.cut_after]
             return TabularBottom(
@@ -65,15 +66,57 @@ def build_label_model(
             ]
             own_width, above = own_width if model.merge.own_columns else 0, model.merge.top
             cut_widths = [link.width for link in links]
-        width = sum(cut_widths) + own_width
-        if model.top is None:
-            top: nn.Module = TabularTop(width, hidden=above, outputs=outputs)
-        else:
-            top = _made(_user_module(model.top, "model.top"), f"model.top = {model.top}", width, outputs)
+        top = _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs)
         wide = Wide(own, outputs=outputs) if model.wide and own is not None else None
     if candidates:
         return SimilarityLabelModel(links, top, bottom=bottom, wide=wide, own_columns=model.merge.own_columns)
     return LabelModel(top, bottom=bottom, wide=wide)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """Makes the modules of a label party's model that has several branches, each from a seed of its own name.
+
+    Args:
+        model: the contract's network.
+        party: the label party's name.
+        own: its columns.
+        cut_width: of all feature parties together.
+        outputs: 1, or the number of classes.
+        seed: the contract's.
+    """
+
+    model: NetworkModel
+    party: str
+    own: FeatureShape
+    cut_width: int
+    outputs: int
+    seed: int
+
+    def bottom(self, name: str = "") -> nn.Module:
+        """A bottom model of the own columns; the one without a name is that of ``build_label_model``."""
+        return build_bottom(self.model, self.party, self.own, seed=self.seed, name=name)
+
+    def top(self, width: int, name: str = "top") -> nn.Module:
+        """A top model over this many inputs."""
+        with seeded(self.seed, f"{self.party}/{name}"):
+            return _top(self.model, width, hidden=self.model.hidden[self.model.cut_after :], outputs=self.outputs)
+
+    def joint(self, name: str = "") -> LabelModel:
+        """A label model over the cut and a bottom of its own."""
+        bottom = self.bottom(name)
+        return LabelModel(self.top(self.cut_width + width_of(bottom), f"{name}/top" if name else "top"), bottom=bottom)
+
+    def alone(self, name: str) -> LabelModel:
+        """A label model over the own columns alone."""
+        bottom = self.bottom(name)
+        return LabelModel(self.top(width_of(bottom), f"{name}/top"), bottom=bottom)
+
+
+def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int) -> nn.Module:
+    if model.top is None:
+        return TabularTop(width, hidden=hidden, outputs=outputs)
+    return _made(_user_module(model.top, "model.top"), f"model.top = {model.top}", width, outputs)
 
 
 def check_modules(model: NetworkModel, party: str, *, top: bool) -> None:

@@ -46,6 +46,7 @@ def train_feature_party(
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
+            send_embeddings(bottom, source, schedule.embedded(state.epoch, step=state.step), channel)
             messages = _Messages(run.messages(state), source)
             for group, joint, features in messages:
                 if joint:

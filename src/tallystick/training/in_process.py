@@ -5,16 +5,18 @@ For experiments that train hundreds of networks and look into both sides between
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import Source
+from tallystick.data.features import Features
 from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
+from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
 from tallystick.training.step import LabelStep, absent_cuts, apply, embed, label_step
@@ -42,6 +44,7 @@ class SplitNetwork:
         objective: its loss.
         training: the contract's settings.
         schedule: the batches of every epoch.
+        lesson: how the label party learns from a batch.
         defense: what changes the cut gradients.
     """
 
@@ -52,15 +55,21 @@ class SplitNetwork:
     objective: Objective
     training: TrainingConfig
     schedule: Schedule
+    lesson: Lesson = PLAIN
     defense: CutDefense | None = None
     _updates: list[Updates] = field(init=False)
 
     def __post_init__(self) -> None:
         steps = self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
-        self._updates = [Updates(self.training, module, steps=steps) for module in (self.model, *self.bottoms)]
+        own = Updates(self.training, self.model, steps=steps, rates=self.lesson.rates)
+        self._updates = [own, *(Updates(self.training, bottom, steps=steps) for bottom in self.bottoms)]
 
     def epoch(self, number: int) -> Iterator[CrossedStep]:
         """Train an epoch, step by step."""
+        if embedded := self.schedule.embedded(number, step=self.schedule.steps_before(number)):
+            self.lesson.fit(
+                self.model, self.objective, self.own, self.schedule.train_N, self._cuts(embedded), seed=self.schedule.seed
+            )
         self.train(True)
         own_updates, *others = self._updates
         for batch in self.schedule.epoch(number):
@@ -70,7 +79,7 @@ class SplitNetwork:
             cuts_BD = [embed(bottom, source(batch.index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
             sent_BD = [cut_BD.detach() for cut_BD in cuts_BD]
             own = self.own(batch.index_B) if self.own is not None else None
-            step = label_step(self.model, own_updates, self.objective, batch, sent_BD, own, defense=self.defense)
+            step = self._step(batch, sent_BD, own)
             own_updates.step(batch.step)
             for updates, cut_BD, grad_BD in zip(others, cuts_BD, step.grads_BD, strict=True):
                 updates.zero_grad()
@@ -81,9 +90,23 @@ class SplitNetwork:
         """A step of rows that only the label party has: it trains, and nothing crosses."""
         own = self.own(batch.index_B) if self.own is not None else None
         absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
-        step = label_step(self.model, self._updates[0], self.objective, batch, absent, own)
+        step = self._step(batch, absent, own)
         self._updates[0].step(batch.step)
-        return CrossedStep(batch=batch, embeddings_BD=[], answer=replace(step, grads_BD=[], undefended_BD=[]))
+        return CrossedStep(batch=batch, embeddings_BD=[], answer=step)
+
+    def _step(self, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None) -> LabelStep:
+        updates = self._updates[0]
+        return label_step(self.model, updates, self.objective, batch, cuts_BD, own, lesson=self.lesson, defense=self.defense)
+
+    @torch.no_grad()
+    def _cuts(self, batches: Sequence[Tensor]) -> Tensor:
+        """Embed these positions without training: all feature parties' cut embeddings side by side."""
+        self.train(False)
+        parts = [
+            torch.cat([bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)], dim=1)
+            for index_B in batches
+        ]
+        return torch.cat(parts)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.cut.forward import CutRows, Source, receive_logits
+from tallystick.cut.forward import CutRows, Source, receive_cuts, receive_logits
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
@@ -16,6 +16,7 @@ from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.defended import CutDefense
 from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
+from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.messages import EpochDecision
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
@@ -41,6 +42,7 @@ def train_label_party(
     peers: Sequence[FeaturePeer],
     run: TrainingRun,
     *,
+    lesson: Lesson = PLAIN,
     defense: CutDefense | None = None,
 ) -> TrainingState:
     """Train the top model, and the other parties' bottom models through their cut gradients; leaves the best weights.
@@ -50,22 +52,26 @@ def train_label_party(
     Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row (see the label
     leakage papers). ``defense`` changes what they are sent: its penalty is in the cut gradients, its noise over their sum. The
     own model learns from the loss alone. Without a defence there is no guarantee, and the bits are those of one process.
+    ``lesson`` says how it learns from a batch.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged when the loss, a cut
     gradient or a weight is no longer finite: what is committed stays as it was.
     """
     training, schedule = run.training, run.schedule
     channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
-    updates = run.updates(model)
+    updates = run.updates(model, lesson.rates)
     state = run.resume(model, updates)
     model.train()
     last_commit = told = state.step
     with parallel_embedding_lookup(model):
         while state.epoch < run.epochs and not state.stopped:
             started = time.monotonic()
+            if embedded := schedule.embedded(state.epoch, step=state.step):
+                cuts_ND = receive_cuts(embedded, channels, widths)
+                lesson.fit(model, objective, own, schedule.train_N, cuts_ND, seed=schedule.seed)
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64)
             for group in run.messages(state):
-                loss_sum += _answer(model, updates, own, objective, peers, group, defense, cut_rows=schedule.cut_rows)
+                loss_sum += _answer(model, updates, own, objective, peers, group, lesson, defense, cut_rows=schedule.cut_rows)
                 if told < last_commit and any(not batch.is_local for batch in group):
                     run.committed(last_commit)  # the peers commit before they send more
                     told = last_commit
@@ -102,6 +108,7 @@ def _answer(
     objective: Objective,
     peers: Sequence[FeaturePeer],
     group: Sequence[Batch],
+    lesson: Lesson,
     defense: CutDefense | None,
     *,
     cut_rows: CutRows,
@@ -128,7 +135,8 @@ def _answer(
             batch,
             cuts_BD,
             columns,
-            defense=None if batch.is_local else defense,
+            lesson=lesson,
+            defense=defense,
             check=_refusing(peers, batch, loss_sum) if checked else None,
         )
         if not batch.is_local:
@@ -138,8 +146,8 @@ def _answer(
             for peer, answer in zip(peers, answers, strict=True):
                 send_gradient(peer.channel, joint[0].step, *answer)
         updates.step(batch.step)
-        for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True):
-            if peer.observer is not None and not batch.is_local:
+        for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True) if not batch.is_local else ():
+            if peer.observer is not None:
                 peer.observer.crossed(batch, cut_BD, grad_BD)
         loss_sum += step.loss * len(batch.index_B)
     return loss_sum

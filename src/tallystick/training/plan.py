@@ -16,6 +16,9 @@ from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import CutRows, a_row_each
 from tallystick.training.lamb import Lamb
 
+SHARE = "share"
+"""Key of an optimizer's group: its share of the learning rate."""
+
 GROUPED_ROWS = 4096
 """Most rows of a message that holds several batches."""
 
@@ -52,6 +55,20 @@ class Phase:
     joint_N: Tensor = field(default_factory=no_positions)
     local_N: Tensor = field(default_factory=no_positions)
 
+    @property
+    def parts(self) -> "Parts":
+        """Its positions."""
+        return Parts(joint_N=self.joint_N, local_N=self.local_N)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Parts:
+    """The positions of an epoch's batches; ``local_batches`` as in Schedule."""
+
+    joint_N: Tensor
+    local_N: Tensor
+    local_batches: int | None = None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Schedule:
@@ -66,7 +83,10 @@ class Schedule:
         batch_size: positions of a batch.
         seed: the contract's.
         local_N: positions of the local batches, spread evenly among the joint ones of each epoch.
+        local_batches: how many local batches share these positions out; None for batches of ``batch_size``. Where this is
+            given, a feature party needs no position in ``local_N``, and so learns nothing of how many there are.
         before: phases before; training goes on from their weights, and no epoch of theirs is a candidate for the best.
+        embeds_before: before this epoch's first step the training positions are embedded once, without training.
         cut_rows: says how many rows of a feature party's cut embedding cross for a joint batch's positions.
     """
 
@@ -75,13 +95,15 @@ class Schedule:
     batch_size: int
     seed: int
     local_N: Tensor = field(default_factory=no_positions)
+    local_batches: int | None = None
     before: tuple[Phase, ...] = ()
+    embeds_before: int | None = None
     cut_rows: CutRows = a_row_each
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps in a usual epoch; the last batch of a kind may be smaller."""
-        return self._count(self.train_N, self.local_N)
+        return self._count(self._usual)
 
     @property
     def epochs_before(self) -> int:
@@ -92,7 +114,7 @@ class Schedule:
         """Steps of all epochs before this one."""
         steps = 0
         for phase in self.before:
-            steps += min(epoch, phase.epochs) * self._count(phase.joint_N, phase.local_N)
+            steps += min(epoch, phase.epochs) * self._count(phase.parts)
             epoch = max(epoch - phase.epochs, 0)
         return steps + epoch * self.steps_per_epoch
 
@@ -105,32 +127,48 @@ class Schedule:
 
     def rows(self, epoch: int) -> int:
         """Positions that an epoch takes."""
-        return sum(len(part_N) for part_N in self._parts(epoch))
+        parts = self._parts(epoch)
+        return len(parts.joint_N) + len(self._repeated(parts))
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterable[Batch]:
         """The batches of an epoch in their order, without the first ``skip``."""
         generator = torch.Generator().manual_seed((self.seed << 16) + epoch)
-        joint, local = (self._shuffled(part_N, generator) for part_N in self._parts(epoch))
+        parts = self._parts(epoch)
+        joint = self._shuffled(parts.joint_N, generator)
+        local = self._shuffled(self._repeated(parts), generator, batches=parts.local_batches)
         first = self.steps_before(epoch) + 1
         for number, (index_B, is_local) in enumerate(_spread(joint, local)):
             if number >= skip:
                 yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B, is_local=is_local)
 
-    def _parts(self, epoch: int) -> tuple[Tensor, Tensor]:
+    @property
+    def _usual(self) -> Parts:
+        return Parts(joint_N=self.train_N, local_N=self.local_N, local_batches=self.local_batches)
+
+    def _parts(self, epoch: int) -> Parts:
         for phase in self.before:
             if epoch < phase.epochs:
-                return phase.joint_N, phase.local_N
+                return phase.parts
             epoch -= phase.epochs
-        return self.train_N, self.local_N
+        return self._usual
 
-    def _count(self, *parts_N: Tensor) -> int:
-        return sum(-(-len(part_N) // self.batch_size) for part_N in parts_N)
+    def _count(self, parts: Parts) -> int:
+        local = parts.local_batches if parts.local_batches is not None else self._batches(parts.local_N)
+        return self._batches(parts.joint_N) + local
 
-    def _shuffled(self, part_N: Tensor, generator: torch.Generator) -> Sequence[Tensor]:
-        if not len(part_N):
+    def _batches(self, part_N: Tensor) -> int:
+        return -(-len(part_N) // self.batch_size)
+
+    def _repeated(self, parts: Parts) -> Tensor:
+        """The local positions, as often as it takes for a row in each local batch."""
+        rows, batches = len(parts.local_N), parts.local_batches or 0
+        return parts.local_N.repeat(-(-batches // rows)) if 0 < rows < batches else parts.local_N
+
+    def _shuffled(self, part_N: Tensor, generator: torch.Generator, *, batches: int | None = None) -> Sequence[Tensor]:
+        if not len(part_N) and not batches:
             return ()
         order_N = part_N[torch.randperm(len(part_N), generator=generator).to(part_N.device)]
-        return torch.split(order_N, self.batch_size)
+        return torch.split(order_N, self.batch_size) if batches is None else torch.tensor_split(order_N, batches)
 
     def messages(self, epoch: int, *, size: int, skip: int = 0) -> Iterator[tuple[Batch, ...]]:
         """The same batches, ``size`` of them to a message; skip whole messages."""
@@ -142,13 +180,35 @@ class Schedule:
         """The validation batches."""
         return torch.split(self.validation_N, self.batch_size) if len(self.validation_N) else ()
 
+    def embedded(self, epoch: int, *, step: int) -> Sequence[Tensor]:
+        """The training positions in batches where they are embedded before this epoch and ``step`` is the last one before it."""
+        if epoch != self.embeds_before or step != self.steps_before(epoch):
+            return ()
+        return torch.split(self.train_N, self.batch_size)
 
-def optimizer_of(training: TrainingConfig, module: nn.Module) -> torch.optim.Optimizer | None:
-    """An optimizer over a module's parameters, at the contract's first rate; None for a module that has none."""
-    parameters = list(module.parameters())
-    if not parameters:
+
+def optimizer_of(
+    training: TrainingConfig, module: nn.Module, rates: Mapping[str, float] | None = None
+) -> torch.optim.Optimizer | None:
+    """An optimizer over a module's parameters, at the contract's first rate; None for a module that has none.
+
+    Args:
+        training: the contract's settings.
+        module: the parameters' owner.
+        rates: share of the contract's learning rate by the start of a parameter's name; 0 leaves it as it is. The rest has all.
+    """
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in module.named_parameters():
+        share = next((share for start, share in (rates or {}).items() if name.startswith(start)), 1.0)
+        if share > 0:
+            groups.setdefault(share, []).append(parameter)
+    if not groups:
         return None
-    return _OPTIMIZERS[training.optimizer](parameters, lr=training.learning_rate, weight_decay=training.weight_decay)
+    return _OPTIMIZERS[training.optimizer](
+        [{"params": parameters, SHARE: share, "lr": share * training.learning_rate} for share, parameters in groups.items()],
+        lr=training.learning_rate,
+        weight_decay=training.weight_decay,
+    )
 
 
 _OPTIMIZERS: Mapping[str, Callable[..., torch.optim.Optimizer]] = {

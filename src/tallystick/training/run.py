@@ -1,6 +1,6 @@
 """How a training run goes: its settings and batches, where it is kept, who is told."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from torch import nn
@@ -42,9 +42,9 @@ class TrainingRun:
         """Steps in all, if training is not stopped early."""
         return self.schedule.steps_before(self.epochs)
 
-    def updates(self, module: nn.Module) -> Updates:
-        """The updates of a party's module."""
-        return Updates(self.training, module, steps=self.steps)
+    def updates(self, module: nn.Module, rates: Mapping[str, float] | None = None) -> Updates:
+        """The updates of a party's module; ``rates`` as optimizer_of takes it."""
+        return Updates(self.training, module, steps=self.steps, rates=rates)
 
     def resume(self, module: nn.Module, updates: Updates) -> TrainingState:
         """Take a module and its updates up where the run goes on; later checkpoints are dropped."""

@@ -19,6 +19,7 @@ from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
+from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.updates import Updates
@@ -31,7 +32,7 @@ class LabelStep:
     Args:
         loss: the batch's mean loss, without penalties.
         targets_B: the targets that it was taken by.
-        grads_BD: the cut gradients to send, one per feature party.
+        grads_BD: the cut gradients to send, one per feature party; none for a local batch.
         undefended_BD: the same before any defence: for attackers who are granted some of them.
     """
 
@@ -80,6 +81,7 @@ def label_step(
     cuts_BD: Sequence[Tensor],
     own: Features | None,
     *,
+    lesson: Lesson = PLAIN,
     defense: CutDefense | None = None,
     check: Callable[[Tensor, Sequence[Tensor]], None] | None = None,
 ) -> LabelStep:
@@ -94,6 +96,7 @@ def label_step(
         batch: the step's number and positions.
         cuts_BD: received cut embeddings, one per feature party; none where the label party trains on its own columns alone.
         own: the own columns at these positions.
+        lesson: how the loss comes about.
         defense: what changes the gradients that are sent.
         check: called with the loss and what was received, before anything is made of them; it raises if they will not do.
 
@@ -102,11 +105,13 @@ def label_step(
     received_RD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
     by_example = model.by_example(received_RD, own)
     leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in by_example]
-    loss, targets_B = objective(model.finish(leaves_BD, own), batch.index_B, leaves_BD)
+    loss, targets_B = lesson.loss(model, objective, batch, leaves_BD, own)
     if check is not None:
         check(loss.detach(), cuts_BD)
     updates.zero_grad()
     torch.autograd.backward(loss)
+    if batch.is_local:
+        return LabelStep(loss=loss.detach(), targets_B=targets_B.detach(), grads_BD=[], undefended_BD=[])
     undefended_BD = [_gradient(leaf_BD, number) for number, leaf_BD in enumerate(leaves_BD)]
     undefended_RD = _as_crossed(undefended_BD, by_example, received_RD)
     grads_RD = undefended_RD

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
-from tallystick.training.plan import optimizer_of
+from tallystick.training.plan import SHARE, optimizer_of
 
 
 def rate_at(training: TrainingConfig, step: int, steps: int) -> float:
@@ -49,10 +49,13 @@ class Updates:
         training: the contract's settings.
         module: what this party trains.
         steps: of the whole run, if it is not stopped early: the schedule's length.
+        rates: share of the learning rate by the start of a weight's name, as optimizer_of takes it.
     """
 
-    def __init__(self, training: TrainingConfig, module: nn.Module, *, steps: int) -> None:
-        self.optimizer = optimizer_of(training, module)
+    def __init__(
+        self, training: TrainingConfig, module: nn.Module, *, steps: int, rates: Mapping[str, float] | None = None
+    ) -> None:
+        self.optimizer = optimizer_of(training, module, rates)
         self._training = training
         self._steps = steps
         self._weights = dict(module.named_parameters())
@@ -75,7 +78,7 @@ class Updates:
         if self._training.clip is not None:
             nn.utils.clip_grad_norm_(self._weights.values(), self._training.clip)
         for group in self.optimizer.param_groups:
-            group["lr"] = rate_at(self._training, number, self._steps)
+            group["lr"] = group[SHARE] * rate_at(self._training, number, self._steps)
         self.optimizer.step()
         if self._training.ema:
             with torch.no_grad():

@@ -1,0 +1,346 @@
+"""FedAds' Table 3: what rows are worth that only the label party has, method by method, beside the paper's numbers.
+
+Section 5.1. Every network is trained by the steps and methods of a job (training/in_process.py, training/unaligned/). All methods
+of a seed see the same rows, start from the same weights where they have the same modules, and are stopped by the same validation
+rows, which are looked at several times an epoch: VanillaVFL is at its best after a few hundred steps, and one that is looked at
+once an epoch loses more than the methods differ by.
+"""
+
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.benchmark.fedads.data import AdTable
+from tallystick.benchmark.fedads.unaligned_data import ALIGNED, Rows, read_table, share_out
+from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
+from tallystick.config.contract import NetworkModel, TrainingConfig
+from tallystick.config.unaligned import UnalignedConfig
+from tallystick.cut.forward import Source
+from tallystick.errors import ConfigError
+from tallystick.metrics import ace, auc
+from tallystick.models.branches import BranchedModel
+from tallystick.models.build import Parts, build_bottom
+from tallystick.models.split import LabelModel
+from tallystick.network.channel import Progress, no_progress
+from tallystick.training.calibration import fit_line
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.lesson import PLAIN
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+from tallystick.training.unaligned.method import Method, OwnPart
+from tallystick.training.unaligned.schedule import rows_ratio, scheduled
+from tallystick.training.unaligned.table import method_of
+
+SEEDS = (1, 2, 3, 4, 5)
+CHECKS = 4  # looks at the validation rows for each pass over the aligned rows
+PATIENCE = 8  # looks without a better loss
+MOST_EPOCHS = 60
+PASS = 4096  # rows of a pass that trains nothing
+BINS = 20
+LABEL_NETWORK = NetworkModel(embedding_width=4, hidden=(128, 64, 64), cut_after=2)
+FEATURE_NETWORK = NetworkModel(embedding_width=4, hidden=(64, 32), cut_after=2)
+TRAINING = TrainingConfig(epochs=MOST_EPOCHS, batch_size=256, learning_rate=1e-3, patience=2, checkpoint_every=1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the table: how it trains, and FedAds' AUC and NLL where it has the row.
+
+    Args:
+        name: as the table shows it.
+        settings: the contract's for unaligned rows; the default leaves them out.
+        joint: which training rows have both parties' columns; "none" for the label party alone, "all" for the bound.
+        paper: AUC and NLL.
+        kind: of the paper's rows, an ablation that it leaves out, or ours.
+    """
+
+    name: str
+    settings: UnalignedConfig = field(default_factory=UnalignedConfig)
+    joint: str = "aligned"
+    paper: tuple[float, float] | None = None
+    kind: str = "FedAds"
+
+
+def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> Row:
+    return Row(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
+
+
+def rows(*, group: str | None = None) -> tuple[Row, ...]:
+    """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one."""
+    four: dict[str, Any] = {"local_steps": 4}
+    return (
+        Row(name="Local", joint="none", paper=(0.609, 0.0391)),
+        Row(name="VanillaVFL", paper=(0.620, 0.0389)),
+        _row("HeuristicVFL", "heuristic", (0.630, 0.0387), group=group, **four),
+        _row("SS-VFL", "ss-vfl", (0.636, 0.0381)),
+        _row("FedCVT", "fedcvt", (0.639, 0.0379), **four),
+        _row("VFL-MPD", "vfl-mpd", (0.641, 0.0373)),
+        _row("FedHSSL", "fedhssl", (0.642, 0.0375)),
+        _row("JPL", "jpl", (0.644, 0.0374), **four),
+        _row("Diffu-AT", "diffu-at", (0.645, 0.0375), **four),
+        Row(name="ORALE", joint="all", paper=(0.658, 0.0367)),
+        _row("Diffu-AT, label in the condition", "diffu-at", kind="ablation", label_condition=True, **four),
+        _row("Diffu-AT, v-prediction", "diffu-at", kind="ablation", prediction="v", **four),
+        _row("Diffu-AT, x0-prediction", "diffu-at", kind="ablation", prediction="x0", **four),
+        _row("regressor", "regressor", kind="ablation", **four),
+        _row("multi-task, 4 small local steps", "multi-task", kind="ablation", **four),
+        _row("multi-task", "multi-task", kind="ablation"),
+        _row("warm start", "warm-start", kind="ours"),
+        _row("warm start, frozen", "warm-start", kind="ours", warm_rate=0.0),
+        _row("offset", "offset", kind="ours"),
+        _row("average", "average", kind="ours"),
+    )
+
+
+def run(
+    *,
+    data: Path,
+    seeds: Sequence[int] = SEEDS,
+    only: Sequence[str] = (),
+    aligned: float = ALIGNED,
+    limit: int | None = None,
+    log: Path | None = None,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Train every row of the table once per seed, on one thread.
+
+    Args:
+        data: FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files.
+        seeds: of the rows' parts, initialisation and batches.
+        only: names of rows; all if empty.
+        aligned: share of the training rows that have both parties' columns.
+        limit: read no more rows than this of each file.
+        log: where finished runs are kept; None keeps none.
+        resume: go on with the runs that the log has.
+        progress: called after every run.
+
+    Raises DataError for data that is absent or of another format, ConfigError for a row that there is not.
+    """
+    table = read_table(data, limit=limit)
+    chosen = _chosen(table, only)
+    setting = {"data": table.name, "rows": table.frame.height, "aligned": aligned}
+    kept = SweepLog(log, setting=setting, resume=resume) if log is not None else None
+    runs = list(kept.runs) if kept is not None else []
+    done = {(each["method"], each["seed"]) for each in runs}
+    with one_thread():
+        for seed in seeds:
+            rows_N: Rows | None = None
+            for number, row in enumerate(chosen):
+                if (row.name, seed) in done:
+                    continue
+                rows_N = rows_N or share_out(table, seed=seed, aligned=aligned)
+                found = {"method": row.name, "seed": seed, **Trial(rows=rows_N, row=row, seed=seed).run()}
+                runs.append(found)
+                if kept is not None:
+                    kept.add(found)
+                progress(f"seed {seed}: {row.name}", seeds.index(seed) * len(chosen) + number + 1, len(seeds) * len(chosen))
+    wanted = {row.name for row in chosen}
+    runs = [each for each in runs if each["method"] in wanted and each["seed"] in seeds]
+    return {
+        "benchmark": "fedads",
+        "number": 3,
+        "data": {**setting, "share_of_positives": float(table.frame.get_column(table.label).cast(int).mean())},  # type: ignore[arg-type]
+        "seeds": list(seeds),
+        "table": tabulate(runs, chosen),
+        "runs": runs,
+    }
+
+
+def _chosen(table: AdTable, only: Sequence[str]) -> list[Row]:
+    group = GROUPS.get(table.name)
+    everything = {row.name: row for row in rows(group=group)}
+    if unknown := [name for name in only if name not in everything]:
+        raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
+    return [row for name, row in everything.items() if not only or name in only]
+
+
+GROUPS = {"criteo": "C9", "fedads": "l_u_fea_1", "ijcai18": "shop_id"}
+"""What stands for a user in HeuristicVFL; without one it takes the mean of all rows."""
+
+
+@dataclass(kw_only=True)
+class Trial:
+    """One row of the table, trained once."""
+
+    rows: Rows
+    row: Row
+    seed: int
+
+    def run(self) -> dict[str, Any]:
+        """Train, and measure on the test rows."""
+        rows = self.rows
+        schedule = self._schedule()
+        method = method_of(
+            self.row.settings,
+            batch_size=TRAINING.batch_size,
+            ratio=rows_ratio(schedule) if schedule.local_batches else _ratio(rows),
+            seed=self.seed,
+            columns=rows.columns,
+        )
+        model, bottoms = self._modules(method)
+        began = time.process_time()
+        objective = Supervised("binary", rows.labels_N)
+        if method is not None:
+            self._prepare(method, model, bottoms, objective)
+        network = SplitNetwork(
+            bottoms=bottoms,
+            sources=[rows.theirs.rows for _ in bottoms],
+            model=model,
+            own=rows.own.rows,
+            objective=objective,
+            training=TRAINING,
+            schedule=schedule,
+            lesson=method or PLAIN,
+        )
+        found = _train(network, rows, bottoms)
+        found["cpu_seconds"] = time.process_time() - began - found.pop("looking")
+        logits_T = network.logits(torch.split(rows.test_N, PASS))
+        found |= measured(rows.labels_N[rows.test_N], logits_T)
+        if method is not None and method.scores_alone:
+            assert isinstance(model, BranchedModel)
+            found["alone"] = _alone(model, rows, logits_T)
+        return found
+
+    def _schedule(self) -> Schedule:
+        rows = self.rows
+        train_N = rows.aligned_N if self.row.joint == "aligned" else torch.cat([rows.aligned_N, rows.unaligned_N])
+        plain = Schedule(train_N=train_N, validation_N=rows.validation_N, batch_size=TRAINING.batch_size, seed=self.seed)
+        return scheduled(plain, self.row.settings, rows.unaligned_N)
+
+    def _modules(self, method: Method | None) -> tuple[LabelModel, list[nn.Module]]:
+        rows = self.rows
+        bottom = build_bottom(FEATURE_NETWORK, "feature", rows.their_shape, seed=self.seed)
+        width = FEATURE_NETWORK.hidden[-1]
+        parts = Parts(model=LABEL_NETWORK, party="label", own=rows.own_shape, cut_width=width, outputs=1, seed=self.seed)
+        if self.row.joint == "none":
+            return parts.alone("alone"), []
+        return (method.model(parts) if method is not None else parts.joint()), [bottom]
+
+    def _prepare(self, method: Method, model: LabelModel, bottoms: Sequence[nn.Module], objective: Supervised) -> None:
+        rows = self.rows
+        with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
+            validation = rows.validation_N
+            own = self._part(rows.own.rows, rows.unaligned_N, validation, objective, Path(folder))
+            method.prepare(model, own)
+            everything_N = torch.cat([rows.aligned_N, rows.unaligned_N])
+            for bottom in bottoms:  # the feature party has rows of its own too; here they are the same people's
+                method.prepare_bottom(bottom, self._part(rows.theirs.rows, everything_N, validation, None, Path(folder)))
+
+    def _part(self, source: Source, train_N: Tensor, validation_N: Tensor, objective: Supervised | None, folder: Path) -> OwnPart:
+        return OwnPart(
+            source=source,
+            train_N=train_N,
+            validation_N=validation_N,
+            objective=objective,
+            training=TRAINING,
+            store=lambda name: CheckpointStore(folder / name),
+            seed=self.seed,
+        )
+
+
+def _ratio(rows: Rows) -> float:
+    return len(rows.unaligned_N) / max(1, len(rows.aligned_N))
+
+
+def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> dict[str, Any]:
+    """Train with early stopping, and put the best weights back; gives what it took."""
+    schedule = network.schedule
+    labels_V = rows.labels_N[rows.validation_N]
+    joint = -(-len(schedule.train_N) // schedule.batch_size)
+    aligned = -(-len(rows.aligned_N) // schedule.batch_size)
+    every = max(1, min(joint, aligned) // CHECKS)
+    modules: list[nn.Module] = [network.model, *bottoms]
+    best_loss, best, best_step, stale, step, seen, looking = float("inf"), None, 0, 0, 0, 0, 0.0
+    for epoch in range(schedule.epochs_before + MOST_EPOCHS):
+        for crossed in network.epoch(epoch):
+            step = crossed.batch.step
+            seen += not crossed.batch.is_local
+            if epoch < schedule.epochs_before or crossed.batch.is_local or seen % every:
+                continue
+            began = time.process_time()
+            loss = nn.functional.binary_cross_entropy_with_logits(network.logits(torch.split(rows.validation_N, PASS)), labels_V)
+            network.train(True)
+            stale += 1
+            if loss.item() < best_loss:
+                best_loss, best_step, stale = loss.item(), step, 0
+                best = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+            looking += time.process_time() - began
+            if stale >= PATIENCE:
+                break
+        if stale >= PATIENCE:
+            break
+    assert best is not None, "the validation rows were looked at"
+    for module, weights in zip(modules, best, strict=True):
+        module.load_state_dict(weights)
+    return {"steps": step, "best_step": best_step, "validation_loss": best_loss, "looking": looking}
+
+
+def measured(labels_T: Tensor, logits_T: Tensor) -> dict[str, float]:
+    """AUC, negative log-likelihood, and calibration error in bins of equal mass."""
+    labels = labels_T.numpy()
+    return {
+        "auc": auc(labels, logits_T.double().numpy()),
+        "nll": nn.functional.binary_cross_entropy_with_logits(logits_T, labels_T).item(),
+        "ece": ace(labels, torch.sigmoid(logits_T.double()).numpy(), bins=BINS),
+    }
+
+
+@torch.no_grad()
+def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> dict[str, Any]:
+    """Rows without a partner's row, by the own columns' branch, and both kinds where every other test row has none."""
+    model.train(False)
+    alone_V, alone_T = (
+        torch.cat([model.local(rows.own.rows(index_B)) for index_B in torch.split(part_N, PASS)])
+        for part_N in (rows.validation_N, rows.test_N)
+    )
+    labels_T = rows.labels_N[rows.test_N]
+    rate = rows.labels_N[rows.unaligned_N].double().mean().item()
+    line, _ = fit_line(alone_V, rows.labels_N[rows.validation_N], real=1.0, positive_rate=rate)
+    lacks_T = torch.arange(len(labels_T)) % 2 == 1
+    mixed_T = torch.where(lacks_T, line(alone_T), logits_T)
+    return {
+        "every row": measured(labels_T, line(alone_T)),
+        "half with a partner's row": measured(labels_T[~lacks_T], logits_T[~lacks_T]),
+        "half without": measured(labels_T[lacks_T], line(alone_T)[lacks_T]),
+        "half without, not calibrated": measured(labels_T[lacks_T], alone_T[lacks_T]),
+        "both halves": measured(labels_T, mixed_T),
+    }
+
+
+def tabulate(runs: Sequence[dict[str, Any]], chosen: Sequence[Row]) -> list[dict[str, Any]]:
+    """Means and intervals over seeds, and differences to VanillaVFL and to ORALE seed by seed."""
+    by_name = {row.name: {each["seed"]: each for each in runs if each["method"] == row.name} for row in chosen}
+    table = []
+    for row in chosen:
+        of = by_name[row.name]
+        if not of:
+            continue
+        line: dict[str, Any] = {"method": row.name, "kind": row.kind, "paper": row.paper}
+        for figure in ("auc", "nll", "ece", "cpu_seconds"):
+            line[figure] = summarize_seeds([each[figure] for each in of.values()])
+        for name, other in (("vanilla", "VanillaVFL"), ("orale", "ORALE"), ("diffu_at", "Diffu-AT")):
+            common = sorted(of.keys() & by_name.get(other, {}).keys())
+            if common and other != row.name:
+                line[f"over_{name}"] = summarize_seeds([of[seed]["auc"] - by_name[other][seed]["auc"] for seed in common])
+        base = by_name.get("VanillaVFL", {})
+        common = sorted(of.keys() & base.keys())
+        if common:
+            line["time_ratio"] = float(np.median([of[seed]["cpu_seconds"] / base[seed]["cpu_seconds"] for seed in common]))
+        if all("alone" in each for each in of.values()):
+            line["alone"] = {
+                part: {
+                    figure: summarize_seeds([each["alone"][part][figure] for each in of.values()]) for figure in ("auc", "ece")
+                }
+                for part in next(iter(of.values()))["alone"]
+            }
+        table.append(line)
+    return table

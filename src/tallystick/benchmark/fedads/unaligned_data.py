@@ -1,0 +1,113 @@
+"""Rows for FedAds' Table 3: which of them are aligned, whose columns are whose, both encoded. Shapes: N rows of the table."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor
+
+from tallystick.benchmark.clicks import read_clicks
+from tallystick.benchmark.fedads.data import AdTable, read_ads
+from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features, FeatureShape
+from tallystick.errors import DataError
+
+CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
+MIN_COUNT = 4
+ALIGNED = 0.2  # share of training rows, FedAds'
+TEST, VALIDATION = 0.2, 0.1  # shares of rows where the data has no test rows of its own; validation is of the rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Encoded rows by their place in the table.
+
+    Test and validation rows have both parties' columns, as in FedAds; of the training rows only ``aligned_N`` have.
+    """
+
+    own: Features
+    theirs: Features
+    own_shape: FeatureShape
+    their_shape: FeatureShape
+    columns: tuple[str, ...]
+    labels_N: Tensor
+    aligned_N: Tensor
+    unaligned_N: Tensor
+    validation_N: Tensor
+    test_N: Tensor
+
+
+def read_table(path: Path, *, limit: int | None = None) -> AdTable:
+    """Read a data set of any format of Table 4's benchmark, or the folder of the credit-card data that FATE split.
+
+    Kaggle's Criteo file is split by kind of column: C1-C26 to the label party, I1-I13 to the feature party.
+
+    Raises DataError for one that is absent or of another format.
+    """
+    if path.is_dir() and all((path / name).exists() for name in CREDIT):
+        return _read_credit(path, limit)
+    if path.is_dir() or "is_trade" in pl.read_csv(path, n_rows=0, quote_char=None, truncate_ragged_lines=True).columns:
+        return read_ads(path, limit=limit)
+    clicks = read_clicks(path, limit=limit)
+    if clicks.name != "criteo":
+        return read_ads(path, limit=limit)
+    return AdTable(
+        name="criteo",
+        frame=clicks.frame,
+        label=clicks.label,
+        label_party=FeatureColumns(categorical=clicks.categorical),
+        feature_party=FeatureColumns(numeric=clicks.numeric),
+    )
+
+
+def _read_credit(folder: Path, limit: int | None) -> AdTable:
+    try:
+        guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
+        theirs = [name for name in host.columns if name != "id"]
+        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner")
+        own = tuple(name for name in guest.columns if name not in ("id", "y"))
+        frame = frame.with_columns(pl.col("y").cast(pl.Int64))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{folder}: not FATE's {' and '.join(CREDIT)}: {error}") from None
+    return AdTable(
+        name="credit card",
+        frame=frame,
+        label="y",
+        label_party=FeatureColumns(numeric=own),
+        feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in theirs)),
+    )
+
+
+def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED) -> Rows:
+    """Draw test, validation and aligned rows, and encode: the label party by all its training rows, the other by aligned ones."""
+    rows, random = table.frame.height, np.random.default_rng(seed)
+    order_N = random.permutation(rows)
+    if table.test_N is not None:
+        is_test_N = table.test_N.to_numpy()
+        test, rest = np.flatnonzero(is_test_N), order_N[~is_test_N[order_N]]
+    else:
+        test, rest = order_N[: int(TEST * rows)], order_N[int(TEST * rows) :]
+    held = int(VALIDATION / (1 - TEST) * len(rest))
+    validation, training = rest[:held], rest[held:]
+    both = training[: int(aligned * len(training))]
+    labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
+    if not len(both) or not 0 < float(labels_N[both].mean()) < 1:
+        raise DataError(f"{table.name}: {len(both)} aligned training rows, or one class only among them; give more rows")
+    encoding = EncodingConfig(numeric="log" if table.name == "criteo" else "auto", min_count=MIN_COUNT)
+    own = Encoder.fit(table.frame, table.label_party, np.sort(training), encoding=encoding)
+    theirs = Encoder.fit(table.frame, table.feature_party, np.sort(both), encoding=encoding)
+    return Rows(
+        own=own.encode(table.frame),
+        theirs=theirs.encode(table.frame),
+        own_shape=own.feature_shape,
+        their_shape=theirs.feature_shape,
+        columns=tuple(column.name for column in own.categorical),
+        labels_N=labels_N,
+        aligned_N=torch.from_numpy(both),
+        unaligned_N=torch.from_numpy(training[len(both) :]),
+        validation_N=torch.from_numpy(validation),
+        test_N=torch.from_numpy(test),
+    )

@@ -1,0 +1,145 @@
+"""What a contract says of rows that only the label party has: methods as far as its checks go; training/unaligned/ has each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+
+from pydantic import Field
+
+from tallystick.config.linkage import LINKAGES
+from tallystick.config.reading import Count, Model, Text
+
+MOST_EVALUATIONS = 50
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodFacts:
+    """What the checks of a contract, and a feature party, ask about a method for unaligned rows.
+
+    Args:
+        what: in one phrase.
+        joint_before: epochs on aligned rows come first.
+        embeds: the embeddings of the training rows are sent once more after these epochs.
+        local_steps: steps on unaligned rows lie among the joint ones, in which nothing crosses.
+        pretrains_bottoms: the feature parties train their bottom models on all their own rows first, without labels.
+        two_classes: the target must be binary.
+        groups: rows are grouped by ``unaligned.group``.
+        one_feature_party: there may be only one.
+    """
+
+    what: str
+    joint_before: bool = False
+    embeds: bool = False
+    local_steps: bool = True
+    pretrains_bottoms: bool = False
+    two_classes: bool = False
+    groups: bool = False
+    one_feature_party: bool = False
+
+
+METHODS: Mapping[str, MethodFacts] = {
+    "none": MethodFacts(what="they are left out (VanillaVFL)", local_steps=False),
+    "warm-start": MethodFacts(what="the label party's bottom model starts from one that was trained on them", local_steps=False),
+    "offset": MethodFacts(what="a model trained on them gives a logit, which the joint model corrects", local_steps=False),
+    "multi-task": MethodFacts(what="they train the label party's bottom model through a top of their own"),
+    "average": MethodFacts(what="offset and multi-task over one cut, their logits averaged"),
+    "heuristic": MethodFacts(
+        what="a row gets the mean embedding of the aligned rows of its group", joint_before=True, embeds=True, groups=True
+    ),
+    "regressor": MethodFacts(what="a regression gives the missing embedding", joint_before=True, embeds=True),
+    "diffu-at": MethodFacts(
+        what="a conditional diffusion gives the missing embedding (Diffu-AT)", joint_before=True, embeds=True
+    ),
+    "jpl": MethodFacts(what="a mapping learnt beside the model gives the missing embedding (JPL)"),
+    "fedcvt": MethodFacts(
+        what="attention over aligned rows gives the missing embedding (FedCVT)", two_classes=True, one_feature_party=True
+    ),
+    "ss-vfl": MethodFacts(
+        what="each party's bottom model starts from momentum contrast on all its rows (SS-VFL)",
+        local_steps=False,
+        pretrains_bottoms=True,
+    ),
+    "fedhssl": MethodFacts(
+        what="each party's bottom model starts from SimSiam on all its rows and from the other's embeddings (FedHSSL)",
+        joint_before=True,
+        local_steps=False,
+        pretrains_bottoms=True,
+    ),
+    "vfl-mpd": MethodFacts(
+        what="the bottom models start from telling matched pairs of embeddings from mismatched ones (VFL-MPD)",
+        joint_before=True,
+        local_steps=False,
+    ),
+}
+"""The contract's unaligned.method to what it is; training/unaligned/table.py has a row for each."""
+
+if TYPE_CHECKING:
+    Method: TypeAlias = str
+else:
+    Method = Literal[tuple(METHODS)]
+
+_HELP = "; ".join(f"{name}: {facts.what}" for name, facts in METHODS.items())
+
+
+class UnalignedConfig(Model):
+    """What the label party's rows without a partner's row are good for (FedAds, section 4.1, and what does better)."""
+
+    method: Method = Field(default="none", description=f"how they train, and get a score: {_HELP}")
+    epochs: Count = Field(
+        default=30,
+        description="most epochs of what comes before the joint model: a model on unaligned rows, stopped early by their "
+        "validation rows; self-supervision takes a tenth of them",
+    )
+    joint_epochs: Count = Field(
+        default=4,
+        description="epochs on aligned rows before embeddings are made up (heuristic, regressor, diffu-at), or before "
+        "labels are used (fedhssl, vfl-mpd)",
+    )
+    local_steps: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+        default=1, description="steps on unaligned rows for each joint step; each epoch's share all of these rows"
+    )
+    warm_rate: Annotated[float, Field(strict=True, ge=0, le=1)] = Field(
+        default=0.1,
+        description="learning rate of a bottom model that starts from another's weights, as a share of the usual; 0 freezes it",
+    )
+    label_condition: bool = Field(
+        default=False, strict=True, description="regressor, diffu-at: the label too conditions what is made up, as in FedAds"
+    )
+    prediction: Literal["epsilon", "x0", "v"] = Field(default="epsilon", description="diffu-at: what its network predicts")
+    evaluations: Annotated[int, Field(strict=True, ge=1, le=MOST_EVALUATIONS)] = Field(
+        default=20, description=f"diffu-at: evaluations of its network per embedding, at most {MOST_EVALUATIONS}"
+    )
+    group: Text | None = Field(
+        default=None,
+        description="heuristic: the label party's categorical column that groups rows, such as a user's id; null is one group",
+    )
+
+    @property
+    def facts(self) -> MethodFacts:
+        """What the method is."""
+        return METHODS[self.method]
+
+    @property
+    def used(self) -> bool:
+        """Whether unaligned rows are for anything."""
+        return self.method != "none"
+
+
+def unaligned_problems(unaligned: UnalignedConfig, *, alignment: str, target: str, feature_parties: int, wide: bool) -> list[str]:
+    """List what is wrong with a method for unaligned rows beside the rest of a contract."""
+    if not unaligned.used:
+        return []
+    where, facts = f"unaligned.method = {unaligned.method}", unaligned.facts
+    problems = []
+    if alignment != "intersection":
+        others = ", ".join(name for name in LINKAGES if name != "intersection")
+        problems.append(f"{where}: rows without a partner's row are left over by an intersection only, not by {others}; use none")
+    if facts.two_classes and target != "binary":
+        problems.append(f"{where}: needs two classes; target.type = {target}; choose multi-task or average")
+    if unaligned.group is not None and not facts.groups:
+        problems.append(f"{where}: groups nothing; leave unaligned.group = {unaligned.group} out")
+    if facts.one_feature_party and feature_parties > 1:
+        problems.append(f"{where}: is for one feature party, found {feature_parties}; choose multi-task or average")
+    if wide:
+        problems.append(f"{where}: goes with model.wide = false only; a wide part would read the label party's columns twice")
+    return problems

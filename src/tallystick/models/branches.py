@@ -1,0 +1,105 @@
+"""Label models with a branch for rows that no partner has a row of. Shapes: B batch, D cut width, C outputs."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.data.features import Features
+from tallystick.models.split import LabelModel
+
+
+class BranchedModel(LabelModel):
+    """A label model that also scores a row by the label party's own columns."""
+
+    def local(self, own: Features) -> Tensor:
+        """Logits of rows without a partner's row: (B,) for one output, else (B, C)."""
+        raise NotImplementedError
+
+
+class SharedBottom(BranchedModel):
+    """One bottom model under two tops: the joint one, and one over own columns alone."""
+
+    def __init__(self, joint: LabelModel, local_top: nn.Module) -> None:
+        super().__init__(joint.top, bottom=joint.bottom)
+        self.local_top = local_top
+
+    def local(self, own: Features) -> Tensor:
+        """By the own columns' top."""
+        return self.alone(self.embedded(own))
+
+    def alone(self, embedded_BD: Tensor) -> Tensor:
+        """Logits of own embeddings alone."""
+        return _squeezed(self.local_top(embedded_BD))
+
+    def embedded(self, own: Features) -> Tensor:
+        """The own columns' embedding h_L (B, width of the bottom)."""
+        assert self.bottom is not None, "a branched model has own columns"
+        cut_BD: Tensor = self.bottom(own)
+        return cut_BD
+
+
+class Synthesizing(SharedBottom):
+    """As SharedBottom, with a third top over embeddings that are made up for rows without a partner's row.
+
+    ``generator`` makes them; its weights are not for the run's optimizer.
+    """
+
+    def __init__(self, joint: LabelModel, local_top: nn.Module, synthetic_top: nn.Module, generator: nn.Module) -> None:
+        super().__init__(joint, local_top)
+        self.synthetic_top = synthetic_top
+        self.generator = generator
+
+    def joined(self, cut_BD: Tensor, embedded_BD: Tensor) -> Tensor:
+        """The joint logits of embeddings."""
+        return _squeezed(self.top(torch.cat([cut_BD, embedded_BD], dim=1)))
+
+    def synthetic(self, made_BD: Tensor, embedded_BD: Tensor) -> Tensor:
+        """Logits of own embeddings beside made-up cut embeddings."""
+        return _squeezed(self.synthetic_top(torch.cat([made_BD, embedded_BD], dim=1)))
+
+
+class FromLocal(BranchedModel):
+    """A joint model beside one of own columns alone, which stays as it is: its logit is the joint one's offset, if asked for."""
+
+    def __init__(self, joint: LabelModel, alone: LabelModel, *, offset: bool) -> None:
+        super().__init__(joint.top, bottom=joint.bottom)
+        self.alone = alone
+        self.offset = offset
+
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+        """The joint logits."""
+        logits = super().finish(cuts_BD, own)
+        if not self.offset:
+            return logits
+        with torch.no_grad():
+            offset = self.alone([], own)
+        joint: Tensor = logits + offset
+        return joint
+
+    def local(self, own: Features) -> Tensor:
+        """By the model of own columns."""
+        logits: Tensor = self.alone([], own)
+        return logits
+
+
+class Averaged(BranchedModel):
+    """Two branched models over the same cut embeddings; the logits are their mean."""
+
+    def __init__(self, first: BranchedModel, second: BranchedModel) -> None:
+        nn.Module.__init__(self)
+        self.first = first
+        self.second = second
+
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+        """The mean of both."""
+        logits: Tensor = (self.first(cuts_BD, own) + self.second(cuts_BD, own)) / 2
+        return logits
+
+    def local(self, own: Features) -> Tensor:
+        """The mean of both."""
+        return (self.first.local(own) + self.second.local(own)) / 2
+
+
+def _squeezed(logits: Tensor) -> Tensor:
+    return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits

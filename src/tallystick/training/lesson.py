@@ -1,0 +1,45 @@
+"""How the label party learns from a batch: what a method for unaligned rows changes of a step, and nothing else of the loops.
+
+Shapes: N training positions, B batch, D cut width.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from torch import Tensor
+
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
+from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch
+
+
+class Lesson:
+    """The plain way: the objective of the model's logits. Its subclasses are in ``unaligned/``."""
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Share of the learning rate by the start of a parameter's name; the rest has all of it."""
+        return {}
+
+    def loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None
+    ) -> tuple[Tensor, Tensor]:
+        """The batch's loss, and the targets (B,) by which it was taken, as ``Objective`` gives them."""
+        return objective(model.finish(cuts_BD, own), batch.index_B, cuts_BD)
+
+    def fit(
+        self,
+        model: LabelModel,
+        objective: Objective,
+        own: Source | None,
+        index_N: Tensor,
+        cuts_ND: Tensor,
+        *,
+        seed: int,
+    ) -> None:
+        """Take what was embedded before an epoch (``Schedule.embeds_before``): every training position's cut embedding."""
+        raise NotImplementedError("this schedule embeds nothing before an epoch")
+
+
+PLAIN = Lesson()

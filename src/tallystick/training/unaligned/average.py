@@ -1,0 +1,70 @@
+"""average: offset and multi-task over one cut embedding, their logits averaged. Shapes: B batch, D cut width."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from tallystick.data.features import Features
+from tallystick.models.branches import Averaged, BranchedModel, FromLocal, SharedBottom
+from tallystick.models.build import Parts, width_of
+from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch
+from tallystick.training.unaligned.method import LocalBatches, OwnPart
+from tallystick.training.unaligned.warm_start import ALONE, start_from_unaligned_rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Average(LocalBatches):
+    """Two label models, one started from unaligned rows (offset), one that keeps learning from them (multi-task), over one cut.
+
+    Not in FedAds. Both reach the joint model's accuracy in different ways, so their errors differ, and the mean of their logits
+    errs less; the feature parties' bottom models are shared, and a row's cut embedding crosses once.
+
+    Threat model: honest-but-curious feature parties, who see nothing of unaligned rows but the time that they take; a cut
+    gradient is the mean of both branches'. No formal guarantee. Not protected: what these labels do to the weights shows in later
+    cut gradients.
+    """
+
+    name: ClassVar[str] = "average"
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Each branch's own."""
+        local = self.local_rate
+        return {
+            "first.bottom": self.settings.warm_rate,
+            "first.alone": 0.0,
+            "second.bottom": local,
+            "second.local_top": local,
+        }
+
+    def model(self, parts: Parts) -> BranchedModel:
+        """Both branches, each with a bottom of its own."""
+        second = parts.joint("second")
+        assert second.bottom is not None
+        shared = SharedBottom(second, parts.top(width_of(second.bottom), "second/local-top"))
+        return Averaged(FromLocal(parts.joint(), parts.alone(ALONE), offset=True), shared)
+
+    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+        """Train the first branch's first model."""
+        assert isinstance(model, Averaged)
+        assert isinstance(model.first, FromLocal)
+        start_from_unaligned_rows(self, model.first, own)
+
+    def joint_loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
+    ) -> tuple[Tensor, Tensor]:
+        """Each branch has to be right by itself: the mean of both losses, a half of each."""
+        assert isinstance(model, Averaged)
+        first, targets_B = objective(model.first(cuts_BD, own), batch.index_B, cuts_BD)
+        second, _ = objective(model.second(cuts_BD, own), batch.index_B, cuts_BD)
+        return (first + second) / 2, targets_B
+
+    def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
+        """The second branch's, which counts for half as in a joint batch."""
+        assert isinstance(model, Averaged)
+        loss, targets_B = objective(model.second.local(own), batch.index_B)
+        return loss / 2, targets_B

@@ -1,0 +1,91 @@
+"""diffu-at: FedAds' own method, a conditional diffusion for the missing embedding. Shapes: N rows, B batch, D cut width."""
+
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
+from tallystick.models.branches import Synthesizing
+from tallystick.models.build import Parts, seeded
+from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
+from tallystick.training.unaligned.diffusion import Denoiser, NoiseSchedule
+from tallystick.training.unaligned.synthesis import HIDDEN, Conditioned, Synthesis, embedded_rows, fit_network, targets_at
+
+SCHEDULE = NoiseSchedule()
+LIMIT = 5.0  # standard deviations that a made-up unit may lie out
+
+
+class Diffusion(Conditioned):
+    """A denoiser of h_N, conditioned on h_L and, if asked for, y."""
+
+    def __init__(self, bottom: nn.Module, *, cut_width: int, classes: int, with_label: bool) -> None:
+        super().__init__(bottom, cut_width=cut_width, classes=classes, with_label=with_label)
+        self.network = Denoiser(cut_width, self.width, hidden=HIDDEN)
+
+    def predict(self, condition_BC: Tensor, noisy_BD: Tensor, step_B: Tensor) -> Tensor:
+        """The network's prediction."""
+        predicted_BD: Tensor = self.network(noisy_BD, step_B, condition_BC)
+        return predicted_BD
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffuAT(Synthesis):
+    """A diffusion over the aligned rows' cut embeddings makes up those of unaligned rows; both kinds of batches alternate.
+
+    FedAds, section 4.1: T = 1000, linear beta, sines and cosines of the step. Here h_N is standardised, the loss is taken on h_N
+    alone (on the condition it has nothing to teach), and sampling is DDIM in ``evaluations`` steps, not T. The paper's
+    condition [y; h_L] (``label_condition``) lets the local branch read the label off the made-up embedding; without y it cannot.
+    Threat model and guarantee are those of Synthesis.
+    """
+
+    name: ClassVar[str] = "diffu-at"
+
+    def generator(self, parts: Parts) -> nn.Module:
+        """The denoiser, with a copy of the bottom."""
+        bottom = parts.bottom("condition")
+        with seeded(self.seed, "diffusion"):
+            return Diffusion(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
+
+    def fit(
+        self, model: LabelModel, objective: Objective, own: Source | None, index_N: Tensor, cuts_ND: Tensor, *, seed: int
+    ) -> None:
+        """Fit it to the aligned training rows."""
+        assert isinstance(model, Synthesizing)
+        assert isinstance(model.generator, Diffusion)
+        assert model.bottom is not None
+        assert own is not None
+        found = model.generator
+        found.bottom.load_state_dict(model.bottom.state_dict())
+        embedded_NW = embedded_rows(found.bottom, own, index_N, batch_size=self.batch_size)
+        targets_N = targets_at(objective, model, own, index_N, batch_size=self.batch_size)
+        found.take_moments(cuts_ND, embedded_NW)
+        condition_NC, clean_ND = found.condition(embedded_NW, targets_N), found.standardised(cuts_ND)
+
+        def loss_of(rows_B: Tensor, generator: torch.Generator) -> Tensor:
+            clean_BD = clean_ND[rows_B]
+            noise_BD = torch.randn(clean_BD.shape, generator=generator)
+            step_B = torch.randint(SCHEDULE.steps, (len(rows_B),), generator=generator)
+            noisy_BD = SCHEDULE.noisy(clean_BD, noise_BD, step_B)
+            wanted_BD = SCHEDULE.target(clean_BD, noise_BD, step_B, self.settings.prediction)
+            return nn.functional.mse_loss(found.predict(condition_NC[rows_B], noisy_BD, step_B), wanted_BD)
+
+        fit_network(found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=seed)
+
+    def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
+        """A sample for each row."""
+        found = model.generator
+        assert isinstance(found, Diffusion)
+        condition_BC = found.condition(found.bottom(own), targets_B)
+        sample_BD = SCHEDULE.ddim(
+            partial(found.predict, condition_BC),
+            torch.randn((len(targets_B), len(found.mean_D)), generator=generator),
+            evaluations=self.settings.evaluations,
+            prediction=self.settings.prediction,
+            limit=LIMIT,
+        )
+        return found.in_units(sample_BD)

@@ -1,0 +1,128 @@
+"""Denoising diffusion: the noise schedule, what a network may predict of it, and sampling by DDPM and DDIM.
+
+Shapes: B batch, D width of what is denoised, C width of the condition, T steps of noise.
+
+Ho et al. 2020 (DDPM), Song et al. 2021 (DDIM, eta = 0), Salimans and Ho 2022 (v-prediction). Formulas of our own, tested against
+closed forms: the best denoiser of a Gaussian is known, and so is what both samplers make of it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+Prediction = Literal["epsilon", "x0", "v"]
+Predict = Callable[[Tensor, Tensor], Tensor]
+"""A network, its condition given: noisy (B, D) and step (B,) to its prediction (B, D)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoiseSchedule:
+    """DDPM's linear schedule: beta from 1e-4 to .02 in T = 1000 steps."""
+
+    steps: int = 1000
+    first: float = 1e-4
+    last: float = 0.02
+
+    @property
+    def variances(self) -> Tensor:
+        """beta (T,): variance of the noise that each step adds."""
+        return torch.linspace(self.first, self.last, self.steps, dtype=torch.float64)
+
+    @property
+    def kept(self) -> Tensor:
+        """alpha-bar (T,): share of the first variance that is left after each step."""
+        return torch.cumprod(1 - self.variances, dim=0)
+
+    def noisy(self, clean_BD: Tensor, noise_BD: Tensor, step_B: Tensor) -> Tensor:
+        """q(x_t | x_0), equation 4 of DDPM."""
+        kept_B1 = self.kept[step_B][:, None].to(clean_BD.dtype)
+        return kept_B1.sqrt() * clean_BD + (1 - kept_B1).sqrt() * noise_BD
+
+    def target(self, clean_BD: Tensor, noise_BD: Tensor, step_B: Tensor, prediction: Prediction) -> Tensor:
+        """What the network is to predict."""
+        if prediction == "epsilon":
+            return noise_BD
+        if prediction == "x0":
+            return clean_BD
+        kept_B1 = self.kept[step_B][:, None].to(clean_BD.dtype)
+        return kept_B1.sqrt() * noise_BD - (1 - kept_B1).sqrt() * clean_BD
+
+    def clean_and_noise(
+        self, noisy_BD: Tensor, predicted_BD: Tensor, kept: float, prediction: Prediction
+    ) -> tuple[Tensor, Tensor]:
+        """What a prediction says of x_0 and of the noise."""
+        signal, spread = math.sqrt(kept), math.sqrt(1 - kept)
+        if prediction == "epsilon":
+            return (noisy_BD - spread * predicted_BD) / signal, predicted_BD
+        if prediction == "x0":
+            return predicted_BD, (noisy_BD - signal * predicted_BD) / spread
+        return signal * noisy_BD - spread * predicted_BD, spread * noisy_BD + signal * predicted_BD
+
+    def ddim(
+        self,
+        predict: Predict,
+        noise_BD: Tensor,
+        *,
+        evaluations: int,
+        prediction: Prediction,
+        limit: float = math.inf,
+    ) -> Tensor:
+        """From noise to a sample in this many evaluations; without further noise (eta = 0), equation 12 of DDIM.
+
+        ``limit`` bounds what is taken for x_0 in between, where a network is least sure.
+        """
+        kept_T = self.kept.tolist()
+        places = torch.linspace(self.steps - 1, 0, evaluations).round().long().tolist()
+        sample_BD = noise_BD
+        for number, step in enumerate(places):
+            predicted_BD = predict(sample_BD, torch.full((len(sample_BD),), step))
+            clean_BD, noise = self.clean_and_noise(sample_BD, predicted_BD, kept_T[step], prediction)
+            clean_BD = clean_BD.clamp(-limit, limit)
+            if number + 1 == len(places):
+                return clean_BD
+            after = kept_T[places[number + 1]]
+            sample_BD = math.sqrt(after) * clean_BD + math.sqrt(1 - after) * noise
+        raise AssertionError("at least one evaluation")
+
+    def ddpm(self, predict: Predict, noise_BD: Tensor, *, prediction: Prediction, generator: torch.Generator) -> Tensor:
+        """From noise to a sample in all T steps: the posterior's mean of equation 7 of DDPM, and its variance."""
+        beta_T, kept_T = self.variances.tolist(), self.kept.tolist()
+        sample_BD = noise_BD
+        for step in reversed(range(self.steps)):
+            predicted_BD = predict(sample_BD, torch.full((len(sample_BD),), step))
+            clean_BD, _ = self.clean_and_noise(sample_BD, predicted_BD, kept_T[step], prediction)
+            before = kept_T[step - 1] if step else 1.0
+            of_clean = math.sqrt(before) * beta_T[step] / (1 - kept_T[step])
+            of_noisy = math.sqrt(1 - beta_T[step]) * (1 - before) / (1 - kept_T[step])
+            sample_BD = of_clean * clean_BD + of_noisy * sample_BD
+            if step:
+                variance = beta_T[step] * (1 - before) / (1 - kept_T[step])
+                sample_BD = sample_BD + math.sqrt(variance) * torch.randn(sample_BD.shape, generator=generator)
+        return sample_BD
+
+
+class Denoiser(nn.Module):
+    """An MLP over [noisy embedding, condition, sines and cosines of the step]."""
+
+    def __init__(self, width: int, condition: int, *, hidden: int, times: int = 32) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(width + condition + times, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, hidden),
+            nn.SiLU(),
+            nn.Linear(hidden, width),
+        )
+        self.register_buffer("frequencies_K", torch.exp(-math.log(10_000) * torch.arange(times // 2) / (times // 2)))
+
+    frequencies_K: Tensor
+
+    def forward(self, noisy_BD: Tensor, step_B: Tensor, condition_BC: Tensor) -> Tensor:
+        """The prediction (B, D)."""
+        angle_BK = step_B[:, None].to(noisy_BD.dtype) * self.frequencies_K
+        predicted_BD: Tensor = self.layers(torch.cat([noisy_BD, condition_BC, angle_BK.sin(), angle_BK.cos()], dim=1))
+        return predicted_BD

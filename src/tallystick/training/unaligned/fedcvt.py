@@ -1,0 +1,95 @@
+"""fedcvt: attention over aligned rows gives the missing embedding. Shapes: B batch, D cut width, W own width, A kept rows."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.data.features import Features
+from tallystick.models.branches import BranchedModel, Synthesizing
+from tallystick.models.build import Parts, width_of
+from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch
+from tallystick.training.unaligned.method import LocalBatches
+
+SHARED_WEIGHT, ORTHOGONAL_WEIGHT = 0.1, 0.01  # FedCVT's
+
+
+class AlignedRows(nn.Module):
+    """The latest joint batch: own embeddings as keys, cut embeddings as values, and a top over these alone."""
+
+    def __init__(self, rows: int, own_width: int, cut_width: int, feature_top: nn.Module) -> None:
+        super().__init__()
+        self.feature_top = feature_top
+        self.register_buffer("key_AW", torch.zeros(rows, own_width))
+        self.register_buffer("value_AD", torch.zeros(rows, cut_width))
+
+    key_AW: Tensor
+    value_AD: Tensor
+
+    def keep(self, key_BW: Tensor, value_BD: Tensor) -> None:
+        """Put these rows first."""
+        rows = len(key_BW)
+        self.key_AW[:rows], self.value_AD[:rows] = key_BW.detach(), value_BD.detach()
+
+    def forward(self, query_BW: Tensor) -> Tensor:
+        """softmax(Q K' / sqrt(W)) V."""
+        weights_BA = torch.softmax(query_BW @ self.key_AW.T / math.sqrt(query_BW.shape[1]), dim=1)
+        return weights_BA @ self.value_AD
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedCVT(LocalBatches):
+    """FedCVT as FedAds uses it: attention over aligned rows makes embeddings up, three classifiers train together.
+
+    Kang et al. 2022. Each embedding's first half is common to both parties, the rest unique: common halves are drawn together
+    (.1), common and unique are kept orthogonal (.01). Unaligned rows have labels here, so no pseudo-labels are needed. Attention
+    is over the latest joint batch (FedAds, footnote 3, drops candidates too, at random).
+
+    Threat model: honest-but-curious parties. Beside the loss's gradient, that of the common halves' distance and of a classifier
+    of cut embeddings alone crosses. No formal guarantee. Not protected: the latter's gradient is collinear where its top is
+    linear, so labels show as plainly as they can.
+    """
+
+    name: ClassVar[str] = "fedcvt"
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """What local batches teach learns at their rate."""
+        return {"bottom": self.local_rate, "local_top": self.local_rate}
+
+    def model(self, parts: Parts) -> BranchedModel:
+        """One bottom; tops over both embeddings, over the own and over the cut's."""
+        joint = parts.joint()
+        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        rows = AlignedRows(self.batch_size, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))
+        return Synthesizing(joint, parts.top(width, "local-top"), parts.top(parts.cut_width + width, "synthetic-top"), rows)
+
+    def joint_loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
+    ) -> tuple[Tensor, Tensor]:
+        """Three classifiers' losses, and what holds common and unique halves apart."""
+        assert isinstance(model, Synthesizing)
+        assert isinstance(model.generator, AlignedRows)
+        (cut_BD,) = cuts_BD
+        embedded_BW = model.embedded(own)
+        model.generator.keep(embedded_BW, cut_BD)
+        joint, targets_B = objective(model.joined(cut_BD, embedded_BW), batch.index_B, cuts_BD)
+        alone, _ = objective(model.alone(embedded_BW), batch.index_B)
+        theirs, _ = objective(model.generator.feature_top(cut_BD).squeeze(1), batch.index_B)
+        half = min(cut_BD.shape[1], embedded_BW.shape[1]) // 2
+        shared = (cut_BD[:, :half] - embedded_BW[:, :half]).square().sum(dim=1).mean()
+        apart = sum(((part[:, :half] * part[:, half : 2 * half]).sum(dim=1)).square().mean() for part in (cut_BD, embedded_BW))
+        return joint + alone + theirs + SHARED_WEIGHT * shared + ORTHOGONAL_WEIGHT * apart, targets_B
+
+    def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
+        """The joint classifier by the made-up embedding, and the own one."""
+        assert isinstance(model, Synthesizing)
+        embedded_BW = model.embedded(own)
+        alone, targets_B = objective(model.alone(embedded_BW), batch.index_B)
+        joint, _ = objective(model.joined(model.generator(embedded_BW), embedded_BW), batch.index_B)
+        return joint + alone, targets_B

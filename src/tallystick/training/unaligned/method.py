@@ -1,0 +1,135 @@
+"""What a method for unaligned rows is: the label party's model, what comes before the first step, and how a batch teaches.
+
+Shapes: N positions, B batch, D cut width.
+
+None of the methods sends anything about unaligned rows but what its class says. No formal guarantee covers what the weights
+that they shape tell through later cut gradients: label defences and the ledger see these rows' labels as they see all others.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from tallystick.config.contract import TrainingConfig
+from tallystick.config.unaligned import UnalignedConfig
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
+from tallystick.models.branches import BranchedModel
+from tallystick.models.build import Parts
+from tallystick.models.split import LabelModel
+from tallystick.network.channel import Progress, no_progress
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.label_party import train_label_party
+from tallystick.training.lesson import Lesson
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch, Schedule
+from tallystick.training.run import TrainingRun
+
+FASTEST = 4.0  # most: beyond some size a rate in proportion to the batch no longer helps (Goyal et al. 2017)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnPart:
+    """One party's rows that it may train on before the first joint step, of which nothing crosses.
+
+    Args:
+        source: its features by position.
+        train_N: positions to train on.
+        validation_N: positions to stop by.
+        objective: the label party's loss; none at a feature party.
+        training: the contract's settings.
+        store: gives the checkpoints of what is trained here, by name.
+        seed: the contract's.
+        progress: called as steps go by.
+    """
+
+    source: Source
+    train_N: Tensor
+    validation_N: Tensor
+    objective: Objective | None = None
+    training: TrainingConfig
+    store: Callable[[str], CheckpointStore]
+    seed: int
+    progress: Progress = no_progress
+
+    def train(self, model: LabelModel, name: str, *, epochs: int, batch_size: int, rate: float) -> None:
+        """Train a model of own columns alone by the ordinary loop, with early stopping where there are validation rows."""
+        assert self.objective is not None, "only the label party trains by labels"
+        validated = len(self.validation_N) > 0
+        training = self.training.model_copy(
+            update={
+                "epochs": epochs,
+                "batch_size": batch_size,
+                "learning_rate": self.training.learning_rate * rate,
+                "patience": (self.training.patience or 2) if validated else None,
+                "mode": "synchronous",
+            }
+        )
+        schedule = Schedule(train_N=self.train_N, validation_N=self.validation_N, batch_size=batch_size, seed=self.seed)
+        run = TrainingRun(training=training, schedule=schedule, store=self.store(name), progress=self.progress)
+        train_label_party(model, self.source, self.objective, [], run)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Method(Lesson, ABC):
+    """A method for unaligned rows.
+
+    Args:
+        settings: the contract's.
+        batch_size: rows of a joint batch.
+        ratio: rows of a local batch for each row of a joint one: this party's alone to know; 1 where it is of no matter.
+        seed: the contract's.
+        columns: names of the label party's categorical columns, in the order of their codes.
+    """
+
+    name: ClassVar[str]
+    scores_alone: ClassVar[bool] = True
+    """Whether a row without a partner's row gets a score."""
+
+    settings: UnalignedConfig
+    batch_size: int
+    ratio: float = 1.0
+    seed: int = 0
+    columns: Sequence[str] = ()
+
+    @property
+    def local_rate(self) -> float:
+        """The learning rate of what local batches teach, as a share of the usual: in proportion to their size, within limits."""
+        return min(max(self.ratio, 1.0), FASTEST)
+
+    @abstractmethod
+    def model(self, parts: Parts) -> BranchedModel:
+        """The label party's model, the same from the same seed."""
+
+    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+        """Label party: what comes before the first step; nothing crosses."""
+
+    def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
+        """Feature party: what comes before the first step; nothing crosses."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LocalBatches(Method):
+    """Base of the methods whose local batches train a branch of their own."""
+
+    def loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None
+    ) -> tuple[Tensor, Tensor]:
+        """A joint batch teaches the joint branch, a local one the other."""
+        assert own is not None, "a method for unaligned rows has own columns"
+        if batch.is_local:
+            return self.local_loss(model, objective, batch, own)
+        return self.joint_loss(model, objective, batch, cuts_BD, own)
+
+    def joint_loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
+    ) -> tuple[Tensor, Tensor]:
+        """The plain loss of joint logits."""
+        return objective(model(cuts_BD, own), batch.index_B, cuts_BD)
+
+    @abstractmethod
+    def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
+        """The loss of rows without a partner's row, and their targets."""

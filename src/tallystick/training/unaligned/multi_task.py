@@ -1,0 +1,44 @@
+"""multi-task: unaligned rows train the label party's bottom model through a top of their own. Shapes: B batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from tallystick.data.features import Features
+from tallystick.models.branches import BranchedModel, SharedBottom
+from tallystick.models.build import Parts, width_of
+from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch
+from tallystick.training.unaligned.method import LocalBatches
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultiTask(LocalBatches):
+    """Alternate training without any synthetic embedding: the ablation that FedAds leaves out.
+
+    FedAds, section 4.1.2, whose two branches share the label party's bottom model; here the local branch reads its output alone.
+    Threat model: honest-but-curious feature parties, who see nothing of local steps, not even how many rows they take: the
+    contract says how many steps there are. No formal guarantee. Not protected: what these labels do to the shared weights shows
+    in later cut gradients.
+    """
+
+    name: ClassVar[str] = "multi-task"
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """What local batches teach learns at their rate."""
+        return {"bottom": self.local_rate, "local_top": self.local_rate}
+
+    def model(self, parts: Parts) -> BranchedModel:
+        """One bottom under two tops."""
+        joint = parts.joint()
+        assert joint.bottom is not None
+        return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
+
+    def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
+        """The loss of own columns' logits."""
+        assert isinstance(model, SharedBottom)
+        return objective(model.local(own), batch.index_B)

@@ -1,0 +1,71 @@
+"""regressor: the mean embedding given the own one, the ablation that FedAds leaves out. Shapes: N rows, B batch, D cut width."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
+from tallystick.models.branches import Synthesizing
+from tallystick.models.build import Parts, seeded
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import mlp
+from tallystick.training.objective import Objective
+from tallystick.training.unaligned.synthesis import HIDDEN, Conditioned, Synthesis, embedded_rows, fit_network, targets_at
+
+
+class Regression(Conditioned):
+    """E[h_N | condition] by an MLP."""
+
+    def __init__(self, bottom: nn.Module, *, cut_width: int, classes: int, with_label: bool) -> None:
+        super().__init__(bottom, cut_width=cut_width, classes=classes, with_label=with_label)
+        self.network = nn.Sequential(*mlp(self.width, [HIDDEN, HIDDEN]), nn.Linear(HIDDEN, cut_width))
+
+    def forward(self, condition_BC: Tensor) -> Tensor:
+        """The mean embedding (B, D), standardised."""
+        mean_BD: Tensor = self.network(condition_BC)
+        return mean_BD
+
+
+@dataclass(frozen=True, kw_only=True)
+class Regressor(Synthesis):
+    """Made-up embeddings are a least-squares regression of h_N on h_L: what a diffusion's samples are spread around.
+
+    The ablation that FedAds leaves out. Threat model and guarantee are those of Synthesis.
+    """
+
+    name: ClassVar[str] = "regressor"
+
+    def generator(self, parts: Parts) -> nn.Module:
+        """The regression, with a copy of the bottom."""
+        bottom = parts.bottom("condition")
+        with seeded(self.seed, "regressor"):
+            return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
+
+    def fit(
+        self, model: LabelModel, objective: Objective, own: Source | None, index_N: Tensor, cuts_ND: Tensor, *, seed: int
+    ) -> None:
+        """Fit it to the aligned training rows."""
+        assert isinstance(model, Synthesizing)
+        assert isinstance(model.generator, Regression)
+        assert model.bottom is not None
+        assert own is not None
+        found = model.generator
+        found.bottom.load_state_dict(model.bottom.state_dict())
+        embedded_NW = embedded_rows(found.bottom, own, index_N, batch_size=self.batch_size)
+        targets_N = targets_at(objective, model, own, index_N, batch_size=self.batch_size)
+        found.take_moments(cuts_ND, embedded_NW)
+        condition_NC, wanted_ND = found.condition(embedded_NW, targets_N), found.standardised(cuts_ND)
+
+        def loss_of(rows_B: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
+            return nn.functional.mse_loss(found(condition_NC[rows_B]), wanted_ND[rows_B])
+
+        fit_network(found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=seed)
+
+    def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        """The mean for these rows."""
+        found = model.generator
+        assert isinstance(found, Regression)
+        return found.in_units(found(found.condition(found.bottom(own), targets_B)))

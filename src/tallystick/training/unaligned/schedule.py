@@ -1,0 +1,33 @@
+"""A method's batches: the same for every party, whether or not it knows the unaligned rows. Shapes: N positions."""
+
+from dataclasses import replace
+
+from torch import Tensor
+
+from tallystick.config.unaligned import UnalignedConfig
+from tallystick.training.plan import Phase, Schedule
+
+
+def scheduled(schedule: Schedule, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
+    """Add what the contract's method needs to the batches of aligned rows.
+
+    How many local batches there are follows from the aligned rows and the contract alone, so a feature party, who gives no
+    ``local_N``, learns nothing from it.
+    """
+    facts = settings.facts
+    joint = len(schedule.train_N)
+    if facts.joint_before:
+        schedule = replace(schedule, before=(Phase(epochs=settings.joint_epochs, joint_N=schedule.train_N),))
+    if facts.embeds:
+        schedule = replace(schedule, embeds_before=settings.joint_epochs)
+    if facts.local_steps:
+        batches = settings.local_steps * -(-joint // schedule.batch_size)
+        schedule = replace(schedule, local_N=local_N, local_batches=batches)
+    return schedule
+
+
+def rows_ratio(schedule: Schedule) -> float:
+    """Rows of a local batch for each row of a joint one."""
+    if not schedule.local_batches:
+        return 1.0
+    return len(schedule.local_N) / schedule.local_batches / schedule.batch_size

@@ -1,0 +1,109 @@
+"""Self-supervision of a bottom model on its party's own rows: momentum contrast and SimSiam. Shapes: B batch, D cut width."""
+
+import copy
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cosine_similarity, cross_entropy, normalize
+
+from tallystick.data.encoder import MISSING
+from tallystick.data.features import Features
+from tallystick.models.build import seeded, width_of
+from tallystick.training.unaligned.method import OwnPart
+
+MASKED = 0.3  # share of cells that an augmentation hides (FedHSSL)
+TEMPERATURE, MOMENTUM, QUEUE = 0.2, 0.999, 4096  # SS-VFL's; the queue is MoCo's idea, its length ours
+PROJECTED, PREDICTED = 512, 128  # FedHSSL's projector and predictor
+
+
+def masked(features: Features, generator: torch.Generator) -> Features:
+    """An augmentation: some cells at random become missing, which is the mean of a number."""
+    hidden_BF = torch.rand(features.numeric_NF.shape, generator=generator) < MASKED
+    hidden_BG = torch.rand(features.categorical_NG.shape, generator=generator) < MASKED
+    return Features(
+        numeric_NF=features.numeric_NF.masked_fill(hidden_BF, 0.0),
+        categorical_NG=features.categorical_NG.masked_fill(hidden_BG, MISSING),
+    )
+
+
+def momentum_contrast(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
+    """MoCo (He et al. 2020) with two masked views of a row: SS-VFL's pretraining of one party. No label is read."""
+    with seeded(own.seed, name):
+        head = nn.Linear(width_of(bottom), width_of(bottom))
+        slow, slow_head = copy.deepcopy(bottom), copy.deepcopy(head)
+        queue_QD = normalize(torch.randn(QUEUE, width_of(bottom)), dim=1)
+    place = 0
+
+    def loss_of(first: Features, second: Features) -> Tensor:
+        nonlocal place
+        query_BD = normalize(head(bottom(first)), dim=1)
+        with torch.no_grad():
+            _follow(slow, bottom)
+            _follow(slow_head, head)
+            key_BD = normalize(slow_head(slow(second)), dim=1)
+        alike_B1 = (query_BD * key_BD).sum(dim=1, keepdim=True)
+        scores_BK = torch.cat([alike_B1, query_BD @ queue_QD.clone().T], dim=1) / TEMPERATURE
+        loss = cross_entropy(scores_BK, torch.zeros(len(scores_BK), dtype=torch.int64))
+        rows = torch.arange(place, place + len(key_BD)) % QUEUE
+        queue_QD[rows] = key_BD
+        place = (place + len(key_BD)) % QUEUE
+        return loss
+
+    _train(own, [bottom, head], loss_of, epochs=epochs)
+
+
+def simsiam(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
+    """SimSiam (Chen and He 2021) with two masked views of a row: FedHSSL's local stage. No label is read."""
+    width = width_of(bottom)
+    with seeded(own.seed, name):
+        projector = nn.Sequential(
+            nn.Linear(width, PROJECTED),
+            nn.BatchNorm1d(PROJECTED),
+            nn.ReLU(),
+            nn.Linear(PROJECTED, PROJECTED),
+            nn.BatchNorm1d(PROJECTED),
+            nn.ReLU(),
+            nn.Linear(PROJECTED, PROJECTED),
+            nn.BatchNorm1d(PROJECTED),
+        )
+        predictor = nn.Sequential(nn.Linear(PROJECTED, PREDICTED), nn.ReLU(), nn.Linear(PREDICTED, PROJECTED))
+
+    def loss_of(first: Features, second: Features) -> Tensor:
+        first_BP, second_BP = projector(bottom(first)), projector(bottom(second))
+        return (
+            -(
+                cosine_similarity(predictor(first_BP), second_BP.detach()).mean()
+                + cosine_similarity(predictor(second_BP), first_BP.detach()).mean()
+            )
+            / 2
+        )
+
+    _train(own, [bottom, projector, predictor], loss_of, epochs=epochs)
+
+
+def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, Features], Tensor], *, epochs: int) -> None:
+    parameters = [parameter for module in modules for parameter in module.parameters()]
+    optimizer = torch.optim.Adam(parameters, lr=own.training.learning_rate, fused=True)
+    for module in modules:
+        module.train()
+    batches = list(_steps(own, epochs))
+    for number, (index_B, generator) in enumerate(batches):
+        features = own.source(index_B)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss_of(masked(features, generator), masked(features, generator)))
+        optimizer.step()
+        own.progress("self-supervision", number + 1, len(batches))
+
+
+def _steps(own: OwnPart, epochs: int) -> Iterator[tuple[Tensor, torch.Generator]]:
+    generator = torch.Generator().manual_seed(own.seed)
+    for _ in range(epochs):
+        order_N = own.train_N[torch.randperm(len(own.train_N), generator=generator)]
+        # A last batch of one row has no variance to normalise by.
+        yield from ((index_B, generator) for index_B in torch.split(order_N, own.training.batch_size) if len(index_B) > 1)
+
+
+def _follow(slow: nn.Module, fast: nn.Module) -> None:
+    for behind, ahead in zip(slow.parameters(), fast.parameters(), strict=True):
+        behind.lerp_(ahead, 1 - MOMENTUM)

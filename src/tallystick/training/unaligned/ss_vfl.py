@@ -1,0 +1,47 @@
+"""ss-vfl: each party pretrains its bottom model on all its own rows, without labels. Shapes: B batch."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from tallystick.models.branches import BranchedModel, SharedBottom
+from tallystick.models.build import Parts, width_of
+from tallystick.models.split import LabelModel
+from tallystick.training.unaligned.method import Method, OwnPart
+from tallystick.training.unaligned.self_supervision import momentum_contrast
+
+SHARE = 10  # self-supervision takes this part of unaligned.epochs: it stops by no validation
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelfSupervised(Method):
+    """SS-VFL: momentum contrast on each party's own rows, then plain training on aligned ones.
+
+    Castiglia et al. 2022, in one round. Threat model: honest-but-curious parties; nothing crosses before the first joint step.
+    No formal guarantee. Not protected: bottom models also carry what unaligned rows taught them. A row without a partner's row
+    gets no score: no label of such a row was used.
+    """
+
+    name: ClassVar[str] = "ss-vfl"
+    scores_alone: ClassVar[bool] = False
+
+    def model(self, parts: Parts) -> BranchedModel:
+        """The plain joint model; the second top stays as it is."""
+        joint = parts.joint()
+        assert joint.bottom is not None
+        return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
+
+    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+        """Pretrain the label party's bottom."""
+        assert model.bottom is not None
+        momentum_contrast(model.bottom, own, epochs=self.epochs, name="label")
+
+    def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:
+        """Pretrain a feature party's bottom."""
+        momentum_contrast(bottom, own, epochs=self.epochs, name="feature")
+
+    @property
+    def epochs(self) -> int:
+        """Passes over own rows."""
+        return max(1, self.settings.epochs // SHARE)

@@ -1,0 +1,182 @@
+"""Made-up cut embeddings for rows without a partner's row: what generators share, and how they train the own bottom.
+
+Shapes: N training positions, B batch, D cut width, W width of the own embedding, C width of a condition.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
+from tallystick.errors import ConfigError
+from tallystick.models.branches import BranchedModel, Synthesizing
+from tallystick.models.build import Parts, width_of
+from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
+from tallystick.training.plan import Batch
+from tallystick.training.unaligned.method import LocalBatches
+
+HIDDEN = 128  # width of a generator's layers, of which FedAds does not say
+GENERATOR_RATE = 1e-3
+SMALLEST_DEVIATION = 1e-3  # a unit of the cut that is always off would blow up when it is standardised
+
+
+class Conditioned(nn.Module):
+    """A network over what conditions an embedding: the own embedding h_L (B, W) by the weights that it was fitted with, and y.
+
+    ``bottom`` is a copy of the label party's bottom model as it was at the fit: the model's own goes on learning, and the network
+    would soon be asked about embeddings that it never saw.
+    """
+
+    def __init__(self, bottom: nn.Module, *, cut_width: int, classes: int, with_label: bool) -> None:
+        super().__init__()
+        self.bottom = bottom
+        self.with_label = with_label
+        self.classes = classes
+        self.width = width_of(bottom) + (classes if with_label else 0)
+        self.register_buffer("mean_D", torch.zeros(cut_width))
+        self.register_buffer("deviation_D", torch.ones(cut_width))
+        self.register_buffer("condition_mean_W", torch.zeros(width_of(bottom)))
+        self.register_buffer("condition_deviation_W", torch.ones(width_of(bottom)))
+
+    mean_D: Tensor
+    deviation_D: Tensor
+    condition_mean_W: Tensor
+    condition_deviation_W: Tensor
+
+    def take_moments(self, cuts_ND: Tensor, embedded_NW: Tensor) -> None:
+        """Standardise by these from now on."""
+        self.mean_D.copy_(cuts_ND.mean(dim=0))
+        self.deviation_D.copy_(cuts_ND.std(dim=0).clamp_min(SMALLEST_DEVIATION))
+        self.condition_mean_W.copy_(embedded_NW.mean(dim=0))
+        self.condition_deviation_W.copy_(embedded_NW.std(dim=0).clamp_min(SMALLEST_DEVIATION))
+
+    def standardised(self, cuts_BD: Tensor) -> Tensor:
+        """Cut embeddings in units of their deviation."""
+        return (cuts_BD - self.mean_D) / self.deviation_D
+
+    def in_units(self, standardised_BD: Tensor) -> Tensor:
+        """And back."""
+        return standardised_BD * self.deviation_D + self.mean_D
+
+    def condition(self, embedded_BW: Tensor, targets_B: Tensor) -> Tensor:
+        """The condition (B, C)."""
+        standardised_BW = (embedded_BW - self.condition_mean_W) / self.condition_deviation_W
+        if not self.with_label:
+            return standardised_BW
+        return torch.cat([standardised_BW, one_hot(targets_B, self.classes)], dim=1)
+
+
+def one_hot(targets_B: Tensor, classes: int) -> Tensor:
+    """Classes as 0 and 1, (B, classes); one number as it is, (B, 1)."""
+    if classes == 1:
+        return targets_B[:, None].to(torch.float32)
+    return nn.functional.one_hot(targets_B.long(), classes).to(torch.float32)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthesis(LocalBatches):
+    """Base: after joint epochs a generator is fitted to the aligned rows' embeddings; local batches then use what it makes up.
+
+    FedAds, section 4.1 and Algorithm 1. The local branch has a top of its own over [made-up h_N, h_L] and shares the bottom; a
+    top over h_L alone, which teaches the bottom nothing, scores rows without a partner's row. Two things differ: batches of both
+    kinds are spread evenly, not drawn with p = |aligned| / |all|; and an embedding is made up anew whenever its row comes up, so
+    that memory does not grow with the rows.
+
+    Threat model: honest-but-curious parties. The label party receives the training rows' cut embeddings once more, by the weights
+    after the joint epochs; the feature parties see nothing of unaligned rows. No formal guarantee. Not protected: a generator
+    is a model of the feature parties' embeddings, which stays with the label party.
+    """
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """The generator has been fitted when local batches come."""
+        local = self.local_rate
+        return {"generator": 0.0, "bottom": local, "synthetic_top": local, "local_top": local}
+
+    @abstractmethod
+    def generator(self, parts: Parts) -> nn.Module:
+        """What makes embeddings up."""
+
+    @abstractmethod
+    def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
+        """Embeddings (B, D) for these rows."""
+
+    def model(self, parts: Parts) -> BranchedModel:
+        """One bottom under three tops, and the generator."""
+        joint = parts.joint()
+        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        synthetic_top = parts.top(parts.cut_width + width, "synthetic-top")
+        return Synthesizing(joint, parts.top(width, "local-top"), synthetic_top, self.generator(parts))
+
+    def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
+        """The loss by made-up embeddings, and that of the top which scores rows without one."""
+        assert isinstance(model, Synthesizing)
+        embedded_BW = model.embedded(own)
+        alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)
+        generator = torch.Generator().manual_seed((self.seed << 20) + batch.step)
+        with torch.no_grad():
+            made_BD = self.made(model, own, targets_B, generator=generator)
+        loss, _ = objective(model.synthetic(made_BD, embedded_BW), batch.index_B)
+        return loss + alone, targets_B
+
+
+def embedded_rows(bottom: nn.Module, own: Source, index_N: Tensor, *, batch_size: int) -> Tensor:
+    """Own embeddings (N, W) at these positions, without training."""
+    bottom.eval()
+    with torch.no_grad():
+        found = torch.cat([bottom(own(index_B)) for index_B in torch.split(index_N, batch_size)])
+    bottom.train()
+    return found
+
+
+def targets_at(objective: Objective, model: LabelModel, own: Source, index_N: Tensor, *, batch_size: int) -> Tensor:
+    """The targets (N,) that a loss would be taken by at these positions."""
+    assert isinstance(model, BranchedModel)
+    with torch.no_grad():
+        return torch.cat([objective(model.local(own(index_B)), index_B)[1] for index_B in torch.split(index_N, batch_size)])
+
+
+def fit_network(
+    network: nn.Module,
+    loss_of: Callable[[Tensor, torch.Generator], Tensor],
+    *,
+    rows: int,
+    epochs: int,
+    batch_size: int,
+    seed: int,
+) -> None:
+    """Train a generator's network by Adam on batches of row numbers; ``loss_of`` gives their loss."""
+    parameters = list(network.parameters())
+    optimizer = torch.optim.Adam(parameters, lr=GENERATOR_RATE, fused=True)
+    generator = torch.Generator().manual_seed(seed)
+    network.train()
+    for rows_B in _batches(rows, epochs, batch_size, generator):
+        optimizer.zero_grad()
+        torch.autograd.backward(loss_of(rows_B, generator))
+        optimizer.step()
+    optimizer.zero_grad()
+
+
+def _batches(rows: int, epochs: int, batch_size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    for _ in range(epochs):
+        yield from torch.split(torch.randperm(rows, generator=generator), batch_size)
+
+
+def named_group(columns: "tuple[str, ...] | list[str]", group: str | None) -> int | None:
+    """The place of the grouping column among the categorical ones; None where all rows are one group.
+
+    Raises ConfigError for a column that there is not.
+    """
+    if group is None:
+        return None
+    if group not in columns:
+        raise ConfigError(
+            f"unaligned.group = {group}: is no categorical column of the label party that training uses; it has "
+            f"{', '.join(columns) or 'none'}"
+        )
+    return list(columns).index(group)

@@ -1,0 +1,62 @@
+"""warm-start and offset: a model of unaligned rows comes first, and the joint one begins where it ended. Shapes: B batch."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tallystick.models.branches import BranchedModel, FromLocal
+from tallystick.models.build import Parts
+from tallystick.models.split import LabelModel
+from tallystick.training.unaligned.method import Method, OwnPart
+
+ALONE = "unaligned"  # name of the model that comes first
+
+
+@dataclass(frozen=True, kw_only=True)
+class WarmStart(Method):
+    """A model of the label party's own columns is trained on unaligned rows; the joint model's bottom starts from its weights.
+
+    Not in FedAds. Aligned rows are few, and a network with large embedding tables forgets on them what it could learn of own
+    columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0.
+
+    Threat model: honest-but-curious feature parties, who see nothing of the training before: no message, only time that passes.
+    No formal guarantee. Not protected: what these labels did to the weights shows in later cut gradients.
+    """
+
+    name: ClassVar[str] = "warm-start"
+    offset: ClassVar[bool] = False
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """The bottom goes slowly; the first model stays as it is."""
+        return {"bottom": self.settings.warm_rate, "alone": 0.0}
+
+    def model(self, parts: Parts) -> BranchedModel:
+        """A joint model beside the one that comes first."""
+        return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset)
+
+    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+        """Train the first model on unaligned rows and start the joint one's bottom from it."""
+        assert isinstance(model, FromLocal)
+        start_from_unaligned_rows(self, model, own)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offset(WarmStart):
+    """As warm-start, and the joint logit is the first model's logit plus a correction that aligned rows teach.
+
+    Not in FedAds. The first model never saw an aligned row, so its logit is as good there as on new rows, and the correction is
+    learnt out of sample: boosting by one round. Threat model and guarantee are those of WarmStart.
+    """
+
+    name: ClassVar[str] = "offset"
+    offset: ClassVar[bool] = True
+
+
+def start_from_unaligned_rows(method: Method, model: FromLocal, own: OwnPart) -> None:
+    """Train the model of own columns on unaligned rows alone, then copy its bottom into the joint model."""
+    assert model.bottom is not None
+    assert model.alone.bottom is not None
+    size = max(1, round(method.batch_size * method.local_rate))
+    own.train(model.alone, ALONE, epochs=method.settings.epochs, batch_size=size, rate=method.local_rate)
+    model.bottom.load_state_dict(model.alone.bottom.state_dict())
