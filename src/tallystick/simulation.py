@@ -62,6 +62,11 @@ def simulate(
             f"simulate: bottoms has {agreed.label_party}, the label party, and there is no top to join it; give a top as well, "
             f"or name the module in the contract's model.bottoms.{agreed.label_party}"
         )
+    if top is not None and agreed.unaligned.used:
+        raise ConfigError(
+            f"simulate: a top is given, but unaligned.method = {agreed.unaligned.method} makes tops of its own; "
+            "name the module's class in the contract's model.top instead"
+        )
     frames = {name: as_frame(table, source=name) for name, table in tables.items()}
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()

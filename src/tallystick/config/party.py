@@ -317,6 +317,8 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
             problems.append(
                 f"device = {shown(party.device)}: a union is trained on the CPU; leave it out, or align by intersection"
             )
+    if contract.unaligned.used and party.device != "cpu":
+        problems.append(f"device = {shown(party.device)}: unaligned rows are trained on the CPU; leave it out")
     if role == "label":
         if party.label is None:
             problems.append("label: is missing; the label party says which column it is")

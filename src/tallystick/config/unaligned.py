@@ -91,7 +91,7 @@ class UnalignedConfig(Model):
         "validation rows; self-supervision takes a tenth of them",
     )
     joint_epochs: Count = Field(
-        default=4,
+        default=1,
         description="epochs on aligned rows before embeddings are made up (heuristic, regressor, diffu-at), or before "
         "labels are used (fedhssl, vfl-mpd)",
     )

@@ -53,6 +53,25 @@ def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
     return parts_N
 
 
+def parts_of_other_times(times: pl.Series, parts_N: Parts) -> Parts:
+    """Parts of rows that came later into a split by time: the bounds are those of the first rows.
+
+    Args:
+        times: of the N rows that were split, then of the others.
+        parts_N: the parts of the first N.
+
+    Raises DataError for missing times.
+    """
+    check_times(times, SplitConfig())
+    rank = times.rank("dense").to_numpy().astype(np.int64)
+    first, others = rank[: len(parts_N)], rank[len(parts_N) :]
+    found = np.full(len(others), TRAINING, dtype=np.uint8)
+    for part in (VALIDATION, TEST):
+        if (parts_N == part).any():
+            found[others >= first[parts_N == part].min()] = part
+    return found
+
+
 def check_times(times: pl.Series, split: SplitConfig) -> None:
     """Raise DataError for times by which no choice of these rows can be split: missing, without order, too few different ones."""
     missing = times.is_null() | (times.is_nan().fill_null(False) if times.dtype.is_float() else False)

@@ -6,8 +6,9 @@ Position n means the same for every party; which own row stands there, or what s
 never asks which way of linking it is. A further way is a class beside ``intersection.py`` and ``union.py`` and a row in
 ``table.py``, such as:
 
-- rows that are not linked at all (unaligned): ``schedule`` adds local batches, of rows that only the label party has
-  (``training/plan.py: Schedule.local_N``) or phases before the joint one (``Schedule.before``); ``objective`` knows their labels.
+- rows that are not linked at all (unaligned, of an intersection): positions beyond the linked ones, which ``schedule`` puts into
+  local batches (``training/plan.py: Schedule.local_N``) or adds phases for (``Schedule.before``); ``objective`` knows their
+  labels.
 """
 
 from abc import ABC, abstractmethod
@@ -26,6 +27,7 @@ from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, no_positions
+from tallystick.training.unaligned.method import Method
 
 D = TypeVar("D", bound="Dataset")
 
@@ -55,6 +57,19 @@ class Labels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class UnalignedRows:
+    """Positions beyond the linked ones, of rows that only this party has: nobody else knows of them.
+
+    Args:
+        train_N, validation_N, test_N: the positions of each part.
+    """
+
+    train_N: Tensor = field(default_factory=no_positions)
+    validation_N: Tensor = field(default_factory=no_positions)
+    test_N: Tensor = field(default_factory=no_positions)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Dataset(ABC):
     """One party's rows at the linked positions.
 
@@ -63,6 +78,7 @@ class Dataset(ABC):
         source: its features by position.
         train_N, validation_N, test_N: the positions of each part; none where rows are only to be scored.
         labels: the label party's.
+        unaligned: own rows that are not linked, where the contract's method for them reads them.
     """
 
     encoder: Encoder | None
@@ -71,6 +87,7 @@ class Dataset(ABC):
     validation_N: Tensor = field(default_factory=no_positions)
     test_N: Tensor = field(default_factory=no_positions)
     labels: Labels | None = None
+    unaligned: UnalignedRows = field(default_factory=UnalignedRows)
 
     def settled(self, training: TrainingTerms) -> TrainingConfig:
         """The contract's training for so many training positions, which are the same for every party."""
@@ -94,6 +111,10 @@ class Dataset(ABC):
             seed=seed,
             cut_rows=self.cut_rows,
         )
+
+    def method(self, training: TrainingConfig, *, seed: int) -> Method | None:  # noqa: ARG002
+        """What unaligned rows are for; None where they are left out."""
+        return None
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:
         """The test positions in batches."""

@@ -1,21 +1,28 @@
 """Rows that all parties have: every position is a row of everybody's. Shapes: N linked positions."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 
-from tallystick.config.contract import Contract, SplitConfig
+from tallystick.alignment.outcome import Rows
+from tallystick.config.contract import Contract, SplitConfig, TrainingConfig
+from tallystick.config.reading import shown
+from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
-from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
+from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.data.target import encode_weights
-from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
 from tallystick.dataset.own_rows import OwnRows, Parts, positions
 from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.training.objective import Objective, Supervised
+from tallystick.training.plan import Schedule
+from tallystick.training.unaligned.method import Method
+from tallystick.training.unaligned.schedule import rows_ratio, scheduled
+from tallystick.training.unaligned.table import method_of
 
 
 class SplitParts(Message, frozen=True):
@@ -27,7 +34,13 @@ class SplitParts(Message, frozen=True):
 
 @dataclass(frozen=True, kw_only=True)
 class IntersectionDataset(Dataset):
-    """A party's rows where every position is one of them."""
+    """A party's rows where every linked position is one of them.
+
+    Args:
+        settings: what the contract says of unaligned rows.
+    """
+
+    settings: UnalignedConfig = field(default_factory=UnalignedConfig)
 
     @classmethod
     def of(
@@ -40,45 +53,68 @@ class IntersectionDataset(Dataset):
     ) -> "IntersectionDataset":
         """Fit this party's encoder on its training rows and encode its rows at all positions.
 
-        ``channels`` carry the parts where the split is by the label party's time column.
+        ``channels`` carry the parts where the split is by the label party's time column. Nothing is sent of unaligned rows.
         """
-        here = own.linked()
-        train_N, validation_N, test_N = positions(_parts(contract.split, contract.seed, own, channels))
+        linked = len(own.alignment)
+        parts_N = _parts(contract.split, contract.seed, own, channels)
+        train_N, validation_N, test_N = positions(parts_N)
         for part_N, name, share in ((train_N, "training", 1.0), (validation_N, "validation", contract.split.validation)):
             if share and not len(part_N):
-                raise DataError(
-                    f"none of the {here.height} aligned rows fall into the {name} part; align more rows or change split"
-                )
-        encoder = own.fit_encoder(here, train_N.numpy())
+                raise DataError(f"none of the {linked} aligned rows fall into the {name} part; align more rows or change split")
+        rows_M, unaligned = _with_unaligned(contract, own, parts_N)
+        here = own.at(rows_M)
+        taught_N = torch.cat([train_N, unaligned.train_N])
+        encoder = own.fit_encoder(here, taught_N.numpy())
         device = torch.device(own.party.device)
         labels = None
         if own.is_label:
-            coder = own.fit_labels(contract.target, own.alignment.rows_N[train_N.numpy()])
-            true_N = coder.encode(own.label().gather(own.alignment.rows_N)).to(device)
+            coder = own.fit_labels(contract.target, rows_M[taught_N.numpy()])
+            true_N = coder.encode(own.label().gather(rows_M)).to(device)
             weight_N = None
             if own.party.weight is not None:
-                weight_N = encode_weights(own.linked_column(own.party.weight, use="weight")).to(device)
+                weight_N = encode_weights(own.column_at(own.party.weight, rows_M, use="weight")).to(device)
             labels = Labels.of(coder, true_N, weight_N)
-        return cls(
+        dataset = cls(
             encoder=encoder,
             source=encoder.encode(here).to(device).rows if encoder is not None else None,
             labels=labels,
             train_N=train_N.to(device),
             validation_N=validation_N.to(device),
             test_N=test_N.to(device),
+            unaligned=unaligned,
+            settings=contract.unaligned,
         )
+        if own.is_label and contract.unaligned.used:
+            _check_unaligned(dataset, contract.unaligned)
+        return dataset
 
     @classmethod
     def to_score(
         cls,
-        contract: Contract,  # noqa: ARG003
+        contract: Contract,
         own: OwnRows,
         encoder: Encoder | None,
         *,
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "IntersectionDataset":
-        """New rows, by the encoder that was fitted in training."""
-        return cls(encoder=encoder, source=encoder.encode(own.linked()).rows if encoder is not None else None)
+        """New rows, by the encoder that was fitted in training; the label party's unaligned ones count as test rows."""
+        rows_M, unaligned = own.alignment.rows_N, UnalignedRows()
+        if own.is_label and contract.unaligned.used:
+            rows_M = np.concatenate([rows_M, own.unlinked()])
+            unaligned = UnalignedRows(test_N=torch.arange(len(own.alignment), len(rows_M)))
+        source = encoder.encode(own.at(rows_M)).rows if encoder is not None else None
+        return cls(encoder=encoder, source=source, unaligned=unaligned, settings=contract.unaligned)
+
+    def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
+        """The batches of training, with those of unaligned rows."""
+        return scheduled(super().schedule(training, seed=seed), self.settings, self.unaligned.train_N)
+
+    def method(self, training: TrainingConfig, *, seed: int) -> Method | None:
+        """What unaligned rows are for."""
+        columns = tuple(column.name for column in self.encoder.categorical) if self.encoder is not None else ()
+        schedule = self.schedule(training, seed=seed)
+        ratio = rows_ratio(schedule) if schedule.local_batches else len(self.unaligned.train_N) / max(1, len(self.train_N))
+        return method_of(self.settings, batch_size=training.batch_size, ratio=ratio, seed=seed, columns=columns)
 
     def objective(self) -> Objective:
         """The loss by the labels to train on."""
@@ -86,9 +122,55 @@ class IntersectionDataset(Dataset):
         return Supervised(labels.coder.type, labels.training_labels_N, labels.weight_N)
 
     def own_part(self) -> "IntersectionDataset":
-        """All of it, with the true labels."""
+        """All of it, with the true labels; the label party alone could train on its unaligned rows as on the others."""
         labels = self.known_labels
-        return replace(self, labels=replace(labels, training_labels_N=labels.true_N))
+        return replace(
+            self,
+            labels=replace(labels, training_labels_N=labels.true_N),
+            train_N=torch.cat([self.train_N, self.unaligned.train_N]),
+            validation_N=torch.cat([self.validation_N, self.unaligned.validation_N]),
+            settings=UnalignedConfig(),
+        )
+
+
+def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[Rows, UnalignedRows]:
+    """Own rows at every position, linked ones first, and which of the others are for what."""
+    linked_N, facts = own.alignment.rows_N, contract.unaligned.facts
+    if not contract.unaligned.used or not (own.is_label or facts.pretrains_bottoms):
+        return linked_N, UnalignedRows()
+    others = own.unlinked()
+    parts_M = np.full(len(others), TRAINING, dtype=np.uint8)  # without labels or times a feature party's are for training alone
+    if contract.split.method == "hash":
+        parts_M = split_by_hash([own.keys.ids[row] for row in others], contract.split, seed=contract.seed)
+    elif own.is_label:
+        assert own.party.time is not None
+        times = own.column_at(own.party.time, np.concatenate([linked_N, others]), use="time")
+        parts_M = parts_of_other_times(times, parts_N)
+    first = len(linked_N)
+    train_N, validation_N, test_N = (part_N + first for part_N in positions(parts_M))
+    return np.concatenate([linked_N, others]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
+
+
+def _check_unaligned(dataset: IntersectionDataset, settings: UnalignedConfig) -> None:
+    """Refuse rows of which the method can make nothing; nothing of training has been sent yet."""
+    where, labels = f"unaligned.method = {settings.method}", dataset.known_labels
+    if dataset.encoder is None:
+        raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
+    if not len(dataset.unaligned.train_N):
+        raise DataError(
+            f"{where}: none of the label party's rows without a partner's row falls into the training part; "
+            "set unaligned.method to none, or bring more rows"
+        )
+    if settings.group is not None and settings.group not in [column.name for column in dataset.encoder.categorical]:
+        raise DataError(f"unaligned.group = {settings.group}: is no categorical column of the label party that training uses")
+    if labels.coder.type == "regression":
+        return
+    found = set(labels.true_N[dataset.train_N].long().tolist())
+    if lacking := [name for code, name in enumerate(labels.coder.classes) if code not in found]:
+        raise DataError(
+            f"{where}: no aligned training row is of class {shown(lacking[0])}, so nothing joint can be learnt of it; "
+            "align more rows, or leave that class out of the table"
+        )
 
 
 def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:

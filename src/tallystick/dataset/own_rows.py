@@ -57,6 +57,20 @@ class OwnRows:
         assert candidates.own_rows is not None, "a feature party knows its own rows"
         return self.frame[self.keys.rows_U[candidates.own_rows]]
 
+    def unlinked(self) -> NDArray[np.int64]:
+        """Which of the R rows stand at no position, in the order of the ids."""
+        is_linked_R = np.zeros(len(self.keys.rows_U), dtype=bool)
+        is_linked_R[self.alignment.rows_N[self.alignment.rows_N >= 0]] = True
+        return np.flatnonzero(~is_linked_R)
+
+    def at(self, rows_M: NDArray[np.int64]) -> pl.DataFrame:
+        """These of the R rows."""
+        return self.frame[self.keys.rows_U[rows_M]]
+
+    def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
+        """One column of them."""
+        return require_column(self.frame, name, use=use).gather(self.keys.rows_U[rows_M])
+
     def linked_column(self, name: str, *, use: str) -> pl.Series:
         """One column of those rows."""
         return require_column(self.frame, name, use=use).gather(self.keys.rows_U[self.alignment.rows_N])

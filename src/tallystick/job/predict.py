@@ -29,10 +29,12 @@ from tallystick.network.channel import Channel
 from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
-from tallystick.serving.predict import predict_feature_party, predict_label_party, receive_scores, send_scores
+from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
 from tallystick.storage import written
 
 COMMAND = "predict"
+SCORED_BY, JOINT, ALONE = "scored_by", "joint model", "own columns"
+"""Column of the predictions, where rows without a partner's row have a score too, and what it says."""
 
 
 def predict(contract: Contract, party: PartyFile, *, table: Path | None, output: Path | None, watcher: Watcher) -> dict[str, Any]:
@@ -168,10 +170,11 @@ class _Scoring:
         dataset = linkage.dataset.to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
         architecture = Architecture.of(self.contract, self.party.party)
         batches = torch.split(torch.arange(len(alignment)), self.contract.training.for_rows(len(alignment)).batch_size)
-        scores = None
+        scores, trained = None, None
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]
-            scores = predict_label_party(TrainedLabelParty.load(self.folder, architecture), dataset, batches, ordered)
+            trained = TrainedLabelParty.load(self.folder, architecture)
+            scores = predict_label_party(trained, dataset, batches, ordered)
             for channel in ordered if linkage.shares_scores else ():
                 send_scores(scores, channel)
         else:
@@ -181,7 +184,15 @@ class _Scoring:
                 scores = receive_scores(channel, len(alignment))
         own_N = alignment.rows_N >= 0
         keys = self.frame[self.keys.rows_U[alignment.rows_N[own_N]]].select(self.party.keys.values())
-        return keys.hstack(scores.filter(own_N)) if scores is not None else keys
+        if scores is None:
+            return keys
+        scored = keys.hstack(scores.filter(own_N))
+        if trained is None or trained.alone is None:
+            return scored
+        others = own.at(own.unlinked()).select(self.party.keys.values())
+        alone = others.hstack(predict_alone(trained, dataset))
+        named = ((scored, JOINT), (alone, ALONE))
+        return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
 
 
 def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:

@@ -6,21 +6,23 @@ The model is put together here, before training and whenever it is loaded again;
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from torch import nn
 
 from tallystick.config.contract import Contract, NetworkModel, TargetConfig
+from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import DataError
-from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.build import Parts, build_bottom, build_label_model
 from tallystick.models.split import LabelModel
 from tallystick.party.folder import RunFolder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
+from tallystick.training.unaligned.table import method_of
 
 _NOTE = "training"
 
@@ -36,6 +38,7 @@ class Architecture:
     device: str = "cpu"
     bottom: nn.Module | None = None
     top: nn.Module | None = None
+    unaligned: UnalignedConfig = field(default_factory=UnalignedConfig)
 
     @classmethod
     def of(
@@ -50,6 +53,7 @@ class Architecture:
             device=device,
             bottom=bottom,
             top=top,
+            unaligned=contract.unaligned,
         )
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
@@ -68,6 +72,12 @@ class Architecture:
             return LabelModel(self.top, bottom=self.bottom).to(self.device)
         outputs = self.target.classes if self.target.type == "multiclass" else 1
         own = encoder.feature_shape if encoder is not None else None
+        if encoder is not None and own is not None and widths and self.unaligned.used:
+            columns = tuple(column.name for column in encoder.categorical)
+            method = method_of(self.unaligned, batch_size=1, seed=self.seed, columns=columns)
+            assert method is not None, "the contract uses unaligned rows"
+            parts = Parts(model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed)
+            return method.model(parts).to(self.device)
         return build_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed, candidates=candidates).to(
             self.device
         )
@@ -109,6 +119,7 @@ class TrainedLabelParty:
         coder: what the outputs mean.
         calibration: what turns logits into those of real rows.
         state: of the training.
+        alone: calibrates the logits of rows without a partner's row; None where these get no score.
     """
 
     model: LabelModel
@@ -118,10 +129,16 @@ class TrainedLabelParty:
     coder: LabelCoder
     calibration: Calibration
     state: TrainingState
+    alone: LogitLine | None = None
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
-        facts = {"widths": self.widths, "candidates": self.candidates, "calibration": asdict(self.calibration)}
+        facts = {
+            "widths": self.widths,
+            "candidates": self.candidates,
+            "calibration": asdict(self.calibration),
+            "alone": asdict(self.alone) if self.alone is not None else None,
+        }
         _keep(folder, self.model, self.state, facts)
 
     @classmethod
@@ -143,6 +160,7 @@ class TrainedLabelParty:
             coder=LabelCoder.from_json(folder.read_json(folder.label_coder)),
             calibration=_calibration(facts["calibration"]),
             state=_state(folder),
+            alone=LogitLine(**facts["alone"]) if facts.get("alone") else None,
         )
 
 

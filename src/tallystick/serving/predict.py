@@ -12,6 +12,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
+from tallystick.party.alone import logits_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 
 SCORES_A_MESSAGE = 1 << 20
@@ -42,6 +43,15 @@ def predict_label_party(
     """
     logits = receive_logits(trained.model, dataset.source, batches, channels, trained.widths, cut_rows=dataset.cut_rows)
     return scores_of(trained.coder, trained.calibration.prediction_logits(logits))
+
+
+def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:
+    """Score the label party's rows without a partner's row by its own columns, calibrated as the joint scores are.
+
+    Nothing crosses, and nobody learns which rows these are.
+    """
+    assert trained.alone is not None, "the contract's method scores such rows"
+    return scores_of(trained.coder, trained.alone(logits_alone(trained.model, dataset, dataset.unaligned.test_N)))
 
 
 def scores_of(coder: LabelCoder, logits: Tensor) -> pl.DataFrame:

@@ -27,6 +27,7 @@ from tallystick.job.phases.importance import Measured, measure_columns, receive_
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.phases.report import JobState
 from tallystick.metrics import UndefinedMetric, sigmoid
+from tallystick.party.alone import logits_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
 from tallystick.training.label_party import train_label_party
@@ -112,6 +113,8 @@ def _measure(
         generator=np.random.default_rng(job.contract.seed),
     )
     job_state.groups = _by_group(job, keys, own, labels, joint, weights, job_state)
+    if trained.alone is not None:
+        job_state.groups += _by_partner(job, trained, dataset, joint_T)
     if job.contract.target.type == "binary":
         target_T = known.true_N[own.test_N]
         _keep_scores(job, target_T, joint_T)
@@ -172,6 +175,44 @@ def _by_group(
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=np.random.default_rng(job.contract.seed),
+            )
+        except UndefinedMetric as error:
+            job.logbook.watcher.say(f"no figures by {column}: {error}")
+            continue
+        found.append(grouping)
+    return found
+
+
+def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
+    """Test rows with and without a partner's row, each by the score that it gets, and both together."""
+    assert trained.alone is not None
+    known, index_U = dataset.known_labels, dataset.unaligned.test_N
+    if not len(index_U):
+        return []
+    logits = torch.cat([joint_T.cpu(), trained.alone(logits_alone(trained.model, dataset, index_U))])
+    labels, weights = known.units(torch.cat([dataset.test_N.cpu(), index_U]))
+    in_units = known.coder.in_units(logits.numpy())
+    has_partner = np.arange(len(logits)) < len(joint_T)
+    generator = np.random.default_rng(job.contract.seed)
+    options = job.party.report
+    both = np.zeros(len(logits), dtype=np.int64)
+    found = []
+    for column, names, codes in (
+        ("a partner's row", ("with one: the joint model", "without: own columns"), np.where(has_partner, 0, 1)),
+        ("a partner's row, or none", ("both together",), both),
+    ):
+        try:
+            grouping = by_group(
+                job.contract.target.type,
+                column,
+                names,
+                codes,
+                labels,
+                in_units,
+                weights=weights,
+                smallest=options.smallest_group,
+                resamples=job.contract.evaluation.bootstrap,
+                generator=generator,
             )
         except UndefinedMetric as error:
             job.logbook.watcher.say(f"no figures by {column}: {error}")

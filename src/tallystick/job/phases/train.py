@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+import torch
+
 from tallystick.alignment.outcome import Alignment
 from tallystick.data.keys import Keys
 from tallystick.dataset.dataset import Dataset
@@ -14,12 +16,16 @@ from tallystick.job.phases.defense import RunDefense
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
+from tallystick.party.alone import calibrated_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.lesson import PLAIN
 from tallystick.training.messages import CutWidth, receive_width
+from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, batches_per_message
 from tallystick.training.run import TrainingRun
+from tallystick.training.unaligned.method import OwnPart
 
 
 def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
@@ -58,7 +64,18 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
     ]
     run = _training_run(job, dataset, schedule, agreement)
-    state = train_label_party(model, defended.source, defended.objective(), peers, run, defense=defense.cut(schedule))
+    method = defended.method(run.training, seed=job.contract.seed)
+    if method is not None and not agreement.resume_from:
+        method.prepare(model, own_part(job, defended, objective=defended.objective()))
+    state = train_label_party(
+        model,
+        defended.source,
+        defended.objective(),
+        peers,
+        run,
+        lesson=method or PLAIN,
+        defense=defense.cut(schedule),
+    )
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,
@@ -67,6 +84,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         coder=dataset.known_labels.coder,
         calibration=dataset.calibration(state),
         state=state,
+        alone=calibrated_alone(model, defended) if method is not None and method.scores_alone else None,
     )
     trained.keep(job.folder)
     return trained
@@ -84,10 +102,35 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
     schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     run = _training_run(job, dataset, schedule, agreement)
+    method = dataset.method(run.training, seed=job.contract.seed)
+    if method is not None and not agreement.resume_from:
+        method.prepare_bottom(bottom, own_part(job, dataset))
     state = train_feature_party(bottom, dataset.source, channel, run, observer=observer)
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.encoder, state=state)
     trained.keep(job.folder)
     return trained
+
+
+def own_part(job: Job, dataset: Dataset, *, objective: Objective | None = None) -> OwnPart:
+    """What a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
+    assert dataset.source is not None, "a method for unaligned rows has own columns"
+
+    def progress(what: str, done: int, total: int) -> None:
+        job.logbook.watcher.progress(f"before joint training: {what}", done, total)
+        for channel in job.channels.values():  # nothing is received here for long: if one is lost, end soon
+            channel.check()
+
+    train_N = dataset.unaligned.train_N
+    return OwnPart(
+        source=dataset.source,
+        train_N=train_N if job.is_label else torch.cat([dataset.train_N, train_N]),
+        validation_N=dataset.unaligned.validation_N,
+        objective=objective,
+        training=dataset.settled(job.contract.training),
+        store=job.folder.store,
+        seed=job.contract.seed,
+        progress=progress,
+    )
 
 
 def _trains(job: Job, agreement: Agreement) -> bool:

@@ -16,6 +16,7 @@ from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches
 
+KEPT = 1024  # most aligned rows that attention looks over
 SHARED_WEIGHT, ORTHOGONAL_WEIGHT = 0.1, 0.01  # FedCVT's
 
 
@@ -27,19 +28,23 @@ class AlignedRows(nn.Module):
         self.feature_top = feature_top
         self.register_buffer("key_AW", torch.zeros(rows, own_width))
         self.register_buffer("value_AD", torch.zeros(rows, cut_width))
+        self.register_buffer("filled", torch.ones((), dtype=torch.int64))
 
     key_AW: Tensor
     value_AD: Tensor
+    filled: Tensor
 
     def keep(self, key_BW: Tensor, value_BD: Tensor) -> None:
-        """Put these rows first."""
-        rows = len(key_BW)
-        self.key_AW[:rows], self.value_AD[:rows] = key_BW.detach(), value_BD.detach()
+        """Put these rows in their place, as many as there is room for."""
+        rows = min(len(key_BW), len(self.key_AW))
+        self.key_AW[:rows], self.value_AD[:rows] = key_BW.detach()[:rows], value_BD.detach()[:rows]
+        self.filled.fill_(rows)
 
     def forward(self, query_BW: Tensor) -> Tensor:
         """softmax(Q K' / sqrt(W)) V."""
-        weights_BA = torch.softmax(query_BW @ self.key_AW.T / math.sqrt(query_BW.shape[1]), dim=1)
-        return weights_BA @ self.value_AD
+        key_AW, value_AD = self.key_AW[: int(self.filled)], self.value_AD[: int(self.filled)]
+        weights_BA = torch.softmax(query_BW @ key_AW.T / math.sqrt(query_BW.shape[1]), dim=1)
+        return weights_BA @ value_AD
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +71,7 @@ class FedCVT(LocalBatches):
         """One bottom; tops over both embeddings, over the own and over the cut's."""
         joint = parts.joint()
         width = width_of(joint.bottom) if joint.bottom is not None else 0
-        rows = AlignedRows(self.batch_size, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))
+        rows = AlignedRows(KEPT, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))
         return Synthesizing(joint, parts.top(width, "local-top"), parts.top(parts.cut_width + width, "synthetic-top"), rows)
 
     def joint_loss(

@@ -66,6 +66,8 @@ class OwnPart:
                 "learning_rate": self.training.learning_rate * rate,
                 "patience": (self.training.patience or 2) if validated else None,
                 "mode": "synchronous",
+                "schedule": "constant",  # it is stopped long before its last epoch
+                "ema": None,
             }
         )
         schedule = Schedule(train_N=self.train_N, validation_N=self.validation_N, batch_size=batch_size, seed=self.seed)
