@@ -266,25 +266,46 @@ def label_leakage(
 
 @app.command()
 def fedads(
-    data: Annotated[Path, typer.Option(help="FedAds' folder, the IJCAI-18 sample, or Kaggle's Criteo or Avazu file.")],
-    table: Annotated[int, typer.Option(help="Which of the paper's tables: 4 so far.", min=4, max=4)] = 4,
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or (table 3) the folder of FATE's "
+            "credit-card files."
+        ),
+    ],
+    table: Annotated[int, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences.", min=3, max=4)] = 4,
     seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
-    epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 1,
-    swapped: Annotated[bool, typer.Option("--swapped", help="Give each party the other's columns.")] = False,
+    only: Annotated[str, typer.Option(help="Table 3: rows, with semicolons between; all if empty.")] = "",
+    epochs: Annotated[int, typer.Option(help="Table 4: of every training run.", min=1)] = 1,
+    swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
     limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
     out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Table 3: go on with the sweep whose runs --out holds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """FedAds' Table 4: what DP, Marvell and MixPro do to a label inference attack, beside the paper's numbers."""
+    """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
 
     def work() -> None:
         from dataclasses import replace
 
         from tallystick.benchmark.fedads import defenses as benchmark
-        from tallystick.benchmark.fedads.page import page_of
+        from tallystick.benchmark.fedads import unaligned
+        from tallystick.benchmark.fedads.page import page_of, unaligned_page_of
         from tallystick.benchmark.shared import command
 
-        _prepare(out)
+        folder = _prepare(out, resume=resume)
+        if table == 3:
+            found = unaligned.run(
+                data=data,
+                seeds=range(1, seeds + 1),
+                only=[name for name in only.split(";") if name],
+                limit=limit,
+                log=folder and folder / "runs.jsonl",
+                resume=resume,
+                progress=_watcher().progress,
+            )
+            finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
+            return
         found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),

@@ -14,6 +14,8 @@ def disclosure_lines(contract: Contract) -> list[str]:
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
             "(evaluation.share_metrics); not private"
         )
+    method = contract.unaligned.method
+    lines += [f"{features}: {sentence} (unaligned.method = {method})" for sentence in embedded_once_more(contract)]
     columns = evaluation.importance.feature_columns
     if columns != "none":
         lines.append(f"{features}: {shuffled_embeddings(contract)} to {label} (evaluation.importance.feature_columns)")
@@ -24,6 +26,26 @@ def disclosure_lines(contract: Contract) -> list[str]:
             "(evaluation.importance.feature_columns: both); not private"
         )
     return lines
+
+
+def embedded_once_more(contract: Contract) -> list[str]:
+    """What a method for unaligned rows has feature parties send besides, in a sentence, if it is anything."""
+    if not contract.unaligned.facts.embeds:
+        return []
+    epoch = contract.unaligned.joint_epochs
+    return [f"the training rows' cut embeddings once more to {contract.label_party}, after epoch {epoch}"]
+
+
+def unaligned_lines(contract: Contract) -> list[str]:
+    """What a feature party learns of unaligned rows, and what these add to what cut gradients tell."""
+    if not contract.unaligned.used:
+        return []
+    label, method = contract.label_party, contract.unaligned.method
+    steps = "how many steps they take follows from the contract" if contract.unaligned.facts.local_steps else "they have no step"
+    return [
+        f"Of {label}'s rows without a partner's row nothing crosses (unaligned.method = {method}): {steps}. Their labels shape "
+        "the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too."
+    ]
 
 
 def shuffled_embeddings(contract: Contract) -> str:

@@ -1,4 +1,4 @@
-"""The page of FedAds' Table 4."""
+"""The pages of FedAds' Tables 3 and 4."""
 
 from typing import Any
 
@@ -27,6 +27,62 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             "seeds": ", ".join(map(str, found["seeds"])),
         },
     )
+
+
+def unaligned_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+    """Show what ``unaligned.run`` found."""
+    data = found["data"]
+    return Benchmark(
+        title=f"FedAds, Table 3, on {data['name']}: {data['rows']:,} rows, {data['share_of_positives']:.2%} positive",
+        command=command,
+        tables=[_methods(found), _without_partner(found)],
+        notes=[
+            "Differences are of the same seed: the same rows, aligned and not, the same batches of aligned rows.",
+            "ECE: 20 bins of equal mass. CPU seconds: all that training took at both parties, without looks at validation rows.",
+            "Local and the tables of means read the label party's columns alone; ORALE has both parties' columns of every row.",
+            "The paper's numbers are of its own data, one run each, with no interval.",
+        ],
+        facts={
+            "aligned": f"{data['aligned']:.0%} of the training rows",
+            "networks": "embeddings 4, label party [128, 64], feature party [64, 32], one hidden layer of 64 on top",
+            "optimiser": "Adam 1e-3, batch 256, stopped by validation rows that are looked at four times a pass",
+            "seeds": ", ".join(map(str, found["seeds"])),
+        },
+    )
+
+
+def _methods(found: dict[str, Any]) -> ResultTable:
+    rows: list[list[Cell]] = [
+        [
+            row["method"],
+            row["kind"],
+            row["paper"][0] if row["paper"] else None,
+            row["paper"][1] if row["paper"] else None,
+            spread_of(row["auc"]),
+            spread_of(row.get("over_vanilla")),
+            spread_of(row.get("over_diffu_at")),
+            spread_of(row.get("over_orale")),
+            spread_of(row["nll"]),
+            spread_of(row["ece"]),
+            row["cpu_seconds"]["mean"],
+            row.get("time_ratio"),
+        ]
+        for row in found["table"]
+    ]
+    columns = ["method", "of", "paper, AUC", "paper, NLL", "AUC", "over VanillaVFL", "over Diffu-AT", "over ORALE", "NLL", "ECE"]
+    return ResultTable(name="Table 3", columns=[*columns, "CPU s", "times VanillaVFL's"], rows=rows)
+
+
+def _without_partner(found: dict[str, Any]) -> ResultTable:
+    parts = ("half with a partner's row", "half without", "both halves")
+    rows: list[list[Cell]] = [
+        [row["method"], *(spread_of(row["alone"][part][figure]) for part in parts for figure in ("auc", "ece"))]
+        for row in found["table"]
+        if "alone" in row
+    ]
+    columns = ["method", *(f"{part}: {figure}" for part in ("with", "without", "both") for figure in ("AUC", "ECE"))]
+    note = "Every other test row is scored without its partner's row, by own columns, calibrated on validation rows."
+    return ResultTable(name="Test rows half of which have no partner's row", columns=columns, rows=rows, note=note)
 
 
 def _table(found: dict[str, Any], fusion: str) -> ResultTable:

@@ -40,8 +40,8 @@ from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick.training.unaligned.table import method_of
 
 SEEDS = (1, 2, 3, 4, 5)
-CHECKS = 4  # looks at the validation rows for each pass over the aligned rows
-PATIENCE = 8  # looks without a better loss
+CHECKS = 4  # looks at the validation rows for each pass over the joint batches
+PATIENCE = 12  # looks without a better loss
 MOST_EPOCHS = 60
 PASS = 4096  # rows of a pass that trains nothing
 BINS = 20
@@ -256,8 +256,7 @@ def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> d
     schedule = network.schedule
     labels_V = rows.labels_N[rows.validation_N]
     joint = -(-len(schedule.train_N) // schedule.batch_size)
-    aligned = -(-len(rows.aligned_N) // schedule.batch_size)
-    every = max(1, min(joint, aligned) // CHECKS)
+    every = max(1, joint // CHECKS)
     modules: list[nn.Module] = [network.model, *bottoms]
     best_loss, best, best_step, stale, step, seen, looking = float("inf"), None, 0, 0, 0, 0, 0.0
     for epoch in range(schedule.epochs_before + MOST_EPOCHS):

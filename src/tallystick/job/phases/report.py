@@ -21,7 +21,14 @@ from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
-from tallystick.job.disclosure import defense_lines, deviation_of, shared_with_feature_parties, shuffled_embeddings
+from tallystick.job.disclosure import (
+    defense_lines,
+    deviation_of,
+    embedded_once_more,
+    shared_with_feature_parties,
+    shuffled_embeddings,
+    unaligned_lines,
+)
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.audit import Audited
@@ -145,6 +152,7 @@ def contract_info(contract: Contract) -> shown.ContractInfo:
         yaml=yaml.safe_dump(contract.model_dump(mode="json"), sort_keys=False),
         summary={
             "alignment": contract.alignment.method,
+            "unaligned rows": contract.unaligned.method,
             "target": contract.target.type,
             "hidden layers": "-".join(map(str, contract.model.hidden)),
             "cut after layer": contract.model.cut_after,
@@ -205,6 +213,7 @@ def _learnt_by_label_party(contract: Contract, *, rows: int, epochs: int) -> lis
         most = contract.evaluation.importance.rows
         evaluation += f" Those of at most {most:,} validation rows once more, by the final weights, to measure columns."
     steps = [("training", training), ("evaluation", evaluation)]
+    steps += [("training", f"From {peers}: {sentence}.") for sentence in embedded_once_more(contract)]
     if contract.evaluation.importance.feature_columns != "none":
         more = f"From {peers}: {shuffled_embeddings(contract)}; so by how much the metric falls without each of these columns."
         steps.append(("evaluation", more))
@@ -233,6 +242,7 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     split = [by_time] if contract.split.method == "time" else []
     return [
         *(shown.Learnt(step="training", party=name, what=what, guarantee="no formal guarantee") for what in split),
+        *(shown.Learnt(step="training", party=name, what=what, guarantee=protected) for what in unaligned_lines(contract)),
         shown.Learnt(step="training", party=name, what=training, guarantee=protected),
         shown.Learnt(step="evaluation", party=name, what=evaluation, guarantee=released),
     ]
@@ -256,6 +266,14 @@ def _data(
         categorical=len(shape.cardinalities) if shape else 0,
         names=[place.name for place in column_places(dataset.encoder)] if dataset.encoder is not None else [],
     )
+    unaligned = dataset.unaligned
+    counts = [len(part_N) for part_N in (unaligned.train_N, unaligned.validation_N, unaligned.test_N)]
+    if sum(counts):
+        train, validation, test = counts
+        positive.append(
+            f"{sum(counts):,} rows without a partner's row are used too: {train:,} for training, {validation:,} for validation, "
+            f"{test:,} for test"
+        )
     return shown.DataSummary(
         rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],

@@ -1,0 +1,189 @@
+"""Jobs that use rows only the label party has: every method, what crosses, resuming, scores without a partner, bad input."""
+
+import polars as pl
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.config.contract import parse_contract
+from tallystick.config.unaligned import METHODS as FACTS
+from tallystick.errors import ConfigError, DataError
+from tallystick.metrics import auc
+from tallystick.simulation import Silent, simulate
+from tallystick.training.checkpoint import read_tensors
+from tallystick.training.unaligned.table import METHODS
+
+PARTIES = ("bank", "shop")
+ROWS, PARTNERS = 900, 300
+
+
+def frames(*, rows=ROWS, partners=PARTNERS, target="binary", seed=1):
+    """A table per party; only the first ``partners`` ids have a row at the feature party."""
+    found = {name: frame.sort("id") for name, frame in tables(PARTIES, rows=rows, target=target, seed=seed).items()}
+    found["shop"] = found["shop"].filter(pl.col("id") < f"id-{partners:06}")
+    return found
+
+
+def contract(method="average", **changes):
+    settings = {"method": method, "epochs": 4, "evaluations": 4}
+    return contract_values(PARTIES, **{"unaligned": settings | changes.pop("settings", {}), **changes})
+
+
+def run(method, given=None, **changes):
+    return simulate(contract(method, **changes), given or frames(), columns(PARTIES), watcher=Silent())
+
+
+def partner_groups(result):
+    return {group["name"]: group for one in result.sections.groups for group in one["groups"]}
+
+
+def test_the_tables_of_names_agree():
+    assert set(METHODS) | {"none"} == set(FACTS)
+    assert all(method.name == name for name, method in METHODS.items())
+
+
+@pytest.mark.parametrize("method", list(METHODS))
+def test_every_method_trains_and_measures(method):
+    result = run(method, evaluation={"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False})
+    assert result.evaluation["joint"]["auc"]["value"] > 0.6
+    groups = partner_groups(result)
+    assert bool(groups) == METHODS[method].scores_alone
+    if groups:
+        test = result.data.rows["test"]
+        assert groups["with one: the joint model"]["rows"] == test
+        alone = groups["without: own columns"]["rows"]
+        assert 0.1 * (ROWS - PARTNERS) < alone < 0.3 * (ROWS - PARTNERS)
+        assert groups["both together"]["rows"] == test + alone
+
+
+def sent_by_training(result):
+    phases = [phase for phase in result.phases if phase.name == "training"]
+    return {phase.party: (phase.bytes_sent, phase.bytes_received, phase.messages) for phase in phases}
+
+
+def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are():
+    """Twice as many of them: as many messages and bytes of training, and the same positions in the same order."""
+    given, more = frames(), frames(rows=2 * ROWS)
+    more["shop"] = given["shop"]
+    common = set(given["bank"]["id"]) & set(given["shop"]["id"])
+    more["bank"] = pl.concat([given["bank"], more["bank"].filter(pl.col("id") >= f"id-{ROWS:06}")])
+    assert {row for row in more["bank"]["id"] if row in set(more["shop"]["id"])} == common
+    few, many = (run("average", tables_, training__patience=None) for tables_ in (given, more))
+    assert few.data.rows == many.data.rows
+    assert sent_by_training(few) == sent_by_training(many)
+
+
+def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
+    given = frames()
+    fewer = given | {"bank": given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))}
+    weights = []
+    for number, each in enumerate((given, fewer)):
+        simulate(contract("none"), each, columns(PARTIES), watcher=Silent(), folder=tmp_path / str(number))
+        (path,) = (tmp_path / str(number)).glob("bank/*/model.safetensors")
+        weights.append(read_tensors(path)[0])
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"), [("average", {}), ("diffu-at", {"settings": {"joint_epochs": 2}}), ("fedhssl", {})]
+)
+def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, changes):
+    quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
+    values = contract(method, **quick, **changes)
+    given = frames()
+    simulate(values, given, columns(PARTIES), watcher=Silent(), folder=tmp_path / "simulated")
+    job = lay_out_job(PARTIES, frames=given, **{key: value for key, value in values.items() if key == "unaligned"}, **quick)
+    running = job.start_all()
+    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 25)
+    running["bank"].kill()
+    assert running["shop"].end() == 3
+    job.run_all("run", "--resume")
+    for party in PARTIES:
+        (path,) = (tmp_path / "simulated").glob(f"{party}/*/model.safetensors")
+        assert job.models(party)[-1] == path.read_bytes()
+
+
+def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job):
+    given = frames(rows=2400, partners=900)
+    values = contract("average", training__epochs=4)
+    job = lay_out_job(PARTIES, frames=given, unaligned=values["unaligned"], training__epochs=4)
+    job.run_all()
+    predicted = {
+        "bank": job.start("bank", "predict", "--output", "scores.csv"),
+        "shop": job.start("shop", "predict"),
+    }
+    assert all(party.end() == 0 for party in predicted.values()), {name: party.said for name, party in predicted.items()}
+    scores = pl.read_csv(job.home("bank") / "scores.csv")
+    assert scores.columns == ["id", "score", "scored_by"]
+    common = set(given["bank"]["id"]) & set(given["shop"]["id"])
+    joint, alone = (scores.filter(pl.col("scored_by") == by) for by in ("joint model", "own columns"))
+    assert set(joint["id"]) == common
+    assert set(alone["id"]) == set(given["bank"]["id"]) - common
+    told = alone.join(given["bank"].select("id", "y"), on="id")
+    assert auc(told["y"].to_numpy(), told["score"].to_numpy()) > 0.75
+    # 1,400 rows: five standard errors of a rate are under .07
+    assert told["score"].mean() == pytest.approx(told["y"].mean(), abs=0.07)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"alignment__method": "union"}, "rows without a partner's row are left over by an intersection only"),
+        ({"settings": {"method": "fedcvt"}, "target": {"type": "multiclass", "classes": 3}}, "needs two classes"),
+        ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),
+        ({"settings": {"group": "kind"}}, "groups nothing; leave unaligned.group"),
+        ({"settings": {"method": "guess"}}, "unaligned.method"),
+        ({"settings": {"evaluations": 51}}, "unaligned.evaluations"),
+        ({"model__wide": True}, "model.wide = false"),
+    ],
+)
+def test_a_contract_that_does_not_fit_is_refused(changes, said):
+    parties = changes.pop("parties", PARTIES)
+    settings = {"method": "average"} | changes.pop("settings", {})
+    with pytest.raises(ConfigError) as refused:
+        parse_contract(contract_values(parties, unaligned=settings, **changes))
+    assert said in str(refused.value)
+
+
+def test_no_unaligned_rows():
+    given = frames()
+    given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))
+    with pytest.raises(DataError, match=r"without a partner's row falls into the training part; set unaligned\.method to none"):
+        run("average", given)
+
+
+def test_no_aligned_row_of_a_class():
+    given = frames()
+    partners = given["shop"]["id"].implode()
+    given["bank"] = given["bank"].filter((pl.col("y") == 1) | ~pl.col("id").is_in(partners))
+    with pytest.raises(DataError, match='no aligned training row is of class "0"'):
+        run("average", given)
+
+
+def test_unaligned_rows_with_labels_of_another_kind():
+    given = frames()
+    other = pl.when(pl.col("id") > "id-000800").then(pl.lit("yes")).otherwise(pl.col("y").cast(pl.String))
+    given["bank"] = given["bank"].with_columns(y=other)
+    with pytest.raises(DataError, match="y"):
+        run("average", given)
+
+
+def test_a_group_that_is_no_column():
+    with pytest.raises(DataError, match=r"unaligned\.group = shoe size"):
+        run("heuristic", settings={"group": "shoe size"})
+
+
+def test_a_label_party_without_columns():
+    given = frames()
+    cols = columns(PARTIES)
+    cols["bank"]["features"] = {"numeric": [], "categorical": []}
+    with pytest.raises(DataError, match="no usable column of its own"):
+        simulate(contract(), given, cols, watcher=Silent())
+
+
+def test_a_top_given_as_a_module():
+    with pytest.raises(ConfigError, match="makes tops of its own"):
+        simulate(contract(), frames(), columns(PARTIES), top=torch.nn.Linear(8, 1), watcher=Silent())

@@ -1,0 +1,120 @@
+"""The diffusion's formulas against closed forms: the best denoiser of a Gaussian is known, and so is what samplers make of it."""
+
+import math
+
+import pytest
+import torch
+
+from tallystick.training.unaligned.diffusion import Denoiser, NoiseSchedule
+
+SCHEDULE = NoiseSchedule()
+MEAN, DEVIATION = 1.5, 0.4
+ROWS = 4000
+
+
+def best_denoiser(prediction):
+    """E[. | noisy] for x_0 ~ N(MEAN, DEVIATION^2): with a the kept share, E[x_0 | x] is linear in x (Gaussian conditioning)."""
+    kept_T = SCHEDULE.kept
+
+    def predict(noisy_BD, step_B):
+        kept = kept_T[step_B][:, None].float()
+        gain = kept.sqrt() * DEVIATION**2 / (kept * DEVIATION**2 + 1 - kept)
+        clean = MEAN + gain * (noisy_BD - kept.sqrt() * MEAN)
+        noise = (noisy_BD - kept.sqrt() * clean) / (1 - kept).sqrt()
+        return {"epsilon": noise, "x0": clean, "v": kept.sqrt() * noise - (1 - kept).sqrt() * clean}[prediction]
+
+    return predict
+
+
+def test_the_schedule_is_ddpms():
+    beta_T = torch.linspace(1e-4, 0.02, 1000, dtype=torch.float64)
+    product = 1.0
+    for step, beta in enumerate(beta_T.tolist()):
+        product *= 1 - beta
+        assert SCHEDULE.kept[step].item() == pytest.approx(product, rel=1e-12)
+    assert SCHEDULE.kept[-1] < 1e-4
+
+
+def test_noise_added_at_once_is_noise_added_step_by_step():
+    """Mean and variance after t steps of x <- sqrt(1 - beta) x + sqrt(beta) noise, worked out step by step."""
+    mean, variance = 1.0, 0.0
+    for step in range(300):
+        beta = SCHEDULE.variances[step].item()
+        mean, variance = math.sqrt(1 - beta) * mean, (1 - beta) * variance + beta
+    at = torch.tensor([299])
+    one = torch.ones(1, 1, dtype=torch.float64)
+    assert SCHEDULE.noisy(one, 0 * one, at).item() == pytest.approx(mean, rel=1e-9)
+    assert SCHEDULE.noisy(0 * one, one, at).item() ** 2 == pytest.approx(variance, rel=1e-9)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
+def test_what_is_predicted_gives_back_clean_and_noise(prediction):
+    generator = torch.Generator().manual_seed(1)
+    clean_BD, noise_BD = torch.randn(2, 5, 3, generator=generator)
+    step_B = torch.full((5,), 417)
+    noisy_BD = SCHEDULE.noisy(clean_BD, noise_BD, step_B)
+    target_BD = SCHEDULE.target(clean_BD, noise_BD, step_B, prediction)
+    found = SCHEDULE.clean_and_noise(noisy_BD, target_BD, SCHEDULE.kept[417].item(), prediction)
+    torch.testing.assert_close(found[0], clean_BD, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(found[1], noise_BD, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
+def test_ddim_with_the_best_denoiser_gives_the_gaussian(prediction):
+    """Its flow maps N(0, 1) onto the Gaussian row by row: x_0 = MEAN + DEVIATION x_T, up to the steps' width."""
+    noise_BD = torch.linspace(-2, 2, 41)[:, None]
+    found = SCHEDULE.ddim(best_denoiser(prediction), noise_BD, evaluations=1000, prediction=prediction)
+    torch.testing.assert_close(found, MEAN + DEVIATION * noise_BD, atol=0.03, rtol=0)
+
+
+@pytest.mark.parametrize("evaluations", [1, 7, 20, 50])
+def test_ddim_takes_as_many_evaluations_as_it_is_given_and_keeps_the_mean(evaluations):
+    steps = []
+
+    def counted(noisy_BD, step_B):
+        steps.append(int(step_B[0]))
+        return best_denoiser("epsilon")(noisy_BD, step_B)
+
+    noise_BD = torch.linspace(-2, 2, 41)[:, None]
+    found = SCHEDULE.ddim(counted, noise_BD, evaluations=evaluations, prediction="epsilon")
+    assert len(steps) == evaluations
+    assert steps == sorted(steps, reverse=True)
+    assert steps[0] == 999
+    assert found.mean().item() == pytest.approx(MEAN, abs=0.05)
+    if evaluations > 1:
+        assert steps[-1] == 0
+        assert found.std().item() == pytest.approx(DEVIATION * noise_BD.std().item(), rel=0.2 if evaluations >= 20 else 0.5)
+
+
+def test_ddpm_with_the_best_denoiser_gives_the_gaussian():
+    """4,000 samples: mean and deviation within five standard errors, a chance below 1e-5 of failing by bad luck."""
+    generator = torch.Generator().manual_seed(2)
+    noise_BD = torch.randn(ROWS, 1, generator=generator)
+    found = SCHEDULE.ddpm(best_denoiser("epsilon"), noise_BD, prediction="epsilon", generator=generator)
+    assert found.mean().item() == pytest.approx(MEAN, abs=5 * DEVIATION / math.sqrt(ROWS))
+    assert found.std().item() == pytest.approx(DEVIATION, abs=5 * DEVIATION / math.sqrt(2 * ROWS) + 0.01)
+
+
+def test_a_denoiser_learns_a_conditional_mean():
+    """x_0 = 2 c exactly: samples for a condition lie at its value."""
+    generator = torch.Generator().manual_seed(3)
+    torch.manual_seed(3)
+    network = Denoiser(1, 1, hidden=32)
+    optimizer = torch.optim.Adam(network.parameters(), lr=3e-3)
+    for _ in range(600):
+        condition = torch.randn(256, 1, generator=generator)
+        clean, noise = 2 * condition, torch.randn(256, 1, generator=generator)
+        step = torch.randint(1000, (256,), generator=generator)
+        optimizer.zero_grad()
+        loss = (network(SCHEDULE.noisy(clean, noise, step), step, condition) - clean).square().mean()
+        loss.backward()
+        optimizer.step()
+    wanted = torch.tensor([[-1.0], [0.0], [1.0]])
+    with torch.no_grad():
+        found = SCHEDULE.ddim(
+            lambda noisy, step: network(noisy, step, wanted),
+            torch.randn(3, 1, generator=generator),
+            evaluations=20,
+            prediction="x0",
+        )
+    torch.testing.assert_close(found, 2 * wanted, atol=0.4, rtol=0)
