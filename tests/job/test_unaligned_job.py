@@ -14,7 +14,7 @@ from tallystick.training.checkpoint import read_tensors
 from tallystick.training.unaligned.table import METHODS
 
 PARTIES = ("bank", "shop")
-ROWS, PARTNERS = 900, 300
+ROWS, PARTNERS = 900, 400
 
 
 def frames(*, rows=ROWS, partners=PARTNERS, target="binary", seed=1):
@@ -24,13 +24,19 @@ def frames(*, rows=ROWS, partners=PARTNERS, target="binary", seed=1):
     return found
 
 
+def own_columns():
+    found = columns(PARTIES)
+    found["bank"]["report"] = {"smallest_group": 20}
+    return found
+
+
 def contract(method="average", **changes):
     settings = {"method": method, "epochs": 4, "evaluations": 4}
     return contract_values(PARTIES, **{"unaligned": settings | changes.pop("settings", {}), **changes})
 
 
 def run(method, given=None, **changes):
-    return simulate(contract(method, **changes), given or frames(), columns(PARTIES), watcher=Silent())
+    return simulate(contract(method, **changes), given or frames(), own_columns(), watcher=Silent())
 
 
 def partner_groups(result):

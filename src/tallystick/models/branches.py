@@ -84,12 +84,20 @@ class FromLocal(BranchedModel):
 
 
 class Averaged(BranchedModel):
-    """Two branched models over the same cut embeddings; the logits are their mean."""
+    """Two branched models over the same cut embeddings; the logits are their mean.
 
-    def __init__(self, first: BranchedModel, second: BranchedModel) -> None:
+    ``cut_top`` reads the cut embeddings alone. It is for training: what it learns is in no prediction.
+    """
+
+    def __init__(self, first: BranchedModel, second: BranchedModel, cut_top: nn.Module) -> None:
         nn.Module.__init__(self)
         self.first = first
         self.second = second
+        self.cut_top = cut_top
+
+    def of_cut(self, cuts_BD: Sequence[Tensor]) -> Tensor:
+        """Logits by the cut embeddings alone."""
+        return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
         """The mean of both."""

@@ -21,11 +21,13 @@ class Average(LocalBatches):
     """Two label models, one started from unaligned rows (offset), one that keeps learning from them (multi-task), over one cut.
 
     Not in FedAds. Both reach the joint model's accuracy in different ways, so their errors differ, and the mean of their logits
-    errs less; the feature parties' bottom models are shared, and a row's cut embedding crosses once.
+    errs less; the feature parties' bottom models are shared, and a row's cut embedding crosses once. A third top reads the cut
+    embeddings alone, in training only, as FedCVT's does: bottom models that start with nothing to add to a good model of own
+    columns would learn slowly without it.
 
     Threat model: honest-but-curious feature parties, who see nothing of unaligned rows but the time that they take; a cut
-    gradient is the mean of both branches'. No formal guarantee. Not protected: what these labels do to the weights shows in later
-    cut gradients.
+    gradient is half the sum of the three tops'. No formal guarantee. Not protected: what these labels do to the weights shows in
+    later cut gradients.
     """
 
     name: ClassVar[str] = "average"
@@ -46,7 +48,8 @@ class Average(LocalBatches):
         second = parts.joint("second")
         assert second.bottom is not None
         shared = SharedBottom(second, parts.top(width_of(second.bottom), "second/local-top"))
-        return Averaged(FromLocal(parts.joint(), parts.alone(ALONE), offset=True), shared)
+        first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True)
+        return Averaged(first, shared, parts.top(parts.cut_width, "cut-top"))
 
     def prepare(self, model: LabelModel, own: OwnPart) -> None:
         """Train the first branch's first model."""
@@ -57,11 +60,12 @@ class Average(LocalBatches):
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """Each branch has to be right by itself: the mean of both losses, a half of each."""
+        """Each branch has to be right by itself, and so has the cut embedding: a half of each loss."""
         assert isinstance(model, Averaged)
         first, targets_B = objective(model.first(cuts_BD, own), batch.index_B, cuts_BD)
         second, _ = objective(model.second(cuts_BD, own), batch.index_B, cuts_BD)
-        return (first + second) / 2, targets_B
+        of_cut, _ = objective(model.of_cut(cuts_BD), batch.index_B, cuts_BD)
+        return (first + second + of_cut) / 2, targets_B
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
         """The second branch's, which counts for half as in a joint batch."""
