@@ -8,6 +8,7 @@ import pytest
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
 from tallystick.config.defense import DefenseEntry
+from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
 from tallystick.defenses.table import DEFENSES
 from tallystick.evaluation.private.table import MECHANISMS
 from tallystick.imputation.imputer import Imputer
@@ -56,6 +57,15 @@ def test_every_imputer_has_its_row(party: str, imputer: type[Imputer]) -> None:
 @pytest.mark.parametrize(("key", "strategies"), [("union.labels", LABEL_STRATEGIES), ("union.features", FEATURE_STRATEGIES)])
 def test_the_contracts_keys_name_every_strategy(key: str, strategies: list[str]) -> None:
     assert cells(page("config.md"), key)[2].rpartition(": ")[2] == ", ".join(strategies)
+
+
+@pytest.mark.parametrize("method", UNALIGNED_METHODS)
+def test_every_method_for_unaligned_rows_has_its_row(method: str) -> None:
+    assert cells(page("unaligned.md"), method)[1] == UNALIGNED_METHODS[method].what
+
+
+def test_the_contracts_key_names_every_method_for_unaligned_rows() -> None:
+    assert cells(page("config.md"), "unaligned.method")[2].partition(";")[0] == ", ".join(UNALIGNED_METHODS)
 
 
 def test_the_contracts_key_names_every_metric() -> None:
