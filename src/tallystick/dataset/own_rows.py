@@ -63,7 +63,7 @@ class OwnRows:
         is_linked_R[self.alignment.rows_N[self.alignment.rows_N >= 0]] = True
         return np.flatnonzero(~is_linked_R)
 
-    def at(self, rows_M: NDArray[np.int64]) -> pl.DataFrame:
+    def at(self, rows_M: NDArray[np.int64]) -> Frame:
         """These of the R rows."""
         return self.frame[self.keys.rows_U[rows_M]]
 

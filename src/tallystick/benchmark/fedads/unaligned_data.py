@@ -1,6 +1,6 @@
 """Rows for FedAds' Table 3: which of them are aligned, whose columns are whose, both encoded. Shapes: N rows of the table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -8,11 +8,12 @@ import polars as pl
 import torch
 from torch import Tensor
 
-from tallystick.benchmark.clicks import read_clicks
+from tallystick.benchmark.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick.benchmark.fedads.data import AdTable, read_ads
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.features import FeatureShape, PackedFeatures
+from tallystick.data.lazy import LazyTable
 from tallystick.errors import DataError
 
 CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
@@ -28,8 +29,8 @@ class Rows:
     Test and validation rows have both parties' columns, as in FedAds; of the training rows only ``aligned_N`` have.
     """
 
-    own: Features
-    theirs: Features
+    own: PackedFeatures
+    theirs: PackedFeatures
     own_shape: FeatureShape
     their_shape: FeatureShape
     columns: tuple[str, ...]
@@ -49,18 +50,11 @@ def read_table(path: Path, *, limit: int | None = None) -> AdTable:
     """
     if path.is_dir() and all((path / name).exists() for name in CREDIT):
         return _read_credit(path, limit)
-    if path.is_dir() or "is_trade" in pl.read_csv(path, n_rows=0, quote_char=None, truncate_ragged_lines=True).columns:
-        return read_ads(path, limit=limit)
-    clicks = read_clicks(path, limit=limit)
-    if clicks.name != "criteo":
-        return read_ads(path, limit=limit)
-    return AdTable(
-        name="criteo",
-        frame=clicks.frame,
-        label=clicks.label,
-        label_party=FeatureColumns(categorical=clicks.categorical),
-        feature_party=FeatureColumns(numeric=clicks.numeric),
-    )
+    table = read_ads(path, limit=limit)
+    if table.name != "criteo":
+        return table
+    label_party, feature_party = FeatureColumns(categorical=CRITEO_CATEGORICAL), FeatureColumns(numeric=CRITEO_NUMERIC)
+    return replace(table, label_party=label_party, feature_party=feature_party)
 
 
 def _read_credit(folder: Path, limit: int | None) -> AdTable:
@@ -74,7 +68,7 @@ def _read_credit(folder: Path, limit: int | None) -> AdTable:
         raise DataError(f"{folder}: not FATE's {' and '.join(CREDIT)}: {error}") from None
     return AdTable(
         name="credit card",
-        frame=frame,
+        frame=LazyTable.of(frame),
         label="y",
         label_party=FeatureColumns(numeric=own),
         feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in theirs)),

@@ -204,12 +204,8 @@ def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T:
         try:
             grouping = by_group(
                 job.contract.target.type,
-                column,
-                names,
-                codes,
-                labels,
-                in_units,
-                weights=weights,
+                Subgroups(column=column, names=names, codes_N=codes),
+                ScoredRows(labels_N=labels, logits=in_units, weights_N=weights),
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=generator,
