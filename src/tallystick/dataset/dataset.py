@@ -27,7 +27,7 @@ from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, no_positions
-from tallystick.training.unaligned.method import Method
+from tallystick.training.unaligned.method import UnalignedMethod
 
 D = TypeVar("D", bound="Dataset")
 
@@ -112,7 +112,7 @@ class Dataset(ABC):
             cut_rows=self.cut_rows,
         )
 
-    def method(self, training: TrainingConfig, *, seed: int) -> Method | None:  # noqa: ARG002
+    def method(self, training: TrainingConfig, *, seed: int) -> UnalignedMethod | None:  # noqa: ARG002
         """What unaligned rows are for; None where they are left out."""
         return None
 

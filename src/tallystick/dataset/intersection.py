@@ -20,7 +20,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
-from tallystick.training.unaligned.method import Method
+from tallystick.training.unaligned.method import UnalignedMethod
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick.training.unaligned.table import method_of
 
@@ -109,7 +109,7 @@ class IntersectionDataset(Dataset):
         """The batches of training, with those of unaligned rows."""
         return scheduled(super().schedule(training, seed=seed), self.settings, self.unaligned.train_N)
 
-    def method(self, training: TrainingConfig, *, seed: int) -> Method | None:
+    def method(self, training: TrainingConfig, *, seed: int) -> UnalignedMethod | None:
         """What unaligned rows are for."""
         columns = tuple(column.name for column in self.encoder.categorical) if self.encoder is not None else ()
         schedule = self.schedule(training, seed=seed)

@@ -74,7 +74,7 @@ def build_label_model(
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class BranchParts:
     """Makes the modules of a label party's model that has several branches, each from a seed of its own name.
 
     Args:

@@ -17,7 +17,7 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import DataError
-from tallystick.models.build import Parts, build_bottom, build_label_model
+from tallystick.models.build import BranchParts, build_bottom, build_label_model
 from tallystick.models.split import LabelModel
 from tallystick.party.folder import RunFolder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
@@ -76,7 +76,9 @@ class Architecture:
             columns = tuple(column.name for column in encoder.categorical)
             method = method_of(self.unaligned, batch_size=1, seed=self.seed, columns=columns)
             assert method is not None, "the contract uses unaligned rows"
-            parts = Parts(model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed)
+            parts = BranchParts(
+                model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed
+            )
             return method.model(parts).to(self.device)
         return build_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed, candidates=candidates).to(
             self.device

@@ -56,13 +56,13 @@ class Phase:
     local_N: Tensor = field(default_factory=no_positions)
 
     @property
-    def parts(self) -> "Parts":
+    def parts(self) -> "EpochPositions":
         """Its positions."""
-        return Parts(joint_N=self.joint_N, local_N=self.local_N)
+        return EpochPositions(joint_N=self.joint_N, local_N=self.local_N)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Parts:
+class EpochPositions:
     """The positions of an epoch's batches; ``local_batches`` as in Schedule."""
 
     joint_N: Tensor
@@ -142,24 +142,24 @@ class Schedule:
                 yield Batch(step=first + number, epoch=epoch, number=number, index_B=index_B, is_local=is_local)
 
     @property
-    def _usual(self) -> Parts:
-        return Parts(joint_N=self.train_N, local_N=self.local_N, local_batches=self.local_batches)
+    def _usual(self) -> EpochPositions:
+        return EpochPositions(joint_N=self.train_N, local_N=self.local_N, local_batches=self.local_batches)
 
-    def _parts(self, epoch: int) -> Parts:
+    def _parts(self, epoch: int) -> EpochPositions:
         for phase in self.before:
             if epoch < phase.epochs:
                 return phase.parts
             epoch -= phase.epochs
         return self._usual
 
-    def _count(self, parts: Parts) -> int:
+    def _count(self, parts: EpochPositions) -> int:
         local = parts.local_batches if parts.local_batches is not None else self._batches(parts.local_N)
         return self._batches(parts.joint_N) + local
 
     def _batches(self, part_N: Tensor) -> int:
         return -(-len(part_N) // self.batch_size)
 
-    def _repeated(self, parts: Parts) -> Tensor:
+    def _repeated(self, parts: EpochPositions) -> Tensor:
         """The local positions, as often as it takes for a row in each local batch."""
         rows, batches = len(parts.local_N), parts.local_batches or 0
         return parts.local_N.repeat(-(-batches // rows)) if 0 < rows < batches else parts.local_N

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.benchmark.fedads.data import AdTable
-from tallystick.benchmark.fedads.unaligned_data import ALIGNED, Rows, read_table, share_out
+from tallystick.benchmark.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
 from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
 from tallystick.config.contract import NetworkModel, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
@@ -26,7 +26,7 @@ from tallystick.cut.forward import Source
 from tallystick.errors import ConfigError
 from tallystick.metrics import ace, auc
 from tallystick.models.branches import BranchedModel
-from tallystick.models.build import Parts, build_bottom
+from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import fit_line
@@ -35,7 +35,7 @@ from tallystick.training.in_process import SplitNetwork
 from tallystick.training.lesson import PLAIN
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
-from tallystick.training.unaligned.method import Method, OwnPart
+from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick.training.unaligned.table import method_of
 
@@ -125,7 +125,7 @@ def run(
 
     Raises DataError for data that is absent or of another format, ConfigError for a row that there is not.
     """
-    table = read_table(data, limit=limit)
+    table = read_both_parties(data, limit=limit)
     chosen = _chosen(table, only)
     setting = {"data": table.name, "rows": table.frame.height, "aligned": aligned}
     kept = SweepLog(log, setting=setting, resume=resume) if log is not None else None
@@ -138,7 +138,7 @@ def run(
                 if (row.name, seed) in done:
                     continue
                 rows_N = rows_N or share_out(table, seed=seed, aligned=aligned)
-                found = {"method": row.name, "seed": seed, **Trial(rows=rows_N, row=row, seed=seed).run()}
+                found = {"method": row.name, "seed": seed, **MethodTrial(rows=rows_N, row=row, seed=seed).run()}
                 runs.append(found)
                 if kept is not None:
                     kept.add(found)
@@ -168,7 +168,7 @@ GROUPS = {"criteo": "C9", "fedads": "l_u_fea_1", "ijcai18": "shop_id"}
 
 
 @dataclass(kw_only=True)
-class Trial:
+class MethodTrial:
     """One row of the table, trained once."""
 
     rows: Rows
@@ -216,16 +216,16 @@ class Trial:
         plain = Schedule(train_N=train_N, validation_N=rows.validation_N, batch_size=TRAINING.batch_size, seed=self.seed)
         return scheduled(plain, self.row.settings, rows.unaligned_N)
 
-    def _modules(self, method: Method | None) -> tuple[LabelModel, list[nn.Module]]:
+    def _modules(self, method: UnalignedMethod | None) -> tuple[LabelModel, list[nn.Module]]:
         rows = self.rows
         bottom = build_bottom(FEATURE_NETWORK, "feature", rows.their_shape, seed=self.seed)
         width = FEATURE_NETWORK.hidden[-1]
-        parts = Parts(model=LABEL_NETWORK, party="label", own=rows.own_shape, cut_width=width, outputs=1, seed=self.seed)
+        parts = BranchParts(model=LABEL_NETWORK, party="label", own=rows.own_shape, cut_width=width, outputs=1, seed=self.seed)
         if self.row.joint == "none":
             return parts.alone("alone"), []
         return (method.model(parts) if method is not None else parts.joint()), [bottom]
 
-    def _prepare(self, method: Method, model: LabelModel, bottoms: Sequence[nn.Module], objective: Supervised) -> None:
+    def _prepare(self, method: UnalignedMethod, model: LabelModel, bottoms: Sequence[nn.Module], objective: Supervised) -> None:
         rows = self.rows
         with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
             validation = rows.validation_N

@@ -41,7 +41,7 @@ class Rows:
     test_N: Tensor
 
 
-def read_table(path: Path, *, limit: int | None = None) -> AdTable:
+def read_both_parties(path: Path, *, limit: int | None = None) -> AdTable:
     """Read a data set of any format of Table 4's benchmark, or the folder of the credit-card data that FATE split.
 
     Kaggle's Criteo file is split by kind of column: C1-C26 to the label party, I1-I13 to the feature party.

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tallystick.data.features import Features
 from tallystick.models.branches import Averaged, BranchedModel, FromLocal, SharedBottom
-from tallystick.models.build import Parts, width_of
+from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
@@ -43,7 +43,7 @@ class Average(LocalBatches):
             "second.local_top": local,
         }
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """Both branches, each with a bottom of its own."""
         second = parts.joint("second")
         assert second.bottom is not None

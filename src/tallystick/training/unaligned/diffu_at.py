@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tallystick.cut.forward import Source
 from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
-from tallystick.models.build import Parts, seeded
+from tallystick.models.build import BranchParts, seeded
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.unaligned.diffusion import Denoiser, NoiseSchedule
@@ -45,7 +45,7 @@ class DiffuAT(Synthesis):
 
     name: ClassVar[str] = "diffu-at"
 
-    def generator(self, parts: Parts) -> nn.Module:
+    def generator(self, parts: BranchParts) -> nn.Module:
         """The denoiser, with a copy of the bottom."""
         bottom = parts.bottom("condition")
         with seeded(self.seed, "diffusion"):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, Synthesizing
-from tallystick.models.build import Parts, width_of
+from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
@@ -67,7 +67,7 @@ class FedCVT(LocalBatches):
         """What local batches teach learns at their rate."""
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom; tops over both embeddings, over the own and over the cut's."""
         joint = parts.joint()
         width = width_of(joint.bottom) if joint.bottom is not None else 0

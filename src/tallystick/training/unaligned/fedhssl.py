@@ -10,7 +10,7 @@ from torch.nn.functional import cosine_similarity
 
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, Synthesizing
-from tallystick.models.build import Parts, seeded, width_of
+from tallystick.models.build import BranchParts, seeded, width_of
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import mlp
 from tallystick.training.objective import Objective
@@ -43,7 +43,7 @@ class FedHSSL(SelfSupervised):
 
     name: ClassVar[str] = "fedhssl"
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """The joint model with the predictors beside it."""
         joint = parts.joint()
         width = width_of(joint.bottom) if joint.bottom is not None else 0

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tallystick.cut.forward import Source
 from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
-from tallystick.models.build import Parts
+from tallystick.models.build import BranchParts
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.unaligned.synthesis import Synthesis, named_group
@@ -35,7 +35,7 @@ class Heuristic(Synthesis):
 
     name: ClassVar[str] = "heuristic"
 
-    def generator(self, parts: Parts) -> nn.Module:
+    def generator(self, parts: BranchParts) -> nn.Module:
         """The table of means."""
         place = self._place()
         return GroupMeans(parts.own.cardinalities[place] if place is not None else 1, parts.cut_width)

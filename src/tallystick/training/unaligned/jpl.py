@@ -10,7 +10,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, mse_loss
 
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, Synthesizing
-from tallystick.models.build import Parts, seeded, width_of
+from tallystick.models.build import BranchParts, seeded, width_of
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import mlp
 from tallystick.training.objective import Objective
@@ -41,7 +41,7 @@ class JointPrivilegedLearning(LocalBatches):
         """What local batches teach learns at their rate."""
         return dict.fromkeys(("bottom", "synthetic_top", "local_top"), self.local_rate)
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom under three tops, and the mapping."""
         joint = parts.joint()
         width = width_of(joint.bottom) if joint.bottom is not None else 0

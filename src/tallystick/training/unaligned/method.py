@@ -18,7 +18,7 @@ from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import Source
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel
-from tallystick.models.build import Parts
+from tallystick.models.build import BranchParts
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore
@@ -76,7 +76,7 @@ class OwnPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Method(Lesson, ABC):
+class UnalignedMethod(Lesson, ABC):
     """A method for unaligned rows.
 
     Args:
@@ -103,7 +103,7 @@ class Method(Lesson, ABC):
         return min(max(self.ratio, 1.0), FASTEST)
 
     @abstractmethod
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """The label party's model, the same from the same seed."""
 
     def prepare(self, model: LabelModel, own: OwnPart) -> None:
@@ -114,7 +114,7 @@ class Method(Lesson, ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalBatches(Method):
+class LocalBatches(UnalignedMethod):
     """Base of the methods whose local batches train a branch of their own."""
 
     def loss(

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, SharedBottom
-from tallystick.models.build import Parts, width_of
+from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
@@ -32,7 +32,7 @@ class MultiTask(LocalBatches):
         """What local batches teach learns at their rate."""
         return {"bottom": self.local_rate, "local_top": self.local_rate}
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom under two tops."""
         joint = parts.joint()
         assert joint.bottom is not None

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from tallystick.cut.forward import Source
 from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
-from tallystick.models.build import Parts, seeded
+from tallystick.models.build import BranchParts, seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import mlp
 from tallystick.training.objective import Objective
@@ -38,7 +38,7 @@ class Regressor(Synthesis):
 
     name: ClassVar[str] = "regressor"
 
-    def generator(self, parts: Parts) -> nn.Module:
+    def generator(self, parts: BranchParts) -> nn.Module:
         """The regression, with a copy of the bottom."""
         bottom = parts.bottom("condition")
         with seeded(self.seed, "regressor"):

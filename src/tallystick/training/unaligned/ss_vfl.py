@@ -6,16 +6,16 @@ from typing import ClassVar
 from torch import nn
 
 from tallystick.models.branches import BranchedModel, SharedBottom
-from tallystick.models.build import Parts, width_of
+from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
-from tallystick.training.unaligned.method import Method, OwnPart
+from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.self_supervision import momentum_contrast
 
 SHARE = 10  # self-supervision takes this part of unaligned.epochs: it stops by no validation
 
 
 @dataclass(frozen=True, kw_only=True)
-class SelfSupervised(Method):
+class SelfSupervised(UnalignedMethod):
     """SS-VFL: momentum contrast on each party's own rows, then plain training on aligned ones.
 
     Castiglia et al. 2022, in one round. Threat model: honest-but-curious parties; nothing crosses before the first joint step.
@@ -26,7 +26,7 @@ class SelfSupervised(Method):
     name: ClassVar[str] = "ss-vfl"
     scores_alone: ClassVar[bool] = False
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """The plain joint model; the second top stays as it is."""
         joint = parts.joint()
         assert joint.bottom is not None

@@ -14,7 +14,7 @@ from tallystick.cut.forward import Source
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.models.branches import BranchedModel, Synthesizing
-from tallystick.models.build import Parts, width_of
+from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
@@ -99,14 +99,14 @@ class Synthesis(LocalBatches):
         return {"generator": 0.0, "bottom": local, "synthetic_top": local, "local_top": local}
 
     @abstractmethod
-    def generator(self, parts: Parts) -> nn.Module:
+    def generator(self, parts: BranchParts) -> nn.Module:
         """What makes embeddings up."""
 
     @abstractmethod
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
         """Embeddings (B, D) for these rows."""
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom under three tops, and the generator."""
         joint = parts.joint()
         width = width_of(joint.bottom) if joint.bottom is not None else 0

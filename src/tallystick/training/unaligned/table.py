@@ -9,14 +9,14 @@ from tallystick.training.unaligned.fedcvt import FedCVT
 from tallystick.training.unaligned.fedhssl import FedHSSL
 from tallystick.training.unaligned.heuristic import Heuristic
 from tallystick.training.unaligned.jpl import JointPrivilegedLearning
-from tallystick.training.unaligned.method import Method
+from tallystick.training.unaligned.method import UnalignedMethod
 from tallystick.training.unaligned.multi_task import MultiTask
 from tallystick.training.unaligned.regressor import Regressor
 from tallystick.training.unaligned.ss_vfl import SelfSupervised
 from tallystick.training.unaligned.vfl_mpd import MatchedPairs
 from tallystick.training.unaligned.warm_start import Offset, WarmStart
 
-METHODS: Mapping[str, type[Method]] = {
+METHODS: Mapping[str, type[UnalignedMethod]] = {
     method.name: method
     for method in (
         WarmStart,
@@ -38,7 +38,7 @@ METHODS: Mapping[str, type[Method]] = {
 
 def method_of(
     settings: UnalignedConfig, *, batch_size: int, ratio: float = 1.0, seed: int = 0, columns: Sequence[str] = ()
-) -> Method | None:
+) -> UnalignedMethod | None:
     """The contract's method; None where unaligned rows are left out."""
     if not settings.used:
         return None

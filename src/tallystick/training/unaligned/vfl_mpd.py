@@ -10,17 +10,17 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, Synthesizing
-from tallystick.models.build import Parts, seeded, width_of
+from tallystick.models.build import BranchParts, seeded, width_of
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
-from tallystick.training.unaligned.method import Method
+from tallystick.training.unaligned.method import UnalignedMethod
 from tallystick.training.unaligned.synthesis import HIDDEN
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatchedPairs(Method):
+class MatchedPairs(UnalignedMethod):
     """VFL-MPD: before labels are used, both bottoms learn whether two embeddings are of one row.
 
     Li et al. 2021. The original pretrains on aligned rows without labels, of which FedAds' setting has none: here the task runs
@@ -34,7 +34,7 @@ class MatchedPairs(Method):
     name: ClassVar[str] = "vfl-mpd"
     scores_alone: ClassVar[bool] = False
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """The joint model with a top that judges pairs."""
         joint = parts.joint()
         width = width_of(joint.bottom) if joint.bottom is not None else 0

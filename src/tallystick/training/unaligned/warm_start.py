@@ -5,15 +5,15 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tallystick.models.branches import BranchedModel, FromLocal
-from tallystick.models.build import Parts
+from tallystick.models.build import BranchParts
 from tallystick.models.split import LabelModel
-from tallystick.training.unaligned.method import Method, OwnPart
+from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 
 ALONE = "unaligned"  # name of the model that comes first
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmStart(Method):
+class WarmStart(UnalignedMethod):
     """A model of the label party's own columns is trained on unaligned rows; the joint model's bottom starts from its weights.
 
     Not in FedAds. Aligned rows are few, and a network with large embedding tables forgets on them what it could learn of own
@@ -31,7 +31,7 @@ class WarmStart(Method):
         """The bottom goes slowly; the first model stays as it is."""
         return {"bottom": self.settings.warm_rate, "alone": 0.0}
 
-    def model(self, parts: Parts) -> BranchedModel:
+    def model(self, parts: BranchParts) -> BranchedModel:
         """A joint model beside the one that comes first."""
         return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset)
 
@@ -53,7 +53,7 @@ class Offset(WarmStart):
     offset: ClassVar[bool] = True
 
 
-def start_from_unaligned_rows(method: Method, model: FromLocal, own: OwnPart) -> None:
+def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, own: OwnPart) -> None:
     """Train the model of own columns on unaligned rows alone, then copy its bottom into the joint model."""
     assert model.bottom is not None
     assert model.alone.bottom is not None
