@@ -328,6 +328,7 @@ def quality(
     tables: Annotated[str, typer.Option(help="Tables, with commas between; all that can be had if left out.")] = "",
     methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
+    leaks: Annotated[bool, typer.Option("--leaks", help="Audit the default and the former one on --tables instead.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -336,11 +337,18 @@ def quality(
     def work() -> None:
         from tallystick.benchmark.quality import sweep as benchmark
         from tallystick.benchmark.quality.methods import METHODS
-        from tallystick.benchmark.quality.page import page_of
+        from tallystick.benchmark.quality.page import leaks_page_of, page_of
         from tallystick.benchmark.shared import command
 
         folder = _prepare(out, resume=resume)
         assert folder is not None
+        if leaks:
+            from tallystick.benchmark.quality import leaks as audits
+
+            names = tables.split(",") if tables else ["breast"]
+            audited = audits.run(names, data, seeds=range(1, seeds + 1), progress=_watcher().progress)
+            finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
+            return
         found = benchmark.run(
             folder,
             data=data,

@@ -131,7 +131,7 @@ class NetworkModel(Model):
     """The split network."""
 
     embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
-        default="auto", description="width of each categorical's embedding; auto: 2 to 4, by its number of categories"
+        default="auto", description="width of each categorical's embedding; auto: 2 to 8, by its number of categories"
     )
     embedding_scale: float = Field(
         default=0.1, strict=True, gt=0, le=100, description="standard deviation of embeddings of categories before training"

@@ -52,8 +52,8 @@ class Columns(nn.Module):
 
 
 def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:
-    """The width of each categorical's embedding; ``auto`` is the square root of its number of codes, 2 to 4."""
-    return [min(max(math.isqrt(size), 2), 4) if asked == "auto" else asked for size in cardinalities]
+    """The width of each categorical's embedding; ``auto`` is the square root of its number of codes, 2 to 8."""
+    return [min(max(math.isqrt(size), 2), 8) if asked == "auto" else asked for size in cardinalities]
 
 
 def one_by_one(columns: Columns, features: Features) -> Tensor:

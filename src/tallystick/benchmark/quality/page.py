@@ -54,6 +54,26 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
+def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+    """Show what ``quality.leaks.run`` found."""
+    return Benchmark(
+        title="What the default and the former default tell attackers",
+        command=command,
+        tables=[
+            ResultTable(
+                name="Symmetric AUC",
+                columns=["table", "attack", "former default", "default"],
+                rows=[
+                    [row["table"], row["attack"], spread_of(row["former"]), spread_of(row["default"])] for row in found["rows"]
+                ],
+                note="max(AUC, 1 - AUC) per batch: .5 is a guess, 1 is every label.",
+            )
+        ],
+        notes=["A floor: what these attackers found, never that nothing else can be found."],
+        facts={"seeds": ", ".join(map(str, found["seeds"]))},
+    )
+
+
 def _cells(number: int, row: dict[str, Any], methods: list[str]) -> list[Cell]:
     figures = [spread_of(row["figures"].get(name)) for name in methods]
     gaps = [row.get("behind_boosting"), row.get("behind_boosting-early")]
@@ -67,4 +87,4 @@ def _series(title: str, name: str, rows: list[dict[str, Any]]) -> Series:
         else None
         for row in rows
     ]
-    return Series(name=title, xs=range(1, len(rows) + 1), ys=ahead)
+    return Series(name=title, xs=list(range(1, len(rows) + 1)), ys=ahead)

@@ -1,0 +1,104 @@
+"""The quality benchmark: fair parts, a log that resumes, verdicts by the written bounds, and both audits."""
+
+import json
+
+import numpy as np
+import pytest
+
+from tallystick.benchmark.quality import leaks, sweep
+from tallystick.benchmark.quality.methods import METHODS, BoostingMethod, former_training
+from tallystick.benchmark.quality.page import leaks_page_of, page_of
+from tallystick.benchmark.quality.tables import PACKAGED, TABLES, load_table
+from tallystick.config import contract
+from tallystick.errors import ConfigError, DataError
+from tallystick.report.bench import benchmark_html
+
+pytest.importorskip("sklearn")
+
+
+@pytest.mark.parametrize("name", ["wine", "diabetes"])
+def test_halves_and_parts_leave_nothing_out_and_nothing_twice(name):
+    table = load_table(name, None)
+    columns = table.columns.numeric + table.columns.categorical
+    drawn = set()
+    for seed in range(5):
+        own, theirs = table.halves(seed)
+        mine, other = ({*half.numeric, *half.categorical} for half in (own, theirs))
+        assert mine | other == set(columns)
+        assert not mine & other
+        assert len(mine) == len(columns) // 2
+        rows = np.concatenate(table.parts(seed))
+        assert sorted(rows.tolist()) == list(range(table.frame.height))
+        drawn.add(frozenset(mine))
+    assert len(drawn) > 1
+
+
+def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path):
+    how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}
+    first = sweep.run(tmp_path, seeds=[1], **how)
+    with pytest.raises(ConfigError, match="--resume"):
+        sweep.run(tmp_path, seeds=[1], **how)
+    told = []
+    both = sweep.run(tmp_path, seeds=[1, 2], resume=True, progress=lambda *said: told.append(said), **how)
+    assert len(told) == 2
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()[1:]]
+    assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
+    assert first["tables"][0]["figures"]["default"]["mean"] == lines[1]["value"]
+    figures = both["tables"][0]["figures"]
+    assert min(figure["mean"] for figure in figures.values()) > 0.95
+    assert "wine" in benchmark_html(page_of(both, command="tallystick bench quality"))
+    assert METHODS["default"](load_table("wine", None), 1).value == lines[1]["value"]
+
+
+def test_boosting_on_own_columns_sees_only_those():
+    table = load_table("diabetes", None)
+    own = BoostingMethod(columns="own", settings={"max_iter": 5})(table, 1)
+    alone = table.__class__(**{**table.__dict__, "columns": table.halves(1)[0]})
+    assert own.value == BoostingMethod(columns="joined", settings={"max_iter": 5})(alone, 1).value
+
+
+@pytest.mark.parametrize(
+    ("metric", "ours", "theirs", "within", "far"),
+    [
+        ("auc", 0.798, 0.8, 1, 0),
+        ("auc", 0.797, 0.8, 0, 0),
+        ("auc", 0.79, 0.8, 0, 1),
+        ("auc", 0.9, 0.8, 1, 0),
+        ("rmse", 102.0, 100.0, 1, 0),
+        ("rmse", 104.0, 100.0, 0, 0),
+        ("rmse", 106.0, 100.0, 0, 1),
+        ("rmse", 50.0, 100.0, 1, 0),
+    ],
+)
+def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
+    gap = round(sweep.behind(metric, ours, theirs), 9)
+    found = sweep.count_against([{"metric": metric, "behind_boosting": gap}])["against"]
+    assert found["boosting"] == {"tables": 1, "within": within, "far_behind": far}
+    assert found["boosting-early"]["tables"] == 0
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    assert sweep.tables_in(None) == list(PACKAGED)
+    assert sweep.tables_in(tmp_path) == list(TABLES)
+    with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
+        sweep.run(tmp_path / "a", data=None, tables=["ale"])
+    with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):
+        sweep.run(tmp_path / "a", data=None, tables=["wine"], methods=["luck"])
+    with pytest.raises(DataError, match="give the folder of public files with --data"):
+        load_table("taxi", None)
+    with pytest.raises(DataError, match=r"does not exist; give the folder that holds frogs/Frogs_MFCCs\.csv\.gz"):
+        load_table("frogs", tmp_path)
+    with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
+        leaks.run(["diabetes"], None, seeds=[1])
+
+
+def test_both_defaults_are_audited(monkeypatch):
+    monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    monkeypatch.setattr(leaks, "former_training", lambda rows: former_training(rows).model_copy(update={"epochs": 2}))
+    found = leaks.run(["breast"], None, seeds=[1])
+    assert {line["method"] for line in found["runs"]} == {"former", "default"}
+    attacks = {row["attack"] for row in found["rows"]}
+    assert any("gradient" in attack for attack in attacks)
+    assert any("embedding" in attack for attack in attacks)
+    assert all(0.5 <= row["default"]["mean"] <= 1 for row in found["rows"])
+    assert "former default" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
