@@ -83,7 +83,7 @@ def contract_values(parties, **changes):
             **{"epochs": 2, "batch_size": 64, "learning_rate": 0.01, "patience": None, "checkpoint_every": 5},
             **{"optimizer": "adam", "schedule": "constant", "ema": 0.5},
         },
-        "evaluation": {"calibration_bins": 5, "bootstrap": 10},
+        "evaluation": {"calibration_bins": 5, "bootstrap": 10, "own_columns_boosting": False},
         "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 120.0},
         "seed": 1,
     }

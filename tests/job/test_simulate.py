@@ -19,6 +19,7 @@ from tiny import PATIENCE_S, columns, contract_values, tables
 from tallystick.cli.jobs import key_figures, show_headline
 from tallystick.data import encoder
 from tallystick.errors import ConfigError, DataError
+from tallystick.job.phases import evaluate
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
 
@@ -309,3 +310,18 @@ def test_a_table_of_fifty_rows_trains_by_the_defaults():
     result = run(rows=56, training={"patience": 3}, model={}, evaluation={"bootstrap": 0})
     assert result.evaluation["rows"] >= 5
     assert result.training.history[-1].epoch <= 60
+
+
+def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
+    """The own column tells the label by a step function that two epochs of a small network do not find."""
+    frames = tables(PARTIES, rows=900)
+    frames["bank"] = frames["bank"].with_columns(y=(pl.col("noise") * 3).floor().cast(pl.Int64) % 2)
+    boosted = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
+    plain = run(frames=frames, evaluation__own_columns_boosting=False, evaluation__bootstrap=0)
+    assert value(boosted, "auc", "local_baseline") > 0.9 > value(plain, "auc", "local_baseline")
+    assert value(boosted, "auc") == value(plain, "auc")
+    assert "own columns only: gradient boosting is the baseline" in " ".join(boosted.data.notes)
+    monkeypatch.setattr(evaluate, "can_boost", lambda: False)
+    without = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
+    assert value(without, "auc", "local_baseline") == value(plain, "auc", "local_baseline")
+    assert "gradient boosting was not tried; install scikit-learn" in " ".join(without.data.notes)

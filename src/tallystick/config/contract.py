@@ -131,7 +131,7 @@ class NetworkModel(Model):
     """The split network."""
 
     embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
-        default="auto", description="width of each categorical's embedding; auto: 2 to 8, by its number of categories"
+        default="auto", description="width of each categorical's embedding; auto: 2 to 8, more for more categories"
     )
     embedding_scale: float = Field(
         default=0.1, strict=True, gt=0, le=100, description="standard deviation of embeddings of categories before training"
@@ -247,6 +247,11 @@ class EvaluationConfig(Model):
     )
     bootstrap: int = Field(default=200, strict=True, ge=0, le=100_000, description="resamples for the intervals; 0 is none")
     own_columns_baseline: bool = Field(default=True, strict=True, description="also train on the label party's columns alone")
+    own_columns_boosting: bool = Field(
+        default=True,
+        strict=True,
+        description="let that baseline be gradient boosting where it validates better than the network (needs scikit-learn)",
+    )
     privacy: PrivateRelease | None = Field(
         default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"
     )

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.numbers import embed_numbers
 
+MANY_CODES = 800
+
 
 class EmbeddingTable(nn.Embedding):
     """An embedding table; on a CPU it looks up by index_select, whose gradient has the same bits in a fifth of the time."""
@@ -52,8 +54,8 @@ class Columns(nn.Module):
 
 
 def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:
-    """The width of each categorical's embedding; ``auto`` is the square root of its number of codes, 2 to 8."""
-    return [min(max(math.isqrt(size), 2), 8) if asked == "auto" else asked for size in cardinalities]
+    """The width of each categorical's embedding; ``auto`` is 2 to 4 by its number of codes, and 8 from 800 on."""
+    return [asked if asked != "auto" else 8 if size >= MANY_CODES else min(max(math.isqrt(size), 2), 4) for size in cardinalities]
 
 
 def one_by_one(columns: Columns, features: Features) -> Tensor:

@@ -54,7 +54,7 @@ def contract(**changes: Any) -> Values:
         "split": {"method": "hash", "validation": 0.1, "test": 0.2},
         "model": {"embedding_width": 2, "hidden": [8, 8], "cut_after": 1},
         "training": {"epochs": 2, "batch_size": 16, "learning_rate": 0.01, "patience": None, "checkpoint_every": 10},
-        "evaluation": {"calibration_bins": 5, "bootstrap": 5},
+        "evaluation": {"calibration_bins": 5, "bootstrap": 5, "own_columns_boosting": False},
         "network": {"heartbeat_s": HEARTBEAT_S, "deadline_s": DEADLINE_S, "wait_s": WAIT_S},
         "seed": 1,
     }

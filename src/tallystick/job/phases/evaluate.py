@@ -17,6 +17,7 @@ from tallystick.data.groups import groups_of
 from tallystick.data.keys import Keys
 from tallystick.data.table import require_column
 from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.evaluation.boosting import Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.measure import compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
@@ -258,4 +259,38 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> 
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
     job_state.local_baseline = train_label_party(model, own.source, own.objective(), [], run)
-    return receive_logits(model, own.source, own.test_batches(training.batch_size), [], [])
+    network_T = receive_logits(model, own.source, own.test_batches(training.batch_size), [], [])
+    if not job.contract.evaluation.own_columns_boosting or not len(own.validation_N):
+        return network_T
+    return _better(job, own, network_T, job_state)
+
+
+def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> Tensor:
+    """The network's test logits, or those of gradient boosting on the same columns where it has the lower validation loss."""
+    if not can_boost():
+        said = (
+            "own columns only: gradient boosting was not tried; install scikit-learn, or set evaluation.own_columns_boosting to "
+            "false"
+        )
+        job_state.baseline_notes.append(said)
+        job.logbook.watcher.say(said)
+        return network_T
+    assert own.source is not None
+    assert job_state.local_baseline is not None
+    known, target = own.known_labels, job.contract.target
+    weights = known.weight_N[own.train_N] if known.weight_N is not None else None
+    boosted = Boosted(target.type, own.source(own.train_N), known.true_N[own.train_N], weights, seed=job.contract.seed)
+    logits_V = boosted.logits(own.source(own.validation_N), classes=target.classes).to(network_T.device)
+    loss = own.objective().validation_loss(logits_V, own.validation_N).item()
+    best = job_state.local_baseline.best_loss
+    assert best is not None
+    is_better = loss < best
+    said = (
+        f"own columns only: {'gradient boosting' if is_better else 'the network'} is the baseline "
+        f"(validation loss of boosting {loss:.4f}, of the network {best:.4f})"
+    )
+    job_state.baseline_notes.append(said)
+    job.logbook.watcher.say(said)
+    if not is_better or not len(own.test_N):
+        return network_T
+    return boosted.logits(own.source(own.test_N), classes=target.classes).to(network_T.device)

@@ -54,6 +54,7 @@ class JobState:
     modules: dict[str, nn.Module] = field(default_factory=dict)
     training: TrainingState | None = None
     local_baseline: TrainingState | None = None
+    baseline_notes: list[str] = field(default_factory=list)
     evaluation: Comparison | None = None
     decisions: Decisions | None = None
     groups: list[Grouping] = field(default_factory=list)
@@ -77,7 +78,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         phases=logbook.phases,
         alignment=_alignment(party, found.alignment),
         learnt=_learnt(contract, party, found),
-        data=_data(contract, party, found.dataset, found.keys, found.match_notes),
+        data=_data(contract, party, found.dataset, found.keys, found.match_notes, found.baseline_notes),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.training),
         local_baseline_training=_training(contract, None, found, found.local_baseline),
@@ -249,7 +250,12 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
 
 
 def _data(
-    contract: Contract, party: PartyFile, dataset: Dataset | None, keys: KeyReport | None, match_notes: list[str]
+    contract: Contract,
+    party: PartyFile,
+    dataset: Dataset | None,
+    keys: KeyReport | None,
+    match_notes: list[str],
+    baseline_notes: list[str],
 ) -> shown.DataSummary | None:
     if dataset is None:
         return None
@@ -277,7 +283,7 @@ def _data(
     return shown.DataSummary(
         rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],
-        notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else []), *settled],
+        notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else []), *settled, *baseline_notes],
     )
 
 

@@ -1,0 +1,72 @@
+"""Gradient boosting on the label party's own columns: the baseline that a data scientist without a partner would take.
+
+scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. Local: nothing is sent. Shapes: N rows, C classes.
+"""
+
+import importlib.util
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.data.features import Features
+
+MOST_CODES = (
+    255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first
+)
+CERTAIN = 1e-7  # a probability is kept this far from 0 and 1
+
+
+def can_boost() -> bool:
+    """Whether scikit-learn is installed."""
+    return importlib.util.find_spec("sklearn") is not None
+
+
+class Boosted:
+    """A boosted model of encoded columns.
+
+    Args:
+        kind: of target.
+        features: the training rows.
+        labels: theirs, as the label coder gives them.
+        weights: theirs, if rows have any.
+        seed: of what it draws.
+    """
+
+    def __init__(
+        self,
+        kind: Literal["binary", "multiclass", "regression"],
+        features: Features,
+        labels: Tensor,
+        weights: Tensor | None = None,
+        *,
+        seed: int,
+    ) -> None:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+        codes = features.categorical_NG.cpu()
+        self._kind = kind
+        numbers = features.numeric_NF.shape[1]
+        largest = codes.max(dim=0).values.tolist() if len(codes) else []
+        few = [numbers + place for place, code in enumerate(largest) if code < MOST_CODES]
+        estimator = HistGradientBoostingRegressor if kind == "regression" else HistGradientBoostingClassifier
+        self._model: Any = estimator(categorical_features=few, random_state=seed)
+        self._model.fit(
+            _table(features), labels.cpu().numpy(), sample_weight=weights.cpu().numpy() if weights is not None else None
+        )
+
+    def logits(self, features: Features, *, classes: int) -> Tensor:
+        """What a network would give for these rows: logits (N,) or (N, C), or standardised numbers (N,)."""
+        table = _table(features)
+        if self._kind == "regression":
+            return torch.from_numpy(self._model.predict(table)).float()
+        chances = np.zeros((len(table), classes))
+        chances[:, self._model.classes_.astype(int)] = self._model.predict_proba(table)
+        logits = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
+        return torch.from_numpy(logits[:, 1] - logits[:, 0] if self._kind == "binary" else logits).float()
+
+
+def _table(features: Features) -> NDArray[Any]:
+    return np.hstack([features.numeric_NF.cpu().numpy(), features.categorical_NG.cpu().numpy()]).astype(np.float64)

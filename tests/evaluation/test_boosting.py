@@ -1,0 +1,43 @@
+"""Gradient boosting on encoded columns gives what scikit-learn gives, in a network's terms."""
+
+import numpy as np
+import pytest
+import torch
+
+from tallystick.data.features import Features
+from tallystick.evaluation.boosting import Boosted
+
+pytest.importorskip("sklearn")
+ROWS = 400
+
+
+def columns(codes=6):
+    generator = torch.Generator().manual_seed(1)
+    categorical = torch.randint(0, codes, (ROWS, 1), generator=generator)
+    return Features(numeric_NF=torch.randn(ROWS, 2, generator=generator), categorical_NG=categorical)
+
+
+@pytest.mark.parametrize("codes", [6, 1_000])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+def test_logits_are_those_of_the_estimator(kind, codes):
+    from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+
+    features = columns(codes)
+    score_N = features.numeric_NF[:, 0] * 2 + (features.categorical_NG[:, 0] % 2)
+    labels = {"binary": (score_N > 0).float(), "multiclass": (score_N > 0).long() * 2, "regression": score_N}[kind]
+    weights = torch.linspace(0.5, 2, ROWS)
+    found = Boosted(kind, features, labels, weights, seed=3).logits(features, classes=3)
+    table = np.hstack([features.numeric_NF.numpy(), features.categorical_NG.numpy()]).astype(np.float64)
+    estimator = HistGradientBoostingRegressor if kind == "regression" else HistGradientBoostingClassifier
+    model = estimator(categorical_features=[2] if codes < 256 else [], random_state=3)
+    model.fit(table, labels.numpy(), sample_weight=weights.numpy())
+    if kind == "regression":
+        assert torch.allclose(found, torch.from_numpy(model.predict(table)).float())
+        return
+    chances = torch.from_numpy(model.predict_proba(table)).float()
+    if kind == "binary":
+        assert torch.allclose(torch.sigmoid(found), chances[:, 1], atol=1e-5)
+        return
+    assert found.shape == (ROWS, 3)
+    assert torch.allclose(torch.softmax(found, dim=1)[:, [0, 2]], chances, atol=1e-5)
+    assert (torch.softmax(found, dim=1)[:, 1] < 1e-5).all()  # a class that no training row has
