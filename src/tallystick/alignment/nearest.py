@@ -18,7 +18,7 @@ from scipy.spatial import cKDTree
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 PairDistance = Callable[[Integers, Integers], Floats]
-Candidates = tuple[Integers, Integers]
+CandidatePairs = tuple[Integers, Integers]
 
 PAD = -1
 MAX_TREE_DIMENSIONS = 4
@@ -240,7 +240,7 @@ def _every_pair(distance: PairDistance, others: int) -> Callable[[slice], Floats
     return block
 
 
-def _by_tree(points_QD: Floats, points_MD: Floats, neighbors: int, *, order: int, workers: int) -> Iterator[Candidates]:
+def _by_tree(points_QD: Floats, points_MD: Floats, neighbors: int, *, order: int, workers: int) -> Iterator[CandidatePairs]:
     """Give, block by block, (row, number) of all that may be among the K nearest in the L_order norm, all ties included.
 
     Equal points of the other table stand once in the tree; of their rows the K with the lowest numbers are candidates.

@@ -42,7 +42,7 @@ from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
-METHOD = "similarity"
+_METHOD = "similarity"
 
 _KEYS = "encoded keys"
 _NUMBERS = "numbers of the rows"
@@ -126,7 +126,7 @@ def link_label_party(
             "these, places of its keys beside own ones can be estimated."
         )
     return Alignment(
-        method=METHOD,
+        method=_METHOD,
         rows_N=order_N,
         sizes={"own": len(keys), **{name: c.rows for name, c in found.items()}, "intersection": linked},
         learnt=[*learnt, _said_of_helper(helper.peer, terms)],
@@ -175,7 +175,7 @@ def link_feature_party(
         _said_of_helper(helper.peer, terms),
     ]
     return Alignment(
-        method=METHOD,
+        method=_METHOD,
         rows_N=np.full(positions, -1, dtype=np.int64),
         sizes={"own": len(keys), peer.peer: positions, "intersection": linked},
         learnt=learnt,

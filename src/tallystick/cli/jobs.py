@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tallystick.report.result import Result
 
 LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")
-INTERRUPTED = "interrupted; the peers that had joined were told"
+_INTERRUPTED = "interrupted; the peers that had joined were told"
 
 
 def run(
@@ -65,7 +65,7 @@ def predict(
         found = predict_job(load_contract(contract), load_party(party), table=table, output=output, watcher=watcher_of(progress))
         finish(found, as_json=as_json)
 
-    guarded(work, as_json=as_json, loads=LOADS, interrupted=INTERRUPTED)
+    guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)
 
 
 def _run(
@@ -104,7 +104,7 @@ def _run(
             show=lambda console: _show(console, result, folder),
         )
 
-    guarded(work, as_json=as_json, loads=LOADS, interrupted=INTERRUPTED)
+    guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)
 
 
 def key_figures(result: "Result") -> dict[str, object]:

@@ -13,7 +13,7 @@ from tallystick.defenses.defense import Defense
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError
 
-METHOD = f"which defence: {', '.join(DEFENSES)}"
+_METHOD = f"which defence: {', '.join(DEFENSES)}"
 
 
 class DefenseKeys(Model):
@@ -44,7 +44,7 @@ def _entry(defense: type[Defense]) -> type[DefenseKeys]:
         for field in fields(defense)  # type: ignore[arg-type]
         if any(isinstance(note, FieldInfo) for note in get_args(hints[field.name]))
     }
-    method = Annotated[Literal[defense.method], Field(description=METHOD)]  # type: ignore[name-defined]
+    method = Annotated[Literal[defense.method], Field(description=_METHOD)]  # type: ignore[name-defined]
     return create_model(defense.__name__, __base__=DefenseKeys, method=(method, ...), **keys)
 
 

@@ -6,14 +6,14 @@ from pydantic import Field
 
 from tallystick.config.reading import Model, Width
 
-Method = Literal["attention", "cnn", "mlp", "average", "top1"]
+MergeMethod = Literal["attention", "cnn", "mlp", "average", "top1"]
 Weight = Literal["learnt", "similarity", "equal"]
 
 
 class MergeConfig(Model):
     """How the links of one row are merged into one prediction (alignment by similarity only)."""
 
-    method: Method = Field(
+    method: MergeMethod = Field(
         default="attention",
         description="attention, FedSim's cnn, its mlp in place of that, the average, or the most similar link alone (top1)",
     )

@@ -32,7 +32,7 @@ from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
 
 T = TypeVar("T")
-INTERRUPTED = "interrupted; the peers that had joined were told"
+_INTERRUPTED = "interrupted; the peers that had joined were told"
 _ASK = f"ask them for {LOG} of their run folder, which says when and where"
 
 
@@ -107,7 +107,7 @@ def run_process(
                 log.keep_in(folder.path)
             return with_sessions(contract, party, run, watcher=log)
     except KeyboardInterrupt:
-        raise KeyboardInterrupt(f"{INTERRUPTED}; to go on: {again()}") from None
+        raise KeyboardInterrupt(f"{_INTERRUPTED}; to go on: {again()}") from None
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.data.features import FeatureShape
 
-WIDTH = 12
+_WIDTH = 12
 FREQUENCIES, SCALE = 24, 0.3
 
 
@@ -32,7 +32,7 @@ class PiecewiseLinear(nn.Module):
     last: Tensor
     first: Tensor
 
-    def __init__(self, places: Sequence[int], edges: Sequence[Sequence[float]], *, width: int = WIDTH) -> None:
+    def __init__(self, places: Sequence[int], edges: Sequence[Sequence[float]], *, width: int = _WIDTH) -> None:
         super().__init__()
         self.places = list(places)
         most = max(map(len, edges))
@@ -66,7 +66,7 @@ class Periodic(nn.Module):
     Section 3.2.2, equation 3, with the shared layer of the "lite" variant.
     """
 
-    def __init__(self, places: Sequence[int], *, width: int = WIDTH) -> None:
+    def __init__(self, places: Sequence[int], *, width: int = _WIDTH) -> None:
         super().__init__()
         self.places = list(places)
         self.frequency = nn.Parameter(torch.randn(len(places), FREQUENCIES) * SCALE)

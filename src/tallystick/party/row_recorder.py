@@ -27,7 +27,7 @@ from tallystick.training.step import CutObserver
 
 MOST_ROWS = 50_000
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
-KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
+_KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
 ROWS_VERSION = 1
 _FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
 _TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}
@@ -50,7 +50,7 @@ class RowStore:
         facts |= {"received": self.received, "epochs": list(sums.epochs)}
         tensors = {name: getattr(sums, name) for name in _TENSORS}
         write_tensors(self._path(epoch), tensors, {"rows": json.dumps(facts)}, private=True)
-        for stale in KEPT.stale(self.epochs()):
+        for stale in _KEPT.stale(self.epochs()):
             remove(self._path(stale))
 
     def drop_from(self, epoch: int) -> None:
@@ -119,7 +119,7 @@ class RowRecorder:
         if earlier := store.epochs():
             return cls(store=store, sums=store.load(earlier[-1]))
         per_row = 2 * 4 * width + 20
-        files = KEPT.first + KEPT.later + 1  # the newest is written before another goes
+        files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
         most = max(1, min(MOST_ROWS, MOST_BYTES // (per_row * files)))
         return cls(store=store, sums=RowSums.zero(store.received, chosen_rows(train_N, most=most), width))
 

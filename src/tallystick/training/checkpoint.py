@@ -20,7 +20,7 @@ from tallystick.errors import DamagedFile, DataError
 from tallystick.storage import BLANK, check_sealed, make_folder, remove, write_sealed
 from tallystick.training.updates import Updates
 
-KEPT = 2
+_KEPT = 2
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
 
 
@@ -81,7 +81,7 @@ class CheckpointStore:
         tensors["random"] = torch.get_rng_state()
         make_folder(self._folder)
         write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))})
-        for step in self.steps()[:-KEPT]:
+        for step in self.steps()[:-_KEPT]:
             remove(self._path(step))
 
     def load(self, step: int, module: nn.Module, updates: Updates | None) -> TrainingState:

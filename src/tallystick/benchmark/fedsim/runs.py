@@ -30,9 +30,9 @@ from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
-Numbers = NDArray[np.int64]
+Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-PASS = 1024
+_PASS = 1024
 FIXED_SPLIT = 0  # the seed of the paper's one split
 
 BITS_PER_UNIT = 4 * np.log(1 / 0.03) / (0.01 * 0.03**2)
@@ -102,10 +102,10 @@ class LinkedPair:
     """
 
     pair: Pair
-    train_N: Numbers
-    validation_N: Numbers
-    test_N: Numbers
-    numbers_NK: Numbers
+    train_N: Ints
+    validation_N: Ints
+    test_N: Ints
+    numbers_NK: Ints
     similarity_NK: NDArray[np.float32]
     distance_NK: Floats
     own_encoder: Encoder
@@ -119,12 +119,12 @@ class LinkedPair:
         """The same with so many training rows."""
         return replace(self, train_N=self.train_N[:rows], validation_N=self.validation_N[:0])
 
-    def best(self) -> Numbers:
+    def best(self) -> Ints:
         """The most similar candidate by what the label party learns (N, 1)."""
         return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
 
 
-def split_rows(rows: int, *, seed: int) -> tuple[Numbers, Numbers, Numbers]:
+def split_rows(rows: int, *, seed: int) -> tuple[Ints, Ints, Ints]:
     """Training, validation and test rows, 7:1:2, drawn by a seed."""
     order_N = np.random.default_rng(seed).permutation(rows)
     test, validation = rows // 5, rows // 10
@@ -196,11 +196,11 @@ def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) ->
     for epoch in range(recipe.epochs):
         for _ in network.epoch(epoch):
             pass
-        logits_V = network.logits(torch.split(validation_N, PASS))
+        logits_V = network.logits(torch.split(validation_N, _PASS))
         loss = network.objective.validation_loss(logits_V, validation_N).item()
         if loss < best_loss:
             best_loss, best_epoch = loss, epoch
-            outputs_T = network.logits(torch.split(test_N, PASS))
+            outputs_T = network.logits(torch.split(test_N, _PASS))
     figures = score_outputs(linked, outputs_T) | {
         "best_epoch": best_epoch + 1,
         "seconds": time.perf_counter() - started,
@@ -260,7 +260,7 @@ def network_of(
     )
 
 
-def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Numbers, NDArray[np.float32]]:
+def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Ints, NDArray[np.float32]]:
     """Numbers and similarities of a method's links."""
     if method.links == "most similar":
         return linked.best(), linked.similarity_NK.max(axis=1, keepdims=True)

@@ -21,7 +21,7 @@ NORMALISED = ", normalised"
 LARGE_BATCH = 8192
 PLAIN, LOG, LOG_WARM, LOG_NORMALISED = "plain dcor {}", "dcor {}", "dcor {}, warm-up", "dcor {}" + NORMALISED
 WARM_UP = 2.0  # epochs over which the weight rises
-WEIGHTS = {
+_WEIGHTS = {
     PLAIN: (0.03, 0.1, 0.3, 1.0, 3.0),
     LOG: (0.002, 0.005, 0.01),
     LOG_WARM: (0.01, 0.05),
@@ -125,7 +125,7 @@ def frontier_curves() -> dict[str, dict[str, tuple[float, ...]]]:
     """Per batch ("" is the sweep's) and form: weights, 0 first."""
     return {
         at: {form: (0.0, *of_form) for form, of_form in weights.items()}
-        for at, weights in (("", WEIGHTS), (at_batch(LARGE_BATCH), LARGE_WEIGHTS))
+        for at, weights in (("", _WEIGHTS), (at_batch(LARGE_BATCH), LARGE_WEIGHTS))
     }
 
 

@@ -26,7 +26,7 @@ from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
-Rows = NDArray[np.int64]
+Ints = NDArray[np.int64]
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
 
 
@@ -39,7 +39,7 @@ class Figure:
     epochs: int | None = None
 
 
-Method = Callable[[PublicTable, int], Figure]
+QualityMethod = Callable[[PublicTable, int], Figure]
 """Fits on a table's training rows, by a seed, and gives its figure on the test rows."""
 
 
@@ -173,13 +173,13 @@ def _for_boosting(frame: pl.DataFrame, columns: FeatureColumns) -> Any:
     return frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
 
 
-def coder_of(table: PublicTable, rows: Rows) -> LabelCoder:
+def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
     """The coding of the labels, fitted on these rows."""
     target = TargetConfig(type=table.target, classes=table.classes)
     return LabelCoder.fit(table.frame.get_column(table.label), target, rows)
 
 
-def test_figure(table: PublicTable, coder: LabelCoder, test: Rows, scores_T: NDArray[Any]) -> float:
+def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
     """AUC, of several classes the mean of each against the rest; RMSE for regression."""
     labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
     return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)
@@ -194,7 +194,7 @@ def former_training(rows: int) -> TrainingConfig:
     return TrainingConfig(epochs=30, batch_size=128 if rows < 50_000 else 512, learning_rate=0.001, patience=4, **PLAIN_ADAM)
 
 
-METHODS: dict[str, Method] = {
+METHODS: dict[str, QualityMethod] = {
     "boosting": BoostingMethod(columns="joined", settings={}),
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
     "boosting-own": BoostingMethod(columns="own", settings={}),

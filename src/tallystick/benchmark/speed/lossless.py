@@ -25,7 +25,7 @@ EDGES = tuple(x / 8 for x in range(-16, 17))
 FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300), numbers="piecewise-linear", edges=(EDGES,) * 6)
 OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
 NETWORK = NetworkModel(hidden=(64, 32, 32), cut_after=2)
-WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
+_WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
 ROWS, BATCH, EPOCHS = 5_000, 250, 10
 
 
@@ -73,7 +73,7 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     (channel,) = stage.channels.values()
     run = TrainingRun(training=_training(), schedule=data.schedule, store=CheckpointStore(stage.home / "checkpoints"))
     if stage.name == LABEL:
-        train_label_party(label, data.own.rows, data.objective, [FeaturePeer(channel=channel, width=WIDTH)], run)
+        train_label_party(label, data.own.rows, data.objective, [FeaturePeer(channel=channel, width=_WIDTH)], run)
     else:
         train_feature_party(bottom, data.feature.rows, channel, run)
     write_tensors(stage.home / "model.safetensors", dict((label if stage.name == LABEL else bottom).state_dict()), {})
@@ -98,7 +98,7 @@ def _features(shape: FeatureShape, generator: torch.Generator) -> Features:
 
 def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
     bottom = build_bottom(NETWORK, "feature", FEATURE_SHAPE, seed=seed)
-    return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [WIDTH], outputs=1, seed=seed)
+    return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [_WIDTH], outputs=1, seed=seed)
 
 
 def _training() -> TrainingConfig:
