@@ -15,6 +15,7 @@ from torch import Tensor
 from tallystick.config.contract import TargetConfig
 from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
+from tallystick.structs import prepared
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:
@@ -79,7 +80,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     def from_json(cls, text: str | bytes) -> "LabelCoder":
         """Read back what to_json wrote; raises DataError if it is something else."""
         try:
-            return msgspec.json.decode(text, type=cls)
+            return msgspec.json.decode(text, type=prepared(cls))
         except msgspec.DecodeError as error:
             raise DataError(f"a saved label coder is not readable: {error}") from None
 

@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.structs import prepared
+
 WIRE_VERSION = 1
 MEBIBYTE = 1 << 20
 MAX_MESSAGE_BYTES = 256 * MEBIBYTE
@@ -219,6 +221,6 @@ def _decode_fields(payload: memoryview, rest: memoryview, kind: type[M]) -> M:
         return Bulk(bulk[start:free])
 
     try:
-        return msgspec.msgpack.decode(body[:length], type=kind, dec_hook=find)
+        return msgspec.msgpack.decode(body[:length], type=prepared(kind), dec_hook=find)
     except (msgspec.DecodeError, UnicodeDecodeError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise MalformedMessage(f"a {kind.__name__} does not match its schema: {error}") from None

@@ -21,6 +21,7 @@ from tallystick.config.reading import read_yaml
 from tallystick.errors import ConfigError, DamagedFile, StorageError
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.storage import check_sealed, locked, make_folder, read_json, remove, sync_folder, write_bytes, write_json
+from tallystick.structs import prepared
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
 IMPUTATION = "imputation"
@@ -190,7 +191,7 @@ class RunFolder:
         if not path.exists():
             return None
         tensors, metadata = _advised(partial(read_tensors, path), path)
-        saved = msgspec.json.decode(metadata["alignment"], type=SavedAlignment)
+        saved = msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment))
         uids = tensors.get("uids")
         alignment = Alignment(
             method=saved.method,

@@ -12,6 +12,7 @@ from tallystick.evaluation.private.result import NothingReleased
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.events import Event
 from tallystick.privacy.ledger import Cap, Ledger
+from tallystick.structs import prepared
 
 LEDGER_NOTE = "ledger"
 _LOST = (
@@ -107,7 +108,7 @@ def _ledger_notes(runs: Path) -> dict[Path, LedgerNote]:
     """What every run folder knows of the ledger that it was charged to."""
     found = {}
     for path in sorted(runs.glob(f"*/{LEDGER_NOTE}.json")):
-        found[path] = msgspec.convert(RunFolder(path=path.parent).noted(LEDGER_NOTE), LedgerNote)
+        found[path] = msgspec.convert(RunFolder(path=path.parent).noted(LEDGER_NOTE), prepared(LedgerNote))
     return found
 
 

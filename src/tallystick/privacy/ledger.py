@@ -25,6 +25,7 @@ import msgspec
 from tallystick.errors import ConfigError, StorageError
 from tallystick.privacy.events import Event, NotPrivate, Unit, check_delta, check_epsilon, total_epsilon
 from tallystick.storage import sync_folder
+from tallystick.structs import prepared
 
 _SCHEMA = """
 BEGIN;
@@ -367,7 +368,7 @@ def _entry(row: tuple[int, str, str, str, str, str]) -> Entry:
         party=party,
         dataset=dataset,
         what=what,
-        event=msgspec.json.decode(event, type=Event),
+        event=msgspec.json.decode(event, type=prepared(Event)),
     )
 
 

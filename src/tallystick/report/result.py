@@ -19,6 +19,7 @@ from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import TargetType
 from tallystick.storage import unsealed
+from tallystick.structs import prepared
 
 RESULT_VERSION = 2
 SettingValue = str | int | float | bool | None
@@ -408,7 +409,7 @@ def read_result(source: str | bytes | dict[str, Any]) -> Result:
     try:
         _require_version(source)
         if isinstance(source, dict):
-            return msgspec.convert({name: value for name, value in source.items() if name != "digest"}, Result)
+            return msgspec.convert({name: value for name, value in source.items() if name != "digest"}, prepared(Result))
         return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
     except msgspec.MsgspecError as error:
         raise DataError(f"this is not a result of tallystick: {error}") from None
@@ -422,7 +423,11 @@ class _Versioned(msgspec.Struct, frozen=True):
 
 def _require_version(source: str | bytes | dict[str, Any]) -> None:
     """Refuse a result of another version in one line, not by the first of its fields that has changed."""
-    written = msgspec.convert(source, _Versioned) if isinstance(source, dict) else msgspec.json.decode(source, type=_Versioned)
+    written = (
+        msgspec.convert(source, prepared(_Versioned))
+        if isinstance(source, dict)
+        else msgspec.json.decode(source, type=prepared(_Versioned))
+    )
     if written.version != RESULT_VERSION:
         which = "an earlier" if written.version < RESULT_VERSION else "a later"
         raise DataError(

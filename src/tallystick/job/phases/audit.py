@@ -35,6 +35,7 @@ from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.report.result import Audit, read_result
 from tallystick.storage import write_json
+from tallystick.structs import prepared
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.step import CutObserver
 
@@ -136,7 +137,7 @@ def audit_run(job: Job, dataset: Dataset, *, run_id: str) -> Audited:
 def audited_before(folder: RunFolder) -> Audited | None:
     """What the audits of this run found; None if it was not audited yet."""
     noted = folder.noted(_NOTE)
-    return msgspec.convert(noted, Audited) if noted else None
+    return msgspec.convert(noted, prepared(Audited)) if noted else None
 
 
 def keep_audited(folder: RunFolder, audited: Audited) -> None:

@@ -31,6 +31,7 @@ from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.party.alone import logits_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
+from tallystick.structs import prepared
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
@@ -224,7 +225,7 @@ def _release(job: Job, wanted: PrivateRelease, target_T: Tensor, logits_T: Tenso
     That the noise left no AUC is an outcome like any other: trying again would be another release.
     """
     if noted := job.folder.noted(RELEASE_NOTE):
-        return msgspec.convert(noted, Finished)
+        return msgspec.convert(noted, prepared(Finished))
     try:
         released = release_auc(wanted, job.party, job.folder, target_T, logits_T)
     except NothingReleased as nothing:

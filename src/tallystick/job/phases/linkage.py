@@ -31,6 +31,7 @@ from tallystick.job.job import Job
 from tallystick.job.phases.align import noisy_keys_name
 from tallystick.party.folder import RunFolder
 from tallystick.report import result as shown
+from tallystick.structs import prepared
 
 NOTE = "linkage"
 KNOWN = 10
@@ -67,7 +68,7 @@ def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSu
     if terms is None or keys.similar is None:
         return None
     if kept := job.folder.noted(NOTE):
-        return msgspec.convert(kept, shown.LinkageSummary)
+        return msgspec.convert(kept, prepared(shown.LinkageSummary))
     watcher = job.logbook.watcher
     summary = summary_of(terms, alignment, party=job.name)
     if terms.numbers and not terms.texts:
