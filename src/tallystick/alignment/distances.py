@@ -62,12 +62,13 @@ def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfi
 
 def hamming(first_BW: Packed, second_MW: Packed) -> Floats:
     """Differing bits of every pair: |a| + |b| - 2 ab, by products of the bits as floats, which are exact."""
-    first_BP = np.unpackbits(first_BW, axis=1).astype(np.float32)
     distance_BM = np.empty((len(first_BW), len(second_MW)))
-    height = max(UNPACKED_BYTES // (4 * first_BP.shape[1]), 1)
-    ones_B1 = first_BP.sum(axis=1, dtype=np.float64)[:, None]
-    for start in range(0, len(second_MW), height):
-        second_CP = np.unpackbits(second_MW[start : start + height], axis=1).astype(np.float32)
-        ones_C = second_CP.sum(axis=1, dtype=np.float64)
-        distance_BM[:, start : start + height] = ones_B1 + ones_C - 2.0 * (first_BP @ second_CP.T)
+    height = max(UNPACKED_BYTES // (32 * first_BW.shape[1]), 1)
+    for top in range(0, len(first_BW), height):
+        first_CP = np.unpackbits(first_BW[top : top + height], axis=1).astype(np.float32)
+        ones_C1 = first_CP.sum(axis=1, dtype=np.float64)[:, None]
+        for left in range(0, len(second_MW), height):
+            second_CP = np.unpackbits(second_MW[left : left + height], axis=1).astype(np.float32)
+            ones_C = second_CP.sum(axis=1, dtype=np.float64)
+            distance_BM[top : top + height, left : left + height] = ones_C1 + ones_C - 2.0 * (first_CP @ second_CP.T)
     return distance_BM
