@@ -87,8 +87,8 @@ def link_label_party(
 
     Threat model: peers and helper follow the protocol (honest but curious), and the helper colludes with neither.
     Guarantee: none for similarities with noise from tau (``sigma_of_tau``); what noise on keys promises, where the contract asks
-    for it (``key_noise.py``). Not protected: everything from a helper that sees keys in the clear, or ranks, which are keys to
-    within a few pivots; the places of either side's keys from the other where similarities are many (``attacks/linkage``).
+    for it (``key_noise.py``). Not protected: everything from a helper that sees keys in the clear, or ranks, off which keys can
+    nearly be read; the places of either side's keys from the other where similarities are many (``attacks/linkage``).
 
     Args:
         keys: of this party's rows, with noise already where the contract asks for it.
@@ -224,7 +224,7 @@ def link_helper(
 
 
 _SEEN = {
-    "ranks": "ranks among secret pivots, from which places follow to within a few pivots, and filters of text",
+    "ranks": "ranks among secret pivots, from which numbers can nearly be read, and filters of text",
     "filters": "filters under a secret, from which their geometry can be recovered",
     "clear": "they are, in the clear, as the contract says",
 }
