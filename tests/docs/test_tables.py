@@ -6,6 +6,7 @@ from typing import get_args
 import pytest
 
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
 from tallystick.config.defense import DefenseEntry
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
@@ -101,3 +102,8 @@ def test_every_membership_attack_is_explained(name: str) -> None:
 @pytest.mark.parametrize("method", MERGES)
 def test_every_merge_has_its_row(method: str) -> None:
     assert cells(page("fedsim.md"), method)[1]
+
+
+@pytest.mark.parametrize("name", LINKAGE_ATTACKS)
+def test_every_linkage_attack_has_its_row(name: str) -> None:
+    assert cells(page("alignment.md"), name)[1] == LINKAGE_ATTACKS[name].seat
