@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.config.contract import NetworkModel, parse_contract
+from tallystick.config.contract import NetworkModel, TargetConfig, parse_contract
 from tallystick.config.merge import MergeConfig
 from tallystick.data.features import FeatureShape
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
@@ -16,6 +16,7 @@ from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.similarity.gates import SMALLEST, LearntWeight, ascending
 from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CNNMerge, Dropout
 from tallystick.models.similarity.table import MERGES
+from tallystick.party.trained import Architecture
 
 PUBLISHED = MergeConfig(
     method="cnn", width=10, activation="sigmoid", own_columns=False, similarity_input=False, top=(), channels=8, kernel=7
@@ -184,3 +185,12 @@ def test_merges_that_cannot_be_are_refused(changes, message):
     }
     with pytest.raises(ConfigError, match=message):
         parse_contract(values)
+
+
+def test_an_own_top_is_built_for_the_merged_rows_and_no_other_is_taken():
+    model = NetworkModel(hidden=(8, 8), cut_after=1, numeric="plain", top="torch.nn:Linear", merge=MergeConfig(width=4, heads=2))
+    label = build_label_model(model, "p", FeatureShape(numeric=3, cardinalities=()), [6], outputs=2, seed=1, candidates=[5])
+    assert (label.top.in_features, label.top.out_features) == (2 * 4 + 8, 2)  # both heads, and the own embedding
+    taken = Architecture(model=model, target=TargetConfig(), seed=1, party="p", top=torch.nn.Linear(3, 1))
+    with pytest.raises(ConfigError, match=r"name the class in the contract's model\.top"):
+        taken.label_model(None, [6], candidates=[5])

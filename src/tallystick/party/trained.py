@@ -16,7 +16,7 @@ from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 from tallystick.models.build import BranchParts, build_bottom, build_label_model
 from tallystick.models.split import LabelModel
 from tallystick.party.folder import RunFolder
@@ -68,6 +68,11 @@ class Architecture:
 
         ``candidates`` says how many rows of each feature party are linked to one, where it is not one each.
         """
+        if self.top is not None and candidates:
+            raise ConfigError(
+                "simulate: top is a module over one row per feature party, but alignment.method = similarity links several; name "
+                "the class in the contract's model.top, which is built for the merged rows"
+            )
         if self.top is not None:
             return LabelModel(self.top, bottom=self.bottom).to(self.device)
         outputs = self.target.classes if self.target.type == "multiclass" else 1
