@@ -3,11 +3,13 @@
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.sparse import csr_array
 from scipy.spatial import cKDTree
 
-from tallystick.attacks.linkage.view import Floats, LinkageView, Located
+from tallystick.attacks.linkage.view import Floats, Integers, LinkageView, Located
 from tallystick.errors import ConfigError
+
+MOST_NEIGHBORS = 4_000_000
+"""Nearest keys of all points of a grid together: 32 MB of numbers."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,30 +41,32 @@ class Cells:
         order = 2 if metric.bits_per_unit_D is None else 1
         weight_D = np.ones(own_MD.shape[1]) if metric.bits_per_unit_D is None else metric.bits_per_unit_D
         tree = cKDTree(own_MD * weight_D)
-        neighbors = min(view.numbers_NK.shape[1], len(own_MD))
+        neighbors = min(int((view.numbers_NK >= 0).sum(axis=1).max(initial=1)), len(own_MD))
+        grid = min(self.grid, MOST_NEIGHBORS // neighbors)
 
-        def nearest_sets(points_GD: Floats) -> csr_array:
-            """Which keys are the nearest of each point (G, M)."""
-            number_GK = np.asarray(tree.query(points_GD * weight_D, k=np.arange(1, neighbors + 1), p=order)[1])
-            at = np.repeat(np.arange(len(points_GD)), neighbors)
-            return csr_array((np.ones(at.size), (at, number_GK.ravel())), shape=(len(points_GD), len(own_MD)))
+        def nearest_of(points_GD: Floats) -> Integers:
+            """Numbers of the nearest keys of each point (G, K), the nearest first."""
+            return np.asarray(tree.query(points_GD * weight_D, k=np.arange(1, neighbors + 1), p=order)[1])
 
         low_D, high_D = own_MD.min(axis=0), own_MD.max(axis=0)
         margin_D = 0.1 * (high_D - low_D)
-        points_GD = low_D - margin_D + rng.random((self.grid, own_MD.shape[1])) * (high_D - low_D + 2 * margin_D)
-        sets_GM = nearest_sets(points_GD)
+        points_GD = low_D - margin_D + rng.random((grid, own_MD.shape[1])) * (high_D - low_D + 2 * margin_D)
+        near_GK = nearest_of(points_GD)
         places = np.empty((len(chosen), own_MD.shape[1]))
         for place, position in enumerate(chosen):
-            wanted_M = np.zeros(len(own_MD))
-            wanted_M[view.numbers_NK[position][view.numbers_NK[position] >= 0]] = 1
-            middle_D, spread_D = _best(points_GD, sets_GM @ wanted_M)
-            reach_D = 3 * spread_D + 3 * margin_D / np.sqrt(self.grid)
-            near_GD = middle_D + reach_D * (2 * rng.random((self.grid // 10, own_MD.shape[1])) - 1)
-            places[place], _ = _best(near_GD, nearest_sets(near_GD) @ wanted_M)
+            numbers = view.numbers_NK[position][view.numbers_NK[position] >= 0]
+            wanted_M = np.zeros(len(own_MD), dtype=bool)
+            wanted_M[numbers] = True
+            # So many keys are linked, which may be fewer than the contract's K: only so many of a point's nearest count.
+            middle_D, spread_D = _best(points_GD, wanted_M[near_GK[:, : len(numbers)]].sum(axis=1))
+            reach_D = 3 * spread_D + 3 * margin_D / np.sqrt(grid)
+            around_GD = middle_D + reach_D * (2 * rng.random((grid // 10, own_MD.shape[1])) - 1)
+            overlap_G = wanted_M[nearest_of(around_GD)[:, : len(numbers)]].sum(axis=1)
+            places[place], _ = _best(around_GD, overlap_G)
         return Located(targets_T=chosen, place_TD=places)
 
 
-def _best(points_GD: Floats, overlap_G: Floats) -> tuple[Floats, Floats]:
+def _best(points_GD: Floats, overlap_G: Integers) -> tuple[Floats, Floats]:
     """Middle and spread of the points whose nearest keys are most like a position's."""
     best_GD = points_GD[overlap_G == overlap_G.max()]
     return best_GD.mean(axis=0), best_GD.std(axis=0)
