@@ -127,7 +127,7 @@ def run(
     """
     table = read_both_parties(data, limit=limit)
     chosen = _chosen(table, only)
-    setting = {"data": table.name, "rows": table.frame.height, "aligned": aligned}
+    setting = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
     kept = SweepLog(log, setting=setting, resume=resume) if log is not None else None
     runs = list(kept.runs) if kept is not None else []
     done = {(each["method"], each["seed"]) for each in runs}

@@ -61,7 +61,7 @@ def _read_credit(folder: Path, limit: int | None) -> AdTable:
     try:
         guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
         theirs = [name for name in host.columns if name != "id"]
-        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner")
+        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner", maintain_order="left")
         own = tuple(name for name in guest.columns if name not in ("id", "y"))
         frame = frame.with_columns(pl.col("y").cast(pl.Int64))
     except (pl.exceptions.PolarsError, OSError) as error:

@@ -1,0 +1,74 @@
+"""FedAds' Table 3 on small made-up data: which rows are aligned, that each row trains, what is tabulated."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+
+from tallystick.benchmark.fedads import unaligned
+from tallystick.benchmark.fedads.page import unaligned_page_of
+from tallystick.benchmark.fedads.unaligned_data import CREDIT, read_both_parties, share_out
+from tallystick.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def criteo(tmp_path: Path, criteo_lines: Callable[[int], str]) -> Path:
+    path = tmp_path / "train.txt"
+    path.write_text(criteo_lines(900))
+    return path
+
+
+def test_criteo_is_split_by_kind_of_column_and_a_fifth_of_training_rows_is_aligned(criteo: Path) -> None:
+    table = read_both_parties(criteo)
+    assert all(name.startswith("C") for name in table.label_party.categorical)
+    assert not table.label_party.numeric
+    assert all(name.startswith("I") for name in table.feature_party.numeric)
+    rows = share_out(table, seed=1)
+    parts = [rows.aligned_N, rows.unaligned_N, rows.validation_N, rows.test_N]
+    assert [len(part_N) for part_N in parts] == [126, 504, 90, 180]
+    assert len(torch.cat(parts).unique()) == 900
+    again = share_out(table, seed=1)
+    assert torch.equal(again.aligned_N, rows.aligned_N)
+    assert not torch.equal(share_out(table, seed=2).aligned_N, rows.aligned_N)
+
+
+def test_fates_credit_files_are_joined_on_their_id(tmp_path: Path) -> None:
+    guest = pl.DataFrame({"id": [3, 1, 2], "y": [1, 0, 1], "x0": [0.3, 0.1, 0.2]})
+    host = pl.DataFrame({"id": [1, 2, 3], "x0": [10.0, 20.0, 30.0]})
+    for frame, name in zip((guest, host), CREDIT, strict=True):
+        frame.write_csv(tmp_path / name.removesuffix(".gz"))
+        (tmp_path / name.removesuffix(".gz")).rename(tmp_path / name)
+    table = read_both_parties(tmp_path)
+    assert (table.label_party.numeric, table.feature_party.numeric) == (("x0",), ("host_x0",))
+    assert table.frame.get_column("host_x0").to_list() == [30.0, 10.0, 20.0]
+    with pytest.raises(DataError, match="one class only"):
+        share_out(table, seed=1)
+
+
+def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
+    only = ["Local", "VanillaVFL", "ORALE", "average"]
+    log = tmp_path / "runs.jsonl"
+    first = unaligned.run(data=criteo, seeds=[1], only=only, log=log)
+    found = unaligned.run(data=criteo, seeds=[1, 2], only=only, log=log, resume=True)
+    assert found["runs"][: len(only)] == first["runs"]
+    table = {row["method"]: row for row in found["table"]}
+    assert list(table) == only
+    gains = [
+        next(run["auc"] for run in found["runs"] if (run["method"], run["seed"]) == ("average", seed))
+        - next(run["auc"] for run in found["runs"] if (run["method"], run["seed"]) == ("VanillaVFL", seed))
+        for seed in (1, 2)
+    ]
+    assert table["average"]["over_vanilla"]["mean"] == pytest.approx(np.mean(gains))
+    assert table["average"]["time_ratio"] > 1
+    assert set(table["average"]["alone"]) >= {"half with a partner's row", "half without", "both halves"}
+    page = unaligned_page_of(found, command="tallystick bench fedads --table 3")
+    assert [len(part.rows) for part in page.tables] == [4, 1]
+
+
+def test_a_row_that_there_is_not(criteo: Path) -> None:
+    with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
+        unaligned.run(data=criteo, seeds=[1], only=["SplitNN"])
