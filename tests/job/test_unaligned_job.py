@@ -90,7 +90,7 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-@pytest.mark.parametrize(("method", "changes"), [("average", {}), ("diffu-at", {"settings": {"joint_epochs": 2}})])
+@pytest.mark.parametrize(("method", "changes"), [("warm-start", {}), ("diffu-at", {"settings": {"joint_epochs": 2}})])
 def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, changes):
     quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
     values = contract(method, **quick, **changes)
