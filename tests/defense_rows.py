@@ -12,4 +12,8 @@ DEFENSE_ROWS: dict[str, list[dict[str, Any]]] = {
     "label-dp-prior": [{"epsilon": 2}],
     "gaussian-labels": [{"epsilon": 1, "delta": 1e-6}],
     "distance-correlation": [{"weight": 1e-2, "warm_up": 1.0}],
+    "gaussian-embeddings": [{"epsilon": 10, "delta": 1e-6, "clip": 1}],
+    "quantized-embeddings": [{"levels": 5}],
+    "feature-distance-correlation": [{"weight": 0.1}],
+    "reconstruction-penalty": [{"weight": 0.1}],
 }

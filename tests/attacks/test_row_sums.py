@@ -9,7 +9,7 @@ from planted import labels, planted_view
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.observations import observations
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
+from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words, most_looks, spread_over
 from tallystick.errors import DataError
 
 TRUTH = labels()
@@ -96,6 +96,22 @@ def test_a_training_that_diverged_is_an_error_and_not_a_guess():
             whole=replace(sums.view(), steps=(replace(sums.view().steps[0], sightings_B=torch.full((300,), 2)),)),
             attacks={"norm-averaged": LABEL_INFERENCE_ATTACKS["norm-averaged"]},
         )
+
+
+def test_looks_at_a_row_are_few_for_a_wide_cut_and_spread_over_the_training():
+    assert [most_looks(width) for width in (1, 4, 32, 128, 4096)] == [64, 64, 8, 2, 2]
+    sums = RowSums.zero("cut_embedding", torch.tensor([3]), 128)
+    for epoch in range(9):
+        sums.add(torch.tensor([3]), torch.full((1, 128), float(epoch)), torch.zeros(1, 128))
+        sums.epoch_ended(epoch)
+    assert sums.look_epochs == (0, 8)
+    (step,) = sums.view().steps
+    assert step.looks_BE.shape == (1, 256)
+    assert step.looks_BE[0, [0, 128]].tolist() == [0.0, 8.0]
+    kept = []
+    for epoch in range(40):
+        kept = spread_over([*kept, epoch], most=5)
+    assert (kept[0], kept[-1], len(kept)) == (0, 39, 5)
 
 
 def test_epochs_in_words():

@@ -63,6 +63,13 @@ def test_every_method_works_for_its_targets_and_is_refused_for_others(method: st
     defended_B = defenses.defend_labels(labels_B, classes, np.random.default_rng(1).bytes)
     assert defended_B.shape == labels_B.shape
     cut_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(2), requires_grad=True)
+    if DEFENSES[method].hides_features():
+        assert defenses == NO_DEFENSE
+        hidden = job.embedding_defenses()
+        assert len(hidden.guarantees()) == 1
+        assert hidden.guarantees()[0].text.startswith("no formal guarantee")
+        return
+    assert not job.embedding_defenses()
     penalty = defenses.penalty(cut_BD, labels_B)
     assert (penalty is not None) == (method == "distance-correlation")
     grad_BD = torch.randn(64, 5, generator=torch.Generator().manual_seed(3)) / 64
@@ -119,7 +126,10 @@ def test_no_defense_changes_nothing() -> None:
     [
         ([{}], "contract.yaml: defense.0: method is missing"),
         ([{"method": "marvel"}], 'contract.yaml: defense.0.method = "marvel": is not known; did you mean marvell?'),
-        ([{"method": "dp"}], 'contract.yaml: defense.0.method = "dp": is not known; known here: distance-correlation, gauss'),
+        (
+            [{"method": "dp"}],
+            'contract.yaml: defense.0.method = "dp": is not known; known here: distance-correlation, feature',
+        ),
         ([{"method": "marvell", "powr": 1}], "contract.yaml: defense.0.powr: is not a known key; did you mean power?"),
         ([{"method": "marvell"}], "contract.yaml: defense.0.power, max_sum_kl: give exactly one of the two"),
         ([{"method": "marvell", "power": -1}], "contract.yaml: defense.0.power = -1: must be at least 1e-06"),

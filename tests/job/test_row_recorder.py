@@ -5,7 +5,7 @@ import stat
 import pytest
 import torch
 
-from tallystick.attacks.row_sums import RowSums
+from tallystick.attacks.row_sums import RowSums, most_looks
 from tallystick.errors import DataError
 from tallystick.party.row_recorder import MOST_BYTES, MOST_ROWS, RowRecorder, RowStore
 from tallystick.training.checkpoint import read_tensors, write_tensors
@@ -44,6 +44,9 @@ def test_the_last_file_holds_every_epoch_and_earlier_ones_how_it_came_to_that(sc
         expected_ND = (schedule.train_N[:, None] + torch.arange(WIDTH)) * (epoch + 1) + sum(range(epoch + 1))
         torch.testing.assert_close(sums.sum_ND, expected_ND.float())
         torch.testing.assert_close(sums.last_ND, (schedule.train_N[:, None] + torch.arange(WIDTH) + epoch).float())
+        assert sums.look_epochs == tuple(range(epoch + 1))
+        torch.testing.assert_close(sums.looks_LND[0], (schedule.train_N[:, None] + torch.arange(WIDTH)).float())
+        assert torch.equal(sums.looks_LND[-1], sums.last_ND)
     assert stat.S_IMODE((tmp_path / "rows-000011.safetensors").stat().st_mode) == 0o600
 
 
@@ -60,8 +63,8 @@ def test_memory_and_disk_are_bounded(tmp_path):
     for width in (1, 128, 4096):
         recorder = RowRecorder.of(store_of(tmp_path), torch.arange(1_000_000), width=width)
         rows = len(recorder.sums.rows_N)
-        assert 0 < rows <= MOST_ROWS
-        assert 6 * rows * (8 * width + 20) <= MOST_BYTES
+        assert 0 < rows <= MOST_ROWS["cut_embedding"]
+        assert 6 * rows * ((2 + most_looks(width)) * 4 * width + 20) <= MOST_BYTES
 
 
 def short(path):

@@ -26,7 +26,7 @@ CUT_DEFENSES = {
         f"{method} {number}": [{"method": method, **keys}]
         for method, rows in DEFENSE_ROWS.items()
         for number, keys in enumerate(rows)
-        if DEFENSES[method].stage != "labels"  # which are applied before any step
+        if DEFENSES[method].stage in ("penalties", "gradients")  # the others are applied before any step, or by a bottom
     },
     "two at once": [{"method": "distance-correlation", "weight": 0.01}, {"method": "marvell", "power": 4.0}],
 }

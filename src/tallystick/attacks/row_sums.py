@@ -4,7 +4,7 @@ Shapes: N chosen rows, B rows of a step's batch, D cut width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -31,6 +31,9 @@ class RowSums:
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
         count_N: int64, how often the row was seen.
         epochs: which epochs the sums hold, in order.
+        looks_LND: float32, in the label party's view the embeddings of L epochs each by itself, the first and the last among
+            them: every epoch's bottom model is another look at the same columns, which last and mean embeddings do not have.
+        look_epochs: which these are.
     """
 
     received: Received
@@ -40,6 +43,8 @@ class RowSums:
     length_N: Tensor
     count_N: Tensor
     epochs: tuple[int, ...] = ()
+    looks_LND: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
+    look_epochs: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
@@ -57,13 +62,19 @@ class RowSums:
             last_ND=torch.zeros(size, width),
             length_N=torch.zeros(size),
             count_N=torch.zeros(size, dtype=torch.int64),
+            looks_LND=torch.zeros(0, size, width),
         )
 
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        held = (self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.count_N, self._place)
+        held = (self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.count_N, self._place)
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
+
+    @property
+    def seen_rows(self) -> Tensor:
+        """Those of the chosen rows that were seen, in order."""
+        return self.rows_N[self.count_N > 0]
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Take a step in."""
@@ -86,6 +97,11 @@ class RowSums:
     def epoch_ended(self, epoch: int) -> None:
         """Say that the steps since belong to this epoch."""
         self.epochs = (*self.epochs, epoch)
+        if self.received == "cut_embedding":
+            kept = spread_over([*self.look_epochs, epoch], most=most_looks(self.last_ND.shape[1]))
+            place = [index for index, each in enumerate(self.look_epochs) if each in kept]
+            self.looks_LND = torch.cat([self.looks_LND[place], self.last_ND[None].clone()])
+            self.look_epochs = tuple(kept)
 
     def view(self, *, classes: int = 2) -> View:
         """The sums as a view of one step, in which each row stands once: its mean gradient and last embedding, or its embeddings.
@@ -105,6 +121,7 @@ class RowSums:
             sent_BD=last_ND if self.received == "cut_gradient" else None,
             length_B=self.length_N[seen_N] / self.count_N[seen_N] if self.received == "cut_gradient" else None,
             mean_BD=mean_ND if self.received == "cut_embedding" else None,
+            looks_BE=self.looks_LND[:, seen_N].permute(1, 0, 2).flatten(1) if self.received == "cut_embedding" else None,
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)
@@ -116,6 +133,23 @@ def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:
         return train_N.cpu()
     place = torch.linspace(0, len(train_N) - 1, most, dtype=torch.float64).round().long()
     return train_N.cpu().sort().values[place]
+
+
+LOOK_COLUMNS = 256
+
+
+def most_looks(width: int) -> int:
+    """How many epochs' embeddings are kept one by one: two of a wide cut, up to 64 of a narrow one."""
+    return max(2, min(64, LOOK_COLUMNS // width))
+
+
+def spread_over(epochs: Sequence[int], *, most: int) -> list[int]:
+    """At most ``most`` of these epochs: the first and the last, and others spread between as evenly as they can be."""
+    kept = sorted(epochs)
+    while len(kept) > most:
+        gaps = {epoch: after - before for before, epoch, after in zip(kept, kept[1:], kept[2:], strict=False)}
+        kept.remove(min(gaps, key=gaps.__getitem__))  # whose absence leaves the smallest gap
+    return kept
 
 
 def epochs_in_words(epochs: Sequence[int]) -> str:

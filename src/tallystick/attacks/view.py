@@ -28,6 +28,7 @@ class StepView:
         length_B: where the step stands for a whole training (``RowSums``), the mean length of each row's gradients, in deviations
             from its batches' mean lengths.
         mean_BD: likewise the mean of a row's cut embeddings.
+        looks_BE: likewise its cut embeddings of several epochs, side by side.
         sightings_B: likewise how often the row was seen.
     """
 
@@ -39,6 +40,7 @@ class StepView:
     sent_BD: Tensor | None = None
     length_B: Tensor | None = None
     mean_BD: Tensor | None = None
+    looks_BE: Tensor | None = None
     sightings_B: Tensor | None = None
 
     def only(self, kept_B: Tensor) -> "StepView":
@@ -56,6 +58,7 @@ class StepView:
             sent_BD=some(self.sent_BD),
             length_B=some(self.length_B),
             mean_BD=some(self.mean_BD),
+            looks_BE=some(self.looks_BE),
             sightings_B=some(self.sightings_B),
         )
 

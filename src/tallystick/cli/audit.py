@@ -37,6 +37,9 @@ def audit(
     auxiliary_labels: Annotated[
         int, typer.Option(help="Labels that few-label attacks are told (with a run folder).", min=2)
     ] = 40,
+    known_rows: Annotated[
+        str, typer.Option(help="Rows whose columns attacks on features are told, with commas between (with a run folder).")
+    ] = "20,200",
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
@@ -57,7 +60,7 @@ def audit(
             wrong |= {"--seeds": seeds, "--rows": rows, "--minutes": minutes}
             if given := [name for name, value in wrong.items() if value]:
                 raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
-            _recorded(target, auxiliary_labels, watcher_of(progress), as_json=as_json)
+            _recorded(target, auxiliary_labels, _counts(known_rows), watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
@@ -76,16 +79,30 @@ def audit(
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
-def _recorded(folder: Path, auxiliary_labels: int, watcher: "Watcher", *, as_json: bool) -> None:
-    from tallystick.cli.leakage import leakage_values, show_leakage
+def _counts(text: str) -> tuple[int, ...]:
+    counts = tuple(int(part) for part in text.split(",") if part.strip().isdecimal())
+    if len(counts) != len(text.split(",")):
+        raise ConfigError(f"--known-rows {text}: must be whole numbers with commas between, such as 20,200")
+    return counts
+
+
+def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], watcher: "Watcher", *, as_json: bool) -> None:
+    from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
     from tallystick.job.phases.audit import audit_recorded
 
-    found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels)
+    found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows)
     report = folder / "report.html"
-    values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None, **leakage_values(found)}
+    values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None}
+    if found.leakage is not None:
+        values |= leakage_values(found.leakage)
+    if found.features is not None:
+        values |= {"features": feature_values(found.features)}
 
     def show(console: Console) -> None:
-        show_leakage(console, found)
+        if found.leakage is not None:
+            show_leakage(console, found.leakage)
+        if found.features is not None:
+            show_features(console, found.features)
         if report.exists():
             console.print(f"report: {report} (this audit has taken the place of the one before in it)", markup=False)
 

@@ -109,7 +109,7 @@ def _run(
 
 def key_figures(result: "Result") -> dict[str, object]:
     """The numbers that a program wants first; the whole result is in result.json."""
-    from tallystick.cli.leakage import leakage_values
+    from tallystick.cli.leakage import feature_values, leakage_values
 
     evaluation = result.evaluation
     found: dict[str, object] = {
@@ -132,11 +132,13 @@ def key_figures(result: "Result") -> dict[str, object]:
         found["shared"] = {name: each["value"] for name, each in result.sections.shared.metrics.items()}
     if result.sections.leakage is not None:
         found["leakage"] = leakage_values(result.sections.leakage)
+    if result.sections.features:
+        found["features"] = [feature_values(audit) for audit in result.sections.features]
     return found
 
 
 def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
-    from tallystick.cli.leakage import show_leakage
+    from tallystick.cli.leakage import show_features, show_leakage
     from tallystick.report.words import promise
 
     for phase in result.phases:
@@ -146,6 +148,8 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
         show_leakage(console, result.sections.leakage)
         if said := promise(result):
             console.print(f"  {said}", markup=False)
+    for audit in result.sections.features:
+        show_features(console, audit)
     console.print(f"report: {folder.report}")
 
 

@@ -2,12 +2,13 @@
 
 from typing import Any
 
+import msgspec
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from tallystick.report.result import AttackResult, Audit
-from tallystick.report.words import by_strength, leak_headline
+from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit
+from tallystick.report.words import by_strength, columns_by_name, feature_headline, leak_headline
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
@@ -41,6 +42,34 @@ def show_leakage(console: Console, found: Audit) -> None:
         console.print(f"{each.name} grew: {points}", markup=False)
     for line in found.not_measured:
         console.print(f"not measured: {line}", markup=False)
+
+
+def feature_values(found: FeatureAudit) -> dict[str, Any]:
+    """A feature party's audit as plain values for JSON."""
+    plain: dict[str, Any] = msgspec.to_builtins(found)
+    return {"headline": feature_headline(found), **plain}
+
+
+def show_features(console: Console, found: FeatureAudit) -> None:
+    """Whether columns can be rebuilt, and a line per column."""
+    console.print(feature_headline(found), markup=False, style="bold")
+    console.print(found.summary, markup=False)
+    console.print(f"defence: {found.defense}", markup=False)
+    counts = sorted({column.known for column in found.columns})
+    table = Table(box=None)
+    for name in ("column", *(f"knowing {count} rows" for count in counts)):
+        table.add_column(name)
+    for name, used, by_count in columns_by_name(found):
+        cells = [_rebuilt(by_count[count]) if count in by_count else "" for count in counts]
+        table.add_row(escape(name if used else f"{name} (not used)"), *cells)
+    console.print(table)
+    for line in found.not_measured:
+        console.print(f"not measured: {line}", markup=False)
+
+
+def _rebuilt(column: ColumnRebuilt) -> str:
+    how = f"{column.value:.3f} ({column.attack})"
+    return how if column.accuracy is None else f"{how}, accuracy {column.accuracy:.3f} for {column.majority:.3f}"
 
 
 def _cells(attack: AttackResult) -> tuple[str, ...]:

@@ -23,7 +23,7 @@ from tallystick.config.merge import MergeConfig, merge_problems
 from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
-from tallystick.defenses.chain import Defenses, chain
+from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
 
@@ -143,6 +143,9 @@ class NetworkModel(Model):
         default=(128, 256, 256), min_length=1, max_length=100, description="widths of the hidden layers"
     )
     cut_after: Count = Field(default=1, description="hidden layers below the cut, 1 to the number of hidden layers")
+    cut_width: Width | None = Field(
+        default=None, description="width of a feature party's cut embedding; null is that of its last hidden layer"
+    )
     wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
     bottoms: dict[Name, ModulePath] = Field(
         default_factory=dict, description="party name to its own bottom: package.module:Class"
@@ -295,12 +298,12 @@ class Contract(Model):
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
     training: TrainingTerms = Field(default_factory=TrainingTerms, description="how the network is trained")
     defense: tuple[DefenseEntry, ...] = Field(
-        default=(), description="how the label party defends its labels: a list of methods, each with its own keys"
+        default=(), description="how labels and features are defended: a list of methods, each with its own keys"
     )
     audit: bool = Field(
         default=False,
         strict=True,
-        description="the label party records what it sends and receives at the cut, and attacks it for labels after training",
+        description="each party records what crosses its cut and attacks it after training: for its labels, for its columns",
     )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="what is measured")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")
@@ -342,8 +345,12 @@ class Contract(Model):
         return next((name for name, party in self.parties.items() if party.role == "helper"), None)
 
     def defenses(self) -> Defenses:
-        """The defences, ready to apply."""
+        """The defences of labels, ready to apply."""
         return chain([entry.make() for entry in self.defense], target=self.target.type)
+
+    def embedding_defenses(self) -> EmbeddingDefenses:
+        """The defences of every feature party's columns, ready to apply."""
+        return embedding_chain([entry.make() for entry in self.defense])
 
     def role_of(self, name: str) -> Role:
         """Give the role of a party; raises KeyError for a name that is not in the contract."""

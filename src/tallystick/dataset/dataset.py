@@ -133,6 +133,11 @@ class Dataset(ABC):
         """How many rows of each feature party are linked to a position; empty where it is one."""
         return ()
 
+    @property
+    def row_each(self) -> bool:
+        """Whether what crosses for a position is of one row of a feature party, its own or one that stands in for it."""
+        return True
+
     def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
         """What a feature party makes of what crossed, example by example: the rows that an attack is about."""
         return rows_BD

@@ -226,6 +226,11 @@ class SimilarityDataset(Dataset):
         """A candidate crosses once a batch, so never more than there are rows."""
         return self.crossings[peer].most(positions)
 
+    @property
+    def row_each(self) -> bool:
+        """No: the rows of a position's candidates."""
+        return False
+
     def seen(self, index_B: Tensor, rows_RD: Tensor, peer: int) -> Tensor:
         """What crossed, example by example: the mean over an example's candidates (B, D)."""
         place_BK = self.crossings[peer].places(index_B)

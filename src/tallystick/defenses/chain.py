@@ -7,7 +7,17 @@ from typing import Any
 
 from torch import Tensor
 
-from tallystick.defenses.defense import Defense, GradientDefense, Guarantee, LabelDefense, PenaltyDefense, RandomBytes
+from tallystick.defenses.defense import (
+    FEATURE_STAGES,
+    Defense,
+    EmbeddingDefense,
+    EmbeddingPenalty,
+    GradientDefense,
+    Guarantee,
+    LabelDefense,
+    PenaltyDefense,
+    RandomBytes,
+)
 from tallystick.defenses.noise import Randomness
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import Event
@@ -15,7 +25,7 @@ from tallystick.privacy.events import Event
 
 @dataclass(frozen=True, kw_only=True)
 class Defenses:
-    """A run's defences, chained: labels first, then penalties, then gradients, each kind in the contract's order.
+    """The defences of labels in a run, chained: labels first, then penalties, then gradients, each kind in the contract's order.
 
     A penalty's gradient is part of the cut gradient that the gradient defences get, so their noise covers the sum.
     """
@@ -54,14 +64,58 @@ class Defenses:
         return tuple(guarantee.event for guarantee in self.guarantees() if guarantee.event is not None)
 
 
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingDefenses:
+    """The defences of a feature party's columns in a run: penalties while it trains, and what is done to all that it sends."""
+
+    penalties: tuple[EmbeddingPenalty, ...] = ()
+    embeddings: tuple[EmbeddingDefense, ...] = ()
+
+    def __bool__(self) -> bool:
+        return bool(self.penalties or self.embeddings)
+
+    def penalty(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor | None:
+        """Give what joins this party's share of the loss; None if nothing does."""
+        total: Tensor | None = None
+        for defense in self.penalties:
+            part = defense(cut_BD, numeric_BF, codes_BG)
+            total = part if total is None else total + part
+        return total
+
+    def defend(self, cut_BD: Tensor, generator: Randomness) -> Tensor:
+        """Give the cut embeddings to send."""
+        for defense in self.embeddings:
+            cut_BD = defense(cut_BD, generator=generator)
+        return cut_BD
+
+    def guarantees(self) -> tuple[Guarantee, ...]:
+        """Say what each defence promises."""
+        parts: tuple[EmbeddingPenalty | EmbeddingDefense, ...] = (*self.penalties, *self.embeddings)
+        return tuple(part.guarantee() for part in parts)
+
+
 NO_DEFENSE = Defenses()
+NO_EMBEDDING_DEFENSE = EmbeddingDefenses()
 
 
 def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
-    """Put defences in the order in which they apply; raises ConfigError for one that the target type does not allow."""
+    """Put the defences of labels in the order in which they apply; those of features are left out.
+
+    Raises ConfigError for one that the target type does not allow.
+    """
     made: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
     for part in parts:
         if target not in part.targets:
             raise ConfigError(f"defense {part.method} is for {' or '.join(part.targets)} targets; target.type is {target}")
-        made[part.stage].append(part)
+        if part.stage not in FEATURE_STAGES:
+            made[part.stage].append(part)
     return Defenses(**{stage: tuple(found) for stage, found in made.items()})
+
+
+def embedding_chain(parts: Sequence[Defense]) -> EmbeddingDefenses:
+    """Put the defences of features in the order in which they apply; those of labels are left out."""
+    made: dict[str, list[Any]] = {stage: [] for stage in FEATURE_STAGES}
+    for part in parts:
+        if part.stage in FEATURE_STAGES:
+            made[part.stage].append(part)
+    return EmbeddingDefenses(penalties=tuple(made["embedding penalties"]), embeddings=tuple(made["embeddings"]))

@@ -45,6 +45,14 @@ def check_gradients(grad_BD: Tensor, labels_B: Tensor) -> None:
             )
 
 
+def check_embeddings(cut_BD: Tensor) -> None:
+    """Refuse cut embeddings that are no matrix of finite numbers."""
+    if cut_BD.dim() != 2 or not cut_BD.is_floating_point() or cut_BD.shape[1] == 0:
+        raise DataError(f"cut embeddings have shape {tuple(cut_BD.shape)} and type {cut_BD.dtype}; expected floats (B, D)")
+    if not bool(cut_BD.detach().sum(dtype=torch.float64).isfinite()) and not bool(cut_BD.isfinite().all()):
+        raise DataError("cut embeddings: NaN or infinite; lower training.learning_rate, or look for NaN among the columns")
+
+
 def check_labels(labels_B: Tensor, rows: int) -> None:
     """Refuse labels that are not one number per row, or not all finite."""
     if labels_B.shape != (rows,):

@@ -1,8 +1,10 @@
-"""What a defence is: three kinds, by where the label party applies them, and what each promises.
+"""What a defence is: five kinds, by who applies them where, and what each promises.
 
-Shapes: N rows, B rows of a step's batch, D cut width (of all feature parties together), C classes.
+Shapes: N rows, B rows of a step's batch, D cut width (of all feature parties together), C classes, F numeric columns,
+G categorical columns.
 
-    labels -> [LabelDefense, once] -> loss + [PenaltyDefense, each step] -> cut gradient -> [GradientDefense, each step] -> wire
+    label party:   labels -> [LabelDefense, once] -> loss + [PenaltyDefense] -> cut gradient -> [GradientDefense] -> wire
+    feature party: columns -> bottom model -> [EmbeddingPenalty, on the backward pass] -> [EmbeddingDefense] -> wire
 """
 
 import math
@@ -35,7 +37,9 @@ class Guarantee:
     event: Event | None = None
 
 
-Stage = Literal["labels", "penalties", "gradients"]
+Stage = Literal["labels", "penalties", "gradients", "embedding penalties", "embeddings"]
+FEATURE_STAGES: tuple[Stage, ...] = ("embedding penalties", "embeddings")
+"""Those that a feature party applies, to hide its columns; the others hide labels."""
 BINARY, CLASSES, ANY = ("binary",), ("binary", "multiclass"), ("binary", "multiclass", "regression")
 Fraction = Annotated[float, Field(strict=True, gt=0, lt=1)]
 Epsilon = Annotated[float, Field(strict=True, ge=1e-6, le=100)]
@@ -66,6 +70,11 @@ class Defense(ABC):
     """The key that a sweep varies."""
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({})
     """Keys of a first try, those without a default: a sweep varies ``strength`` among them, a benchmark times them."""
+
+    @classmethod
+    def hides_features(cls) -> bool:
+        """Whether a feature party applies it, to hide its columns."""
+        return cls.stage in FEATURE_STAGES
 
     @abstractmethod
     def guarantee(self) -> Guarantee:
@@ -104,6 +113,30 @@ class GradientDefense(Protocol):
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
         """Give the gradients to send, of the same shape and type."""
+        ...
+
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
+        ...
+
+
+class EmbeddingPenalty(Protocol):
+    """Adds to a feature party's share of the loss a measure of what its cut embeddings tell of its own columns."""
+
+    def __call__(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor:
+        """Give the scalar; its gradient joins the cut gradient that came back."""
+        ...
+
+    def guarantee(self) -> Guarantee:
+        """What it promises."""
+        ...
+
+
+class EmbeddingDefense(Protocol):
+    """Changes cut embeddings before they are sent: in training, for validation, in evaluation and for predictions alike."""
+
+    def __call__(self, cut_BD: Tensor, *, generator: Randomness) -> Tensor:
+        """Give the embeddings to send, of the same shape and type; gradients flow back through it."""
         ...
 
     def guarantee(self) -> Guarantee:

@@ -9,13 +9,17 @@ from types import MappingProxyType
 
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.distance_correlation import DistanceCorrelation
+from tallystick.defenses.feature_distance_correlation import FeatureDistanceCorrelation
 from tallystick.defenses.gaussian import GaussianGradients
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.gradient_compression import GradientCompression
 from tallystick.defenses.isotropic import Isotropic
 from tallystick.defenses.label_dp import LabelDP, LabelDPPrior
 from tallystick.defenses.marvell import Marvell
 from tallystick.defenses.mixpro import MixPro
+from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
+from tallystick.defenses.reconstruction_penalty import ReconstructionPenalty
 
 DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
     {
@@ -30,6 +34,10 @@ DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
             GaussianGradients,
             GradientCompression,
             DistanceCorrelation,
+            GaussianEmbeddings,
+            QuantizedEmbeddings,
+            FeatureDistanceCorrelation,
+            ReconstructionPenalty,
         )
     }
 )

@@ -1,5 +1,7 @@
 """What a contract lets leave, and what stands against it, in plain sentences: for check, before a job, for the report after."""
 
+from typing import Literal
+
 from tallystick.config.contract import Contract
 from tallystick.dataset.table import linkage_of
 
@@ -66,10 +68,15 @@ def shared_with_feature_parties(contract: Contract) -> str:
     return " and ".join(parts)
 
 
-def defense_lines(contract: Contract) -> list[str]:
-    """One line per defence of a contract: method, strength and guarantee; one line that says so where there is none."""
+def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both"] = "both") -> list[str]:
+    """One line per defence of a contract: method, strength and guarantee; one line that says so where there is none.
+
+    ``of`` leaves out what hides the other side's secret.
+    """
     lines = []
     for entry in contract.defense:
+        if of != "both" and entry.defense.hides_features() != (of == "features"):
+            continue
         values = {key: value for key, value in entry.model_dump().items() if key != "method" and value is not None}
         strength = ", ".join(f"{key} {value}" for key, value in values.items())
         lines.append(f"{entry.defense.method} ({strength}): {entry.make().guarantee().text}")

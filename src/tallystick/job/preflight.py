@@ -224,7 +224,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
     shape, model = encoder.feature_shape, contract.model
     if party.party not in model.bottoms:
         _check_memory(contract, shape)
-        width = model.hidden[model.cut_after - 1]
+        width = model.cut_width or model.hidden[model.cut_after - 1]
     else:
         bottom = build_bottom(model, party.party, shape, seed=contract.seed)
         try_bottom(

@@ -18,7 +18,7 @@ from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.linkage import audit_linkage
 from tallystick.job.phases.report import JobState, write_report
-from tallystick.job.phases.train import encode_rows, train_as_feature_party, train_as_label_party
+from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
 from tallystick.job.preflight import check_kept
 from tallystick.report.result import Result
 
@@ -53,7 +53,7 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         dataset = job_state.dataset = encode_rows(job, keys, alignment, channels)
         trained = train_as_label_party(job, dataset, agreement)
         job_state.training, job_state.modules = trained.state, {"label model": trained.model}
-    job_state.audited = audit_run(job, dataset, run_id=agreement.run_id)
+    job_state.audited = audit_run(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             evaluate(job, keys, trained, dataset, job_state)
@@ -78,7 +78,7 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
         dataset = job_state.dataset = encode_rows(job, keys, alignment, [channel])
         trained = train_as_feature_party(job, dataset, agreement)
         job_state.training, job_state.modules = trained.state, {"bottom model": trained.bottom}
-    job_state.audited = audit_run(job, dataset, run_id=agreement.run_id)
+    job_state.audited = audit_run(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", [channel]):
             take_part(job, trained, dataset, job_state)

@@ -22,8 +22,12 @@ from tallystick.models.tabular import TabularBottom, TabularTop, Wide
 T = TypeVar("T")
 
 
-def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: int, name: str = "") -> nn.Module:
-    """A party's bottom model; ``width`` of it is the cut width D. ``name`` tells several of one party apart.
+def build_bottom(
+    model: NetworkModel, party: str, shape: FeatureShape, *, seed: int, name: str = "", cut_width: int | None = None
+) -> nn.Module:
+    """A party's bottom model; ``width`` of it is the cut width D, its last layer's or ``cut_width`` in its place.
+
+    ``name`` tells several of one party apart.
 
     Raises ConfigError if a user's module cannot be imported or built, or does not state its width.
     """
@@ -31,6 +35,7 @@ def build_bottom(model: NetworkModel, party: str, shape: FeatureShape, *, seed: 
     with seeded(seed, f"{party}/{name}" if name else party):
         if path is None:
             hidden = model.hidden[: model.cut_after]
+            hidden = (*hidden[:-1], cut_width) if cut_width is not None else hidden
             return TabularBottom(
                 shape, embedding_width=model.embedding_width, hidden=hidden, embedding_scale=model.embedding_scale
             )

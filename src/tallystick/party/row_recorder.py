@@ -8,14 +8,15 @@ steps (recorder.py) they are readable by their owner alone.
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.attacks.row_sums import RowSums, chosen_rows, most_looks
 from tallystick.attacks.view import Received
 from tallystick.errors import DataError, StorageError
 from tallystick.network.messages import MEBIBYTE
@@ -25,13 +26,13 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
 
-MOST_ROWS = 50_000
+MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 50_000, "cut_embedding": 10_000})
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
 _KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
 ROWS_VERSION = 1
 _FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
 _TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}
-_TENSORS["count_N"] = torch.int64
+_TENSORS |= {"count_N": torch.int64, "looks_LND": torch.float32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class RowStore:
         """Write the sums up to an epoch's end, and only then let an older file go."""
         make_folder(self.folder)
         facts = {"version": ROWS_VERSION, "contract": self.contract, "run_id": self.run_id}
-        facts |= {"received": self.received, "epochs": list(sums.epochs)}
+        facts |= {"received": self.received, "epochs": list(sums.epochs), "looks": list(sums.look_epochs)}
         tensors = {name: getattr(sums, name) for name in _TENSORS}
         write_tensors(self._path(epoch), tensors, {"rows": json.dumps(facts)}, private=True)
         for stale in _KEPT.stale(self.epochs()):
@@ -71,7 +72,7 @@ class RowStore:
             tensors, metadata = read_tensors(path)
             facts = json.loads(metadata["rows"])
             of, run_id, received = str(facts["contract"]), str(facts["run_id"]), facts["received"]
-            epochs = tuple(int(each) for each in facts["epochs"])
+            epochs, looks = (tuple(int(each) for each in facts[name]) for name in ("epochs", "looks"))
         except (StorageError, KeyError, ValueError, TypeError) as error:
             raise DataError(f"{path}: is cut short or holds no sums per row ({error}); remove it, or run again") from None
         if of != self.contract or (self.run_id and run_id != self.run_id):
@@ -79,21 +80,22 @@ class RowStore:
                 f"{path}: is of contract {of[:8]}, run {run_id}, but here contract {self.contract[:8]}, run {self.run_id} is "
                 "audited; give the run folder that it was recorded in"
             )
-        if received != self.received or not _fit(tensors):
+        if received != self.received or not _fit(tensors, looks):
             raise DataError(f"{path}: its tensors do not fit together, so it holds no sums per row; run the contract again")
-        return RowSums(received=self.received, epochs=epochs, **tensors)
+        return RowSums(received=self.received, epochs=epochs, look_epochs=looks, **tensors)
 
     def _path(self, epoch: int) -> Path:
         return self.folder / f"rows-{epoch:06}.safetensors"
 
 
-def _fit(tensors: dict[str, Tensor]) -> bool:
+def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
     if tensors.keys() != _TENSORS.keys() or any(tensors[name].dtype != kind for name, kind in _TENSORS.items()):
         return False
     rows_N, size = tensors["rows_N"], len(tensors["rows_N"])
     return (
         size > 0
-        and all(len(tensor) == size for tensor in tensors.values())
+        and all(len(tensor) == size for name, tensor in tensors.items() if name != "looks_LND")
+        and tensors["looks_LND"].shape == (len(looks), size, tensors["sum_ND"].shape[-1])
         and tensors["sum_ND"].shape == tensors["last_ND"].shape
         and tensors["sum_ND"].ndim == 2
         and int(rows_N[0]) >= 0
@@ -118,9 +120,10 @@ class RowRecorder:
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
             return cls(store=store, sums=store.load(earlier[-1]))
-        per_row = 2 * 4 * width + 20
+        looks = most_looks(width) if store.received == "cut_embedding" else 0
+        per_row = (2 + looks) * 4 * width + 20
         files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
-        most = max(1, min(MOST_ROWS, MOST_BYTES // (per_row * files)))
+        most = max(1, min(MOST_ROWS[store.received], MOST_BYTES // (per_row * files)))
         return cls(store=store, sums=RowSums.zero(store.received, chosen_rows(train_N, most=most), width))
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:

@@ -16,12 +16,14 @@ from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
+from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.build import BranchParts, build_bottom, build_label_model
 from tallystick.models.split import LabelModel
 from tallystick.party.folder import RunFolder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
+from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.unaligned.table import method_of
 
 _NOTE = "training"
@@ -39,6 +41,7 @@ class Architecture:
     bottom: nn.Module | None = None
     top: nn.Module | None = None
     unaligned: UnalignedConfig = field(default_factory=UnalignedConfig)
+    defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
 
     @classmethod
     def of(
@@ -54,14 +57,16 @@ class Architecture:
             bottom=bottom,
             top=top,
             unaligned=contract.unaligned,
+            defenses=contract.embedding_defenses(),
         )
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
-        """A feature party's bottom model, with what its way of linking rows does to the cut embedding."""
+        """A feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
         assert dataset.encoder is not None
         shape = dataset.encoder.feature_shape
-        bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed)
-        return dataset.wrap(bottom).to(self.device)
+        bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed, cut_width=self.model.cut_width)
+        wrapped = dataset.wrap(bottom)
+        return (DefendedBottom(wrapped, self.defenses) if self.defenses else wrapped).to(self.device)
 
     def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
         """The label party's share of the network for these cut widths; none of them for its own columns alone.

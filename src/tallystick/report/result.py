@@ -165,6 +165,40 @@ class Audit(_Part, frozen=True, kw_only=True):
     not_measured: list[str] = []  # what could not be, and why, in sentences
 
 
+class ColumnRebuilt(_Part, frozen=True, kw_only=True):
+    """How much of one column the strongest attack rebuilt, knowing some rows: 0 is a guess, 1 all of it; see ``ColumnLeak``."""
+
+    name: str
+    kind: Literal["numeric", "categorical"]
+    known: int
+    attack: str
+    value: float
+    low: float
+    high: float
+    accuracy: float | None = None
+    majority: float | None = None
+    used: bool = True  # False: the table has it, and the model was not given it
+
+
+class MeanRebuilt(_Part, frozen=True, kw_only=True):
+    """The mean over all columns that the model was given."""
+
+    known: int
+    value: float
+
+
+class FeatureAudit(_Part, frozen=True, kw_only=True):
+    """How well the label party could rebuild a feature party's columns, as that party found at home."""
+
+    party: str
+    by: str
+    summary: str = ""
+    defense: str = ""
+    columns: list[ColumnRebuilt] = []
+    means: list[MeanRebuilt] = []
+    not_measured: list[str] = []
+
+
 class Estimate(_Part, frozen=True, kw_only=True):
     """A mean over seeds, with a 95 % interval; of two seeds, which have no interval worth the name, with both values."""
 
@@ -321,6 +355,7 @@ class Sections(_Part, frozen=True, kw_only=True):
     membership: Audit | None = None
     leakage: Audit | None = None
     linkage: LinkageSummary | None = None
+    features: list[FeatureAudit] = []  # one per feature party whose result this is
     sweep: Sweep | None = None
     privacy: PrivacySummary | None = None
     notes: list[str] = []
@@ -474,6 +509,7 @@ def merge(results: Sequence[Result]) -> Result:
             membership=_merged_audit([result.sections.membership for result in ordered]),
             leakage=_first([result.sections.leakage for result in ordered]),
             linkage=_merged_linkage([result.sections.linkage for result in ordered]),
+            features=[audit for result in ordered for audit in result.sections.features],
             sweep=_first([result.sections.sweep for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             decisions=_first([result.sections.decisions for result in ordered]),

@@ -8,9 +8,10 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
-from tallystick.report.result import AttackResult, Audit, Result
+from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit, Result
 
 MUCH = 0.1  # above a guess
+SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,6 +157,33 @@ def leak_headline(audit: Audit) -> list[str]:
             unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
             lines.append(_leak_through(kind, found[0]) + ("" if unaided is found[0] else _even_without(unaided)))
     return lines
+
+
+def feature_headline(audit: FeatureAudit) -> str:
+    """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what."""
+    if not audit.means:
+        return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
+    mean = max(audit.means, key=lambda each: each.known)
+    column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
+    who = f"{audit.by}, knowing the columns of {mean.known} rows,"
+    what = (
+        f"{number(100 * mean.value, digits=0)} % of a column on average and {number(100 * column.value, digits=0)} % of "
+        f"{column.name!r}" + ("" if column.used else ", which the model was not given") + f" ({column.attack})"
+    )
+    if column.value >= MUCH:
+        return f"Through cut embeddings, yes: {who} can rebuild {what} of the rows that it does not know."
+    if column.value > SLIGHT:
+        return f"Through cut embeddings, a little: {who} can rebuild {what} of the rows that it does not know."
+    return f"Through cut embeddings, no attack here found more than a guess would: {who} rebuilds {what}."
+
+
+def columns_by_name(audit: FeatureAudit) -> list[tuple[str, bool, dict[int, ColumnRebuilt]]]:
+    """Each column with its figures by number of known rows, the worst first, those that were not used last."""
+    found: dict[tuple[str, bool], dict[int, ColumnRebuilt]] = {}
+    for column in audit.columns:
+        found.setdefault((column.name, column.used), {})[column.known] = column
+    ordered = sorted(found.items(), key=lambda item: (not item[0][1], -max(each.value for each in item[1].values())))
+    return [(name, used, by_count) for (name, used), by_count in ordered]
 
 
 def promise(result: Result) -> str:

@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
 from torch import Tensor
 
+from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.attacks.label_inference.auxiliary import FewLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
@@ -23,17 +25,19 @@ from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import DataError, StorageError
 from tallystick.job.disclosure import defense_lines
 from tallystick.job.job import Job
 from tallystick.job.log import Watcher
+from tallystick.job.phases.feature_audit import COLUMNS, audit_features, own_columns, save_columns
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.recorder import Recorder, RecordingPlan, ViewStore
 from tallystick.party.row_recorder import Observers, RowRecorder, RowStore
 from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
 from tallystick.report.page import render
-from tallystick.report.result import Audit, read_result
+from tallystick.report.result import read_result
 from tallystick.storage import write_json
 from tallystick.structs import prepared
 from tallystick.training.checkpoint import read_tensors, write_tensors
@@ -57,7 +61,7 @@ def recorders(
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
     """
     first, later = _kept(job, dataset)
-    if not first:
+    if not first and not _audits_features(job, dataset):
         return [None] * len(widths)
     job.folder.make_views()
     if _audits_labels(job):
@@ -70,17 +74,20 @@ def recorders(
     made: list[CutObserver] = []
     for number, (width, store) in enumerate(zip(widths, _stores(job, run_id), strict=True)):
         store.drop_from(resume_epoch)
-        plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
-        observers: list[CutObserver] = [Recorder(plan=plan, store=store)]
-        if _audits_labels(job):
-            observers.append(RowRecorder.of(_sums_of(store), schedule.train_N, width=width, resume_epoch=resume_epoch))
+        observers: list[CutObserver] = []
+        if first:
+            plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
+            observers.append(Recorder(plan=plan, store=store))
+        if _audits_labels(job) or _audits_features(job, dataset):
+            sums = _sums_of(store, "cut_gradient" if job.is_label else "cut_embedding")
+            observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch))
         made.append(Observers(each=observers, by_example=partial(dataset.seen, peer=number)))
     return made
 
 
-def _sums_of(store: ViewStore) -> RowStore:
-    """The running sums beside a feature party's recorded steps."""
-    return RowStore(folder=store.folder, contract=store.contract, run_id=store.run_id, received="cut_gradient")
+def _sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
+    """The running sums beside a peer's recorded steps."""
+    return RowStore(folder=store.folder, contract=store.contract, run_id=store.run_id, received=received)
 
 
 def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
@@ -99,27 +106,33 @@ def _audits_labels(job: Job) -> bool:
     return job.contract.audit and job.is_label
 
 
+def _audits_features(job: Job, dataset: Dataset) -> bool:
+    return job.contract.audit and not job.is_label and dataset.row_each
+
+
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """What the audits of a run found."""
 
     membership: shown.Audit | None = None
     leakage: shown.Audit | None = None
+    features: shown.FeatureAudit | None = None
 
 
-def audit_run(job: Job, dataset: Dataset, *, run_id: str) -> Audited:
-    """Once trained, attack what was recorded: for membership if on a union, for labels if this party has them.
+def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audited:
+    """Once trained, attack what was recorded: for membership if on a union, for labels or for columns, whichever this party has.
 
     A phase of its own, done once per run; a run that goes on after that keeps what was found.
     """
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
         return before
-    if _kept(job, dataset) == (0, 0):
+    if _kept(job, dataset) == (0, 0) and not _audits_features(job, dataset):
         return Audited()
-    if not any(store.files() for store in _stores(job, run_id)):
+    stores = _stores(job, run_id)
+    if not any(store.files() or _sums_of(store).epochs() for store in stores):
         watcher.say("no step was recorded, so there is nothing to audit")
         return Audited()
-    membership = leakage = None
+    membership = leakage = features = None
     with job.logbook.during("audit", ()):
         if (own_N := _hidden(job, dataset)) is not None:
             membership = _evaluate_membership(job, own_N, run_id=run_id)
@@ -127,9 +140,16 @@ def audit_run(job: Job, dataset: Dataset, *, run_id: str) -> Audited:
             leakage = audit_labels(
                 folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
             )
-    if leakage is None:
-        folder.forget_views()  # only an audit of labels may be asked for again
-    audited = Audited(membership=membership, leakage=leakage)
+        if _audits_features(job, dataset):
+            (store,) = stores
+            sums = _sums_of(store, "cut_embedding")
+            truth = own_columns(own, dataset, sums.load(sums.epochs()[-1]).seen_rows)
+            save_columns(folder, contract, job.name, truth, run_id=run_id)
+            store.drop_from(0)  # single steps served the audit of membership
+            features = audit_features(folder, contract, watcher=watcher)
+    if leakage is None and features is None:
+        folder.forget_views()  # only an audit of labels or columns may be asked for again
+    audited = Audited(membership=membership, leakage=leakage, features=features)
     keep_audited(folder, audited)
     return audited
 
@@ -258,7 +278,7 @@ def audit_labels(
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(by_epoch, label_N, dict(attacks), peer, seed=seed)
     summary = _summary(contract, seen, trained=epochs_trained(folder))
-    defense = "; ".join(defense_lines(contract))
+    defense = "; ".join(defense_lines(contract, of="labels"))
     return shown.Audit(summary=summary, defense=defense, attacks=found, growth=growth, not_measured=unmeasured)
 
 
@@ -376,34 +396,45 @@ def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetri
 # --- a run that is over, attacked again
 
 
-def audit_recorded(path: Path, *, watcher: Watcher, auxiliary_labels: int = 40, seed: int = 0) -> Audit:
-    """Attack the views in the label party's run folder, and put what was found into the run's report, if it has one.
+def audit_recorded(
+    path: Path, *, watcher: Watcher, auxiliary_labels: int = 40, known_rows: Sequence[int] = KNOWN, seed: int = 0
+) -> Audited:
+    """Attack again what a run folder recorded, and put what was found into the run's report, if it has one.
 
-    The label party's side only: it alone has labels to judge by. Nothing is sent. What was there before is replaced once the
-    attacks are over. A run that was not finished has no report yet: what was recorded so far is attacked, and once the run goes
-    on and ends it audits itself.
+    In the label party's folder for labels, in a feature party's for its columns: each has the truth of its own side alone.
+    Nothing is sent. What was there before is replaced once the attacks are over. A run that was not finished has no report yet:
+    what was recorded so far is attacked, and once the run goes on and ends it audits itself.
 
     Args:
         path: a run folder whose contract says ``audit: true``.
         watcher: shown the progress.
         auxiliary_labels: labels that few-label attacks are told, at least one per class.
-        seed: of the told labels, of attacks that draw, and of the intervals.
+        known_rows: numbers of rows whose columns attacks on features are told.
+        seed: of the told labels and rows, of attacks that draw, and of the intervals.
 
     Raises ConfigError if this is no run folder, DataError if its view is empty, damaged or of another contract or run.
     """
     folder = RunFolder(path=path)
     contract = contract_of(path)
     with folder.locked():
-        return _audit(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
+        if (folder.views / COLUMNS).exists():
+            features = audit_features(folder, contract, watcher=watcher, known=known_rows, seed=seed)
+            found = Audited(features=features)
+        else:
+            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
+            found = Audited(leakage=leakage)
+        _replace(folder, found)
+        return found
 
 
-def _audit(folder: RunFolder, contract: Contract, *, watcher: Watcher, auxiliary_labels: int, seed: int) -> Audit:
-    found = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
+def _replace(folder: RunFolder, found: Audited) -> None:
+    """Put what was found in the place of the audit before."""
+    new: dict[str, Any] = {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
     if (before := audited_before(folder)) is not None:
-        keep_audited(folder, msgspec.structs.replace(before, leakage=found))
+        keep_audited(folder, msgspec.structs.replace(before, **new))
     if folder.result.exists():
+        new |= {"features": [found.features]} if found.features is not None else {}
         result = read_result(folder.read_json(folder.result))
-        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, leakage=found))
+        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
         write_json(folder.result, result.to_json().encode())
         render(result, folder.report)
-    return found

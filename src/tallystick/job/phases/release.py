@@ -137,7 +137,7 @@ def _not_private(contract: Contract) -> list[str]:
 
 def exact_labels(contract: Contract) -> str:
     """Name the labels that training without a guarantee uses, and the defences that make up for none."""
-    methods = ", ".join(entry.defense.method for entry in contract.defense)
+    methods = ", ".join(entry.defense.method for entry in contract.defense if not entry.defense.hides_features())
     return "exact labels" + (f" (behind {methods}: no guarantee for the whole run)" if methods else "")
 
 

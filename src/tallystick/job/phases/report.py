@@ -87,6 +87,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
             membership=found.audited.membership,
             linkage=found.linkage,
             leakage=found.audited.leakage,
+            features=[found.audited.features] if found.audited.features is not None else [],
             decisions=found.decisions,
             groups=found.groups,
             importance=found.importance,
@@ -228,7 +229,8 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
         f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
         "and per epoch whether validation got better."
     )
-    protected = "; ".join(defense_lines(contract)) if contract.defense else "no formal guarantee"
+    protected = "; ".join(defense_lines(contract, of="labels"))
+    protected = "no formal guarantee" if protected.startswith("none") else protected
     evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"
     if finished.epsilon is not None:
         what = "a noisy AUC" if finished.auc is not None else "that the noise left no AUC to release"

@@ -28,9 +28,9 @@ from tallystick.training.run import TrainingRun
 from tallystick.training.unaligned.method import OwnPart
 
 
-def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
-    """This party's rows at the linked positions; their encoders are kept."""
-    own = OwnRows(
+def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
+    """This party's table, and where its rows stand in the alignment."""
+    return OwnRows(
         party=job.party,
         is_label=job.is_label,
         frame=job.frame,
@@ -38,6 +38,11 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
         alignment=alignment,
         numbers=job.contract.model.numeric,
     )
+
+
+def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
+    """This party's rows at the linked positions; their encoders are kept."""
+    own = own_rows(job, keys, alignment)
     dataset = linkage_of(job.contract).dataset.of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():

@@ -1,0 +1,227 @@
+"""How well each column can be rebuilt: every attack on a label party's view, against columns that only their owner has.
+
+Shapes: N rows, K known rows, F numeric columns, G categorical columns.
+
+The feature party runs it, at home: it sent the embeddings and has the columns, so nothing has to cross for it. What it cannot
+know are the label party's own columns, which would help: a simulation that has both sides measures that too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
+from tallystick.errors import ConfigError, DataError
+
+KNOWN = (20, 200)
+DRAWS = 3
+MOST_ROWS = 5000
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnLeak:
+    """What the strongest attack rebuilt of one column, on rows that it did not know; the mean over draws of the known rows.
+
+    Args:
+        name: of the column.
+        kind: numeric or categorical.
+        known: rows that the attacker knows.
+        attack: the strongest here; "a guess" where none beat one.
+        value: of a numeric column R², the share of its variance that is told; of a categorical one how far accuracy rises from
+            that of guessing the most frequent category towards 1. 0 is a guess, 1 all of it.
+        low, high: the smallest and the largest draw.
+        accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical"]
+    known: int
+    attack: str
+    value: float
+    low: float
+    high: float
+    accuracy: float | None = None
+    majority: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureLeaks:
+    """All columns, and what could not be measured, in sentences."""
+
+    columns: tuple[ColumnLeak, ...]
+    not_measured: tuple[str, ...] = ()
+    by_attack: Mapping[tuple[str, int], float] = field(default_factory=dict)  # (attack, known): mean over columns
+
+    def mean(self, known: int) -> float | None:
+        """Mean over the columns of what the strongest attack rebuilt; None if none was measured."""
+        values = [column.value for column in self.columns if column.known == known]
+        return float(np.mean(values)) if values else None
+
+
+def evaluate_feature_inference(
+    last_ND: Tensor,
+    mean_ND: Tensor,
+    columns: ColumnValues,
+    *,
+    looks_NE: Tensor | None = None,
+    own_NA: Tensor | None = None,
+    known: Sequence[int] = KNOWN,
+    draws: int = DRAWS,
+    attacks: Mapping[str, FeatureInferenceAttack] | None = None,
+    seed: int = 0,
+) -> FeatureLeaks:
+    """Rebuild every column from embeddings with a few known rows, and say how much of it came out.
+
+    Threat model: an honest-but-curious label party that keeps all it receives and knows some rows' columns from elsewhere. No
+    guarantee: every figure is a floor. Of more than 5,000 rows, 5,000 evenly spread ones are attacked.
+
+    Args:
+        last_ND: each row's last cut embedding.
+        mean_ND: its mean over the training.
+        columns: the truth, row by row.
+        looks_NE: its embeddings of several epochs side by side; None: the last one alone.
+        own_NA: the label party's own columns, where they are at hand.
+        known: how many rows the attacker knows, one figure per column for each.
+        draws: of the known rows, at least 1.
+        attacks: by name; by default all that can be run with what is given.
+        seed: of the known rows and of attacks that draw.
+
+    Raises DataError if shapes do not fit or an embedding is not finite, ConfigError for no draw.
+    """
+    if draws < 1:
+        raise ConfigError(f"feature inference: draws={draws}; expected at least 1")
+    if len(last_ND) != len(columns):
+        raise DataError(f"feature inference: embeddings of {len(last_ND)} rows, but columns of {len(columns)}")
+    if attacks is None:
+        attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
+    chosen = torch.linspace(0, len(columns) - 1, min(len(columns), MOST_ROWS), dtype=torch.float64).round().long()
+    looks_NE = last_ND[chosen] if looks_NE is None else looks_NE[chosen]
+    last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
+    own_NA = None if own_NA is None else own_NA[chosen]
+    unmeasured: list[str] = []
+    measured: list[ColumnLeak] = []
+    by_attack: dict[tuple[str, int], float] = {}
+    for count in known:
+        if reason := _cannot(count, columns):
+            unmeasured.append(reason)
+            continue
+        tally = _Tally(columns, count)
+        for draw in range(draws):
+            known_K, rest_N = _drawn(len(columns), count, np.random.default_rng([seed, 7, count, draw]))
+            view = FeatureView(
+                last_ND=last_ND,
+                mean_ND=mean_ND,
+                looks_NE=looks_NE,
+                known_K=known_K,
+                columns_K=columns.rows(known_K),
+                own_NA=own_NA,
+            )
+            truth = columns.rows(rest_N)
+            for name, row in attacks.items():
+                tally.add(name, row.attack(view, generator=torch.Generator().manual_seed(seed + draw)), truth, rest_N)
+        found, missing = tally.result()
+        measured += found
+        unmeasured += missing
+        by_attack |= {(name, count): value for name, value in tally.means().items()}
+    return FeatureLeaks(columns=tuple(measured), not_measured=tuple(dict.fromkeys(unmeasured)), by_attack=by_attack)
+
+
+def _cannot(count: int, columns: ColumnValues) -> str:
+    if count < 1:
+        return "without a known row no attack here can be run: nothing is known of what an attacker without one finds"
+    if len(columns) < count + 10:
+        return f"{count} known rows of {len(columns)}: fewer than 10 are left to judge by"
+    if not (columns.numeric or columns.categorical):
+        return "there is no column to rebuild"
+    return ""
+
+
+def _drawn(rows: int, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    order = torch.from_numpy(rng.permutation(rows))
+    return order[:count], order[count:].sort().values
+
+
+class _Tally:
+    """Figures per column, attack and draw."""
+
+    def __init__(self, columns: ColumnValues, known: int) -> None:
+        self.columns, self.known = columns, known
+        self.values: dict[tuple[str, str], list[float]] = {}  # column, attack
+        self.accuracies: dict[tuple[str, str], list[float]] = {}
+        self.majorities: dict[str, list[float]] = {}
+        self.missing: dict[str, str] = {}
+
+    def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
+        for f, name in enumerate(truth.numeric):
+            value = _r_squared(truth.numeric_NF[:, f].double(), found.numeric_NF[rest_N, f])
+            if value is None:
+                self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
+            else:
+                self.values.setdefault((name, attack), []).append(value)
+        for g, name in enumerate(truth.categorical):
+            code_N = truth.categorical_NG[:, g]
+            count_C = torch.bincount(code_N, minlength=truth.categories[g])
+            majority = float(count_C.max()) / len(code_N)
+            occurring = int((count_C > 0).sum())
+            if occurring < 2:
+                self.missing[name] = f"column {name!r} has one category on the rows that are judged: there is nothing to rebuild"
+                continue
+            if occurring > self.known:
+                self.missing[name] = (
+                    f"column {name!r} has {occurring} categories and {self.known} rows are known: those that none of them has "
+                    "cannot be guessed by any attack here, so its figure is low for that reason"
+                )
+            accuracy = float((found.categorical_NG[rest_N, g] == code_N).double().mean())
+            self.values.setdefault((name, attack), []).append((accuracy - majority) / (1 - majority))
+            self.accuracies.setdefault((name, attack), []).append(accuracy)
+            self.majorities.setdefault(name, []).append(majority)
+
+    def result(self) -> tuple[list[ColumnLeak], list[str]]:
+        found = []
+        kinds: list[tuple[str, Literal["numeric", "categorical"]]] = [(name, "numeric") for name in self.columns.numeric]
+        kinds += [(name, "categorical") for name in self.columns.categorical]
+        for name, kind in kinds:
+            tried = {attack: values for (column, attack), values in self.values.items() if column == name}
+            if not tried:
+                continue
+            best = max(tried, key=lambda attack: float(np.mean(tried[attack])))
+            values = tried[best]
+            beaten = float(np.mean(values)) <= 0
+            majority = float(np.mean(self.majorities[name])) if kind == "categorical" else None
+            accuracy = float(np.mean(self.accuracies[name, best])) if kind == "categorical" else None
+            found.append(
+                ColumnLeak(
+                    name=name,
+                    kind=kind,
+                    known=self.known,
+                    attack="a guess" if beaten else best,
+                    value=0.0 if beaten else float(np.mean(values)),
+                    low=0.0 if beaten else min(values),
+                    high=0.0 if beaten else max(values),
+                    accuracy=majority if beaten else accuracy,
+                    majority=majority,
+                )
+            )
+        return found, list(self.missing.values())
+
+    def means(self) -> dict[str, float]:
+        """Per attack the mean over columns, each at least 0."""
+        attacks = {attack for _, attack in self.values}
+        return {
+            attack: float(np.mean([max(0.0, float(np.mean(v))) for (_, each), v in self.values.items() if each == attack]))
+            for attack in attacks
+        }
+
+
+def _r_squared(truth_N: Tensor, guess_N: Tensor) -> float | None:
+    """1 less the squared error over that of the mean; None for a constant."""
+    total = float((truth_N - truth_N.mean()).square().sum())
+    scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
+    if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
+        return None
+    return 1 - float((truth_N - guess_N).square().sum()) / total

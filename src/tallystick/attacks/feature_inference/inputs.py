@@ -1,0 +1,64 @@
+"""What reconstruction attacks read and aim at, as matrices. Shapes: N rows, K known rows, D inputs, T targets."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
+
+Reads = Literal["last", "mean", "looks", "all"]
+
+
+def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
+    """The chosen embeddings, and own columns if asked for and there: each column centred and of one deviation, float64 (N, D).
+
+    All rows serve for it, known or not. A column that hardly varies becomes 0.
+    """
+    every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}
+    parts = every[reads]
+    if own_columns and view.own_NA is not None:
+        parts = [*parts, view.own_NA]
+    x_ND = torch.cat([part.double() for part in parts], dim=1)
+    centred_ND = x_ND - x_ND.mean(dim=0)
+    deviation_D = centred_ND.square().mean(dim=0).sqrt()
+    flat_D = deviation_D <= 1e-6 * deviation_D.max().clamp(min=torch.finfo(torch.float64).tiny)
+    return (centred_ND / deviation_D.masked_fill(flat_D, torch.inf)).clamp(-10, 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """What is fitted: the numbers, then an indicator per category that a known row has; no other category can be guessed.
+
+    Args:
+        y_KT: float64.
+        numeric: how many of the T are numbers.
+        codes: per categorical column the codes that occur among the known rows, in order.
+    """
+
+    y_KT: Tensor
+    numeric: int
+    codes: tuple[Tensor, ...]
+
+    @classmethod
+    def of(cls, columns_K: ColumnValues) -> "Targets":
+        """Of the known rows."""
+        parts, codes = [columns_K.numeric_NF.double()], []
+        for g in range(len(columns_K.categorical)):
+            code_K = columns_K.categorical_NG[:, g]
+            codes.append(torch.from_numpy(np.unique(code_K.numpy())))
+            parts.append((code_K[:, None] == codes[-1]).double())
+        return cls(y_KT=torch.cat(parts, dim=1), numeric=len(columns_K.numeric), codes=tuple(codes))
+
+    def split(self, values_NT: Tensor) -> tuple[Tensor, ...]:
+        """The numbers' part, and one per categorical column."""
+        return torch.split(values_NT, [self.numeric, *(len(each) for each in self.codes)], dim=1)
+
+    def reconstruction(self, predicted_NT: Tensor) -> Reconstruction:
+        """Take predicted targets apart: of each categorical column the likeliest code."""
+        numeric_NF, *scores = self.split(predicted_NT)
+        guesses = [each[score_NC.argmax(dim=1)] for each, score_NC in zip(self.codes, scores, strict=True)]
+        none_N0 = torch.empty(len(predicted_NT), 0, dtype=torch.int64)
+        return Reconstruction(numeric_NF=numeric_NF, categorical_NG=torch.stack(guesses, dim=1) if guesses else none_N0)

@@ -1,0 +1,93 @@
+"""Ridge regression in its dual form, linear or with a Gaussian kernel: the quick reconstructions.
+
+Shapes: N rows, K known rows, D inputs, T targets, P penalties tried.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
+from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
+from tallystick.errors import ConfigError
+
+PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
+"""Tried, in units of the mean of the Gram matrix' diagonal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelRidge:
+    """Fit ridge regression from embeddings to columns on the known rows, and read all other rows off it.
+
+    What "the cut embedding is a linear map of the columns" amounts to for an attacker with a few rows; with ``bandwidths`` a
+    Gaussian kernel, for what is bent. Penalty and bandwidth are chosen for each target by the exact leave-one-out error: that of
+    row i is a_i / (G^-1)_ii for G the Gram matrix with the penalty on its diagonal and a = G^-1 y. A category is guessed
+    by the greatest of its indicators' regressions.
+
+    Args:
+        reads: last embeddings, mean ones, those of several epochs side by side, or all.
+        bandwidths: of the kernel, in units of the median distance of known rows; none for the linear kernel.
+        own_columns: whether the label party's own columns help, where the view has them.
+    """
+
+    reads: Reads = "last"
+    bandwidths: tuple[float, ...] = ()
+    own_columns: bool = False
+
+    def __post_init__(self) -> None:
+        if any(not bandwidth > 0 for bandwidth in self.bandwidths):
+            raise ConfigError(f"kernel ridge: bandwidths={self.bandwidths}; expected numbers above 0")
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
+        """Guess every row's columns; no randomness is used. One known row, or equal ones, give their mean."""
+        x_ND = inputs(view, self.reads, own_columns=self.own_columns)
+        x_KD = x_ND[view.known_K]
+        wanted = Targets.of(view.columns_K)
+        y_KT = wanted.y_KT
+        mean_T = y_KT.mean(dim=0)
+        # a fit that predicts left-out rows worse than their mean does is none
+        best_T = (y_KT - mean_T).square().mean(dim=0) * (len(y_KT) / max(1, len(y_KT) - 1)) ** 2
+        best_KT, kernel_T = torch.zeros_like(y_KT), torch.zeros(len(mean_T), dtype=torch.int64)
+        kernels = list(self._kernels(x_KD))
+        for number, kernel in enumerate(kernels):
+            gram_KK = kernel(x_KD)
+            value_K, vector_KK = torch.linalg.eigh(gram_KK)
+            rotated_KT = vector_KK.T @ (y_KT - mean_T)
+            scale = float(gram_KK.diagonal().mean())
+            for penalty in PENALTIES if scale > 0 else ():
+                inverse_K = 1 / (value_K.clamp(min=0) + penalty * scale)
+                weight_KT = vector_KK @ (inverse_K[:, None] * rotated_KT)
+                leverage_K = vector_KK.square() @ inverse_K
+                error_T = (weight_KT / leverage_K[:, None]).square().mean(dim=0)
+                better_T = error_T < best_T
+                best_T[better_T], best_KT[:, better_T] = error_T[better_T], weight_KT[:, better_T]
+                kernel_T[better_T] = number
+        guess_NT = mean_T.expand(len(x_ND), -1).clone()
+        for number, kernel in enumerate(kernels):
+            by_it_T = kernel_T == number
+            guess_NT[:, by_it_T] += kernel(x_ND) @ best_KT[:, by_it_T]
+        return wanted.reconstruction(guess_NT)
+
+    def _kernels(self, x_KD: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
+        """Functions that give the kernel of rows and the known rows."""
+        if not self.bandwidths:
+            centre_D = x_KD.mean(dim=0)
+            yield lambda x_ND: (x_ND - centre_D) @ (x_KD - centre_D).T
+            return
+        near_KK = _squared_distances(x_KD, x_KD)
+        positive = near_KK[near_KK > 0]
+        median = float(positive.median()) if len(positive) else 1.0
+        for bandwidth in self.bandwidths:
+            yield partial(_gaussian, x_KD, 1 / (2 * bandwidth**2 * median))
+
+
+def _gaussian(x_KD: Tensor, rate: float, x_ND: Tensor) -> Tensor:
+    return torch.exp(-rate * _squared_distances(x_ND, x_KD))
+
+
+def _squared_distances(a_ND: Tensor, b_KD: Tensor) -> Tensor:
+    squared = a_ND.square().sum(dim=1)[:, None] + b_KD.square().sum(dim=1) - 2 * a_ND @ b_KD.T
+    return squared.clamp(min=0)

@@ -1,0 +1,79 @@
+"""A small network from embeddings to columns. Shapes: N rows, K known rows, D inputs, T targets."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, mse_loss
+
+from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
+from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class InversionNetwork:
+    """Train a decoder of one hidden layer on the known rows: squared error of numbers, cross-entropy of categories.
+
+    He et al. 2019 (Model inversion attacks against collaborative inference), section 4.3: the inverse network, with known rows
+    in place of queries, for tables in place of images.
+
+    Args:
+        reads: last embeddings, mean ones, those of several epochs side by side, or all.
+        own_columns: whether the label party's own columns help, where the view has them.
+        hidden: width of the hidden layer, at least 1.
+        steps: Adam steps over all known rows, at least 1.
+        decay: weight decay, at least 0.
+    """
+
+    reads: Reads = "all"
+    own_columns: bool = False
+    hidden: int = 64
+    steps: int = 300
+    decay: float = 0.3
+
+    def __post_init__(self) -> None:
+        if not (self.hidden >= 1 and self.steps >= 1 and self.decay >= 0):
+            raise ConfigError(
+                f"inversion network: hidden={self.hidden}, steps={self.steps}, decay={self.decay}; expected at least 1, 1 and 0"
+            )
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
+        """Guess every row's columns; ``generator`` draws the first weights."""
+        x_ND = inputs(view, self.reads, own_columns=self.own_columns).float()
+        wanted = Targets.of(view.columns_K)
+        mean_F, deviation_F = _scale(view.columns_K.numeric_NF)
+        outputs = nn.Linear(self.hidden, wanted.y_KT.shape[1])
+        network = nn.Sequential(nn.Linear(x_ND.shape[1], self.hidden), nn.ReLU(), outputs)
+        with torch.no_grad():
+            for parameter in network.parameters():
+                bound = parameter.shape[-1] ** -0.5
+                parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay)
+        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        x_KD, scaled_KF = x_ND[view.known_K], (view.columns_K.numeric_NF.float() - mean_F) / deviation_F
+        for _ in range(self.steps):
+            loss = _loss(wanted, network(x_KD), scaled_KF)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            slower.step()
+        with torch.no_grad():
+            found = wanted.reconstruction(network(x_ND).double())
+        numeric_NF = found.numeric_NF * deviation_F.double() + mean_F.double()
+        return Reconstruction(numeric_NF=numeric_NF, categorical_NG=found.categorical_NG)
+
+
+def _scale(numeric_KF: Tensor) -> tuple[Tensor, Tensor]:
+    mean_F = numeric_KF.float().mean(dim=0)
+    deviation_F = (numeric_KF.float() - mean_F).square().mean(dim=0).sqrt()
+    return mean_F, torch.where(deviation_F > 0, deviation_F, 1.0)
+
+
+def _loss(wanted: Targets, output_KT: Tensor, scaled_KF: Tensor) -> Tensor:
+    _, *indicators = wanted.split(wanted.y_KT)
+    numeric_KF, *scores = wanted.split(output_KT)
+    loss = mse_loss(numeric_KF, scaled_KF) if wanted.numeric else output_KT.new_zeros(())
+    for score_KC, indicator_KC in zip(scores, indicators, strict=True):
+        loss = loss + cross_entropy(score_KC, indicator_KC.argmax(dim=1)) / len(scores)
+    return loss

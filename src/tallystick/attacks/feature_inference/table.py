@@ -1,0 +1,75 @@
+"""The feature inference attacks by name: an attack is a file here and a row in this table."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from tallystick.attacks.feature_inference.kernel import KernelRidge
+from tallystick.attacks.feature_inference.network import InversionNetwork
+from tallystick.attacks.feature_inference.view import FeatureAttack
+
+BENT = (0.3, 1.0, 3.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureInferenceAttack:
+    """One row of the table.
+
+    Args:
+        attack: rebuilds columns.
+        description: what it does, in a line.
+        own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
+    """
+
+    attack: FeatureAttack
+    description: str
+    own_columns: bool = False
+
+
+FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyType(
+    {
+        "ridge": FeatureInferenceAttack(
+            attack=KernelRidge(), description="a straight line from a row's last embedding to each column"
+        ),
+        "ridge-mean": FeatureInferenceAttack(
+            attack=KernelRidge(reads="mean"),
+            description="as ridge, from the row's mean embedding over the training, in which fresh noise averages out",
+        ),
+        "kernel": FeatureInferenceAttack(
+            attack=KernelRidge(bandwidths=BENT), description="a smooth curve from a row's last embedding to each column"
+        ),
+        "kernel-mean": FeatureInferenceAttack(
+            attack=KernelRidge(reads="mean", bandwidths=BENT), description="as kernel, from the row's mean embedding"
+        ),
+        "ridge-looks": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks"), description="as ridge, from the row's embeddings of several epochs side by side"
+        ),
+        "kernel-looks": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks", bandwidths=BENT),
+            description="as kernel, from the row's embeddings of several epochs side by side",
+        ),
+        "network": FeatureInferenceAttack(
+            attack=InversionNetwork(), description="a small network from all of a row's embeddings and their mean to all columns"
+        ),
+        "ridge-own-columns": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks", own_columns=True),
+            description="as ridge-looks, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "kernel-own-columns": FeatureInferenceAttack(
+            attack=KernelRidge(reads="looks", bandwidths=BENT, own_columns=True),
+            description="as kernel-looks, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "kernel-mean-own-columns": FeatureInferenceAttack(
+            attack=KernelRidge(reads="mean", bandwidths=BENT, own_columns=True),
+            description="as kernel-mean, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "network-own-columns": FeatureInferenceAttack(
+            attack=InversionNetwork(own_columns=True),
+            description="as network, and from the label party's own columns",
+            own_columns=True,
+        ),
+    }
+)

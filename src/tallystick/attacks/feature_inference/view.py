@@ -1,0 +1,106 @@
+"""What a label party has that would rebuild a feature party's columns: received cut embeddings, and a few rows that it knows.
+
+Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from tallystick.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnValues:
+    """Rows of a feature party's columns: the truth, or what an attacker knows of a few rows.
+
+    Args:
+        numeric_NF: floats, standardised or not.
+        categorical_NG: int64, codes from 0.
+        numeric: F names.
+        categorical: G names.
+        categories: how many codes each categorical column has.
+    """
+
+    numeric_NF: Tensor
+    categorical_NG: Tensor
+    numeric: tuple[str, ...]
+    categorical: tuple[str, ...]
+    categories: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        shapes = (tuple(self.numeric_NF.shape[1:]), tuple(self.categorical_NG.shape[1:]), len(self.categories))
+        wanted = ((len(self.numeric),), (len(self.categorical),), len(self.categorical))
+        if shapes != wanted or len(self.numeric_NF) != len(self.categorical_NG):
+            raise DataError(
+                f"columns: numbers of shape {tuple(self.numeric_NF.shape)} and codes of {tuple(self.categorical_NG.shape)} for "
+                f"{len(self.numeric)} numeric and {len(self.categorical)} categorical names; give as many columns as names"
+            )
+
+    def __len__(self) -> int:
+        return len(self.numeric_NF)
+
+    def rows(self, index: Tensor) -> "ColumnValues":
+        """Pick rows."""
+        return ColumnValues(
+            numeric_NF=self.numeric_NF[index],
+            categorical_NG=self.categorical_NG[index],
+            numeric=self.numeric,
+            categorical=self.categorical,
+            categories=self.categories,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureView:
+    """The label party's view of some rows, and the few of them whose columns it knows.
+
+    Args:
+        last_ND: each row's last cut embedding, of the most trained bottom model.
+        mean_ND: its mean over the training, in which noise that was drawn anew averages out; equal to ``last_ND`` for one look.
+        looks_NE: its embeddings of several epochs side by side: each epoch's model shows the columns from another side.
+        known_K: int64, which rows it knows.
+        columns_K: these rows' columns.
+        own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
+    """
+
+    last_ND: Tensor
+    mean_ND: Tensor
+    looks_NE: Tensor
+    known_K: Tensor
+    columns_K: ColumnValues
+    own_NA: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.last_ND.ndim != 2 or self.last_ND.shape != self.mean_ND.shape:
+            raise DataError(
+                f"feature attack: last and mean embeddings have shapes {tuple(self.last_ND.shape)} and "
+                f"{tuple(self.mean_ND.shape)}; expected the same (N, D)"
+            )
+        if not len(self.known_K):
+            raise DataError("feature attack: no row is known; an attacker needs a few rows whose columns it knows")
+        if len(self.known_K) != len(self.columns_K):
+            raise DataError(f"feature attack: {len(self.known_K)} known rows, but columns of {len(self.columns_K)}")
+        for name, matrix in (("last", self.last_ND), ("mean", self.mean_ND), ("earlier", self.looks_NE)):
+            if not bool(torch.isfinite(matrix).all()):
+                raise DataError(
+                    f"feature attack: {name} embeddings are NaN or infinite; training diverged or the record is damaged"
+                )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reconstruction:
+    """An attack's guess at every row's columns: numbers (N, F) float64, and codes (N, G) int64."""
+
+    numeric_NF: Tensor
+    categorical_NG: Tensor
+
+
+class FeatureAttack(Protocol):
+    """Rebuilds columns; sees the view and nothing else."""
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
+        """Guess the columns of all rows of the view."""
+        ...

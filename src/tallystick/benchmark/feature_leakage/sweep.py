@@ -1,0 +1,178 @@
+"""The feature-leakage benchmark: cut widths and defences, each trained with several seeds, and the frontier that they leave.
+
+What it must show: at most half of the default's mean R² for at most .01 of test AUC, or that this cannot be had.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tallystick.attacks.feature_inference.evaluate import KNOWN
+from tallystick.benchmark.experiment import TrainingPlan
+from tallystick.benchmark.feature_leakage.data import read_pair, split_and_encode
+from tallystick.benchmark.feature_leakage.runs import WIDTH, CutSetting, run_setting
+from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
+from tallystick.defenses.defense import Defense
+from tallystick.defenses.feature_distance_correlation import FeatureDistanceCorrelation
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
+from tallystick.defenses.reconstruction_penalty import ReconstructionPenalty
+from tallystick.errors import ConfigError
+from tallystick.network.channel import Progress, no_progress
+
+DEFAULT, ALONE = f"width {WIDTH}", "own columns alone"
+WIDTHS = (WIDTH, 32, 8, 4, 2, 1)
+DELTA, CLIP = 1e-6, 1.0
+HALF, PRICE = 0.5, 0.01  # what a recommendation has to reach
+
+
+def settings() -> tuple[CutSetting, ...]:
+    """Every row of the table."""
+
+    def defended(width: int, name: str, defense: Defense) -> CutSetting:
+        return CutSetting(name=f"width {width}, {name}", cut_width=width, defense=(defense,))
+
+    def gaussian(width: int, epsilon: float) -> CutSetting:
+        made = GaussianEmbeddings(epsilon=epsilon, delta=DELTA, clip=CLIP)
+        return defended(width, f"gaussian-embeddings {epsilon:g}", made)
+
+    def quantized(width: int) -> CutSetting:
+        return defended(width, "quantized-embeddings 3", QuantizedEmbeddings(levels=3))
+
+    def correlation(width: int, weight: float) -> CutSetting:
+        return defended(width, f"feature-distance-correlation {weight:g}", FeatureDistanceCorrelation(weight=weight))
+
+    def rebuilt(width: int, weight: float) -> CutSetting:
+        return defended(width, f"reconstruction-penalty {weight:g}", ReconstructionPenalty(weight=weight))
+
+    return (
+        CutSetting(name=ALONE, partner=False),
+        *(CutSetting(name=f"width {width}", cut_width=width) for width in WIDTHS),
+        CutSetting(name="one layer of 64", cut_width=64, depth=1),
+        *(gaussian(WIDTH, epsilon) for epsilon in (100.0, 30.0, 10.0)),
+        *(gaussian(width, 100.0) for width in (8, 4, 1)),
+        *(quantized(width) for width in (WIDTH, 8, 4)),
+        *(correlation(WIDTH, weight) for weight in (0.1, 0.3, 1.0)),
+        *(correlation(width, 0.03) for width in (8, 4)),
+        *(rebuilt(WIDTH, weight) for weight in (0.1, 0.3)),
+        rebuilt(8, 0.03),
+    )
+
+
+def run(
+    *,
+    data: Path,
+    partner: Path | None = None,
+    seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    epochs: int = 8,
+    only: Sequence[str] = (),
+    batch_size: int = 512,
+    learning_rate: float = 1e-3,
+    limit: int | None = None,
+    log: Path | None = None,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Train every setting once per seed, on one thread, and attack what the label party received.
+
+    Args:
+        data: the label party's CSV file (id, y and columns) beside ``partner``, or one file of the FedAds benchmark's formats.
+        partner: the feature party's CSV file (id and columns).
+        seeds: of split, initialisation, batches and noise.
+        epochs: passes; the last one's weights are those that are tested.
+        only: names of settings; all of them if empty.
+        batch_size: rows per step.
+        learning_rate: of Adam.
+        limit: read no more rows than this of each file.
+        log: where finished runs are kept; None keeps none.
+        resume: go on with the runs that ``log`` holds.
+        progress: called after every run.
+
+    Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
+    """
+    known = {setting.name: setting for setting in settings()}
+    if unknown := [name for name in only if name not in known]:
+        raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(known)}")
+    table = read_pair(data, partner, limit=limit)
+    plan = TrainingPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    chosen = [known[name] for name in only] if only else list(known.values())
+    about = {"data": table.name, "rows": table.frame.height, "epochs": epochs, "batch": batch_size, "rate": learning_rate}
+    kept = SweepLog(log, setting=about, resume=resume) if log is not None else None
+    runs = list(kept.runs) if kept is not None else []
+    done = {(one["name"], one["seed"]) for one in runs}
+    with one_thread():
+        for seed in seeds:
+            encoded = None
+            for setting in chosen:
+                if (setting.name, seed) in done:
+                    continue
+                encoded = encoded or split_and_encode(table, seed=seed)
+                found = run_setting(setting, *encoded, plan, seed=seed)
+                runs.append(found)
+                if kept is not None:
+                    kept.add(found)
+                progress(f"seed {seed}: {setting.name}", len(runs), len(seeds) * len(chosen))
+    wanted = {(setting.name, seed) for setting in chosen for seed in seeds}
+    runs = [one for one in runs if (one["name"], one["seed"]) in wanted]
+    return {
+        "benchmark": "feature-leakage",
+        "data": about | {"columns": len(table.feature_party.numeric) + len(table.feature_party.categorical)},
+        "seeds": list(seeds),
+        "table": _table(chosen, runs),
+        "columns": _columns(chosen, runs),
+        "runs": runs,
+    }
+
+
+def _table(chosen: Sequence[CutSetting], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row per setting: test AUC and its change from the default with the same seed, and what came back."""
+    defaults = {one["seed"]: one for one in runs if one["name"] == DEFAULT}
+    rows = []
+    for setting in chosen:
+        mine = [one for one in runs if one["name"] == setting.name]
+        both = [(one, defaults[one["seed"]]) for one in mine if one["seed"] in defaults]
+        row: dict[str, Any] = {
+            "setting": setting.name,
+            "guarantee": "; ".join(defense.guarantee().text for defense in setting.defense),
+            "test_auc": summarize_seeds([one["test_auc"][-1] for one in mine]),
+            "change": summarize_seeds([one["test_auc"][-1] - base["test_auc"][-1] for one, base in both]) if both else None,
+            "rebuilt": {
+                f"{reads}, {count} rows": summarize_seeds([_mean(one, reads, count) for one in mine])
+                for reads in ("embeddings", "embeddings and own columns")
+                for count in KNOWN
+            },
+            "strongest": _strongest(mine),
+        }
+        if both:
+            row["share"] = summarize_seeds([_mean(one, "embeddings", 200) / _mean(base, "embeddings", 200) for one, base in both])
+            row["target"] = row["share"]["mean"] <= HALF and row["change"]["mean"] >= -PRICE
+        rows.append(row)
+    return rows
+
+
+def _mean(one: dict[str, Any], reads: str, known: int) -> float:
+    return float(one["mean"][reads][str(known)] or 0.0)
+
+
+def _strongest(mine: Sequence[dict[str, Any]]) -> str:
+    """The attack on embeddings alone with 200 known rows that rebuilds most on average."""
+    means: dict[str, float] = {
+        name: float(np.mean([one["attacks"][name] for one in mine]))
+        for name in mine[0]["attacks"]
+        if name.endswith("200 rows") and "own-columns" not in name
+    }
+    best: str = max(means, key=lambda name: means[name])
+    return best.partition(",")[0]
+
+
+def _columns(chosen: Sequence[CutSetting], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What came back of every column from embeddings alone, with 200 known rows."""
+    found = []
+    for setting in chosen:
+        mine = [one["columns"]["200"] for one in runs if one["name"] == setting.name]
+        names = list(dict.fromkeys(name for one in mine for name in one))
+        values = {name: summarize_seeds([one[name] for one in mine if name in one]) for name in names}
+        found.append({"setting": setting.name, "columns": values})
+    return found

@@ -1,0 +1,213 @@
+"""The feature party's audit: how well could the label party rebuild this party's columns from what it was sent?
+
+Shapes: N aligned positions, R recorded rows, D cut width.
+
+It is measured where it discloses nothing: this party sent the embeddings and has the columns, so it plays the attack at home.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.evaluate import KNOWN, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.row_sums import RowSums, epochs_in_words
+from tallystick.config.contract import Contract
+from tallystick.config.party import FeatureColumns
+from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.errors import DataError, FeatureError, StorageError
+from tallystick.job.disclosure import defense_lines
+from tallystick.job.log import Watcher
+from tallystick.party.folder import RunFolder
+from tallystick.party.row_recorder import RowStore
+from tallystick.report import result as shown
+from tallystick.training.checkpoint import read_tensors, write_tensors
+
+COLUMNS = "columns.safetensors"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """This party's own columns at the recorded rows: those that it trained with, and those that it left out.
+
+    Args:
+        rows_R: int64, positions.
+        used: what the bottom model read.
+        unused: the table's other columns: properties that were not sent, but may be inferred.
+        notes: which of these cannot be judged, and why.
+    """
+
+    rows_R: Tensor
+    used: ColumnValues
+    unused: ColumnValues
+    notes: tuple[str, ...] = ()
+
+
+def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
+    """Encode this party's columns at those of the recorded rows that it has."""
+    assert dataset.source is not None, "a feature party has columns"
+    assert dataset.encoder is not None, "a feature party has columns"
+    rows_R = rows_R[dataset.is_own(rows_R)]
+    features, encoder = dataset.source(rows_R), dataset.encoder
+    used = ColumnValues(
+        numeric_NF=features.numeric_NF.cpu(),
+        categorical_NG=features.categorical_NG.cpu(),
+        numeric=encoder.numeric_names,
+        categorical=tuple(column.name for column in encoder.categorical),
+        categories=encoder.feature_shape.cardinalities,
+    )
+    unused, notes = _unused(own, rows_R)
+    return Truth(rows_R=rows_R, used=used, unused=unused, notes=notes)
+
+
+def _unused(own: OwnRows, rows_R: Tensor) -> tuple[ColumnValues, tuple[str, ...]]:
+    """The table's columns that are neither keys nor were trained with."""
+    party = own.party
+    frame = own.frame[own.keys.rows_U[own.alignment.rows_N[rows_R.numpy()]]]
+    read = feature_columns(frame, party)
+    taken = {*party.keys.values(), *read.numeric, *read.categorical, party.label, party.weight, party.time}
+    parts, notes = [], []
+    for name, kind in frame.schema.items():
+        if name in taken:
+            continue
+        numeric = kind.is_numeric() or kind.is_temporal() or str(kind) == "Boolean"
+        columns = FeatureColumns(numeric=(name,) if numeric else (), categorical=() if numeric else (name,))
+        try:
+            fitted = Encoder.fit(frame, columns, torch.arange(frame.height).numpy(), encoding=party.encoding)
+            if not (fitted.numeric or fitted.categorical):
+                notes.append(f"column {name!r} is constant: there is nothing to infer")
+                continue
+            parts.append((fitted, fitted.encode(frame).unpacked()))
+        except FeatureError as error:
+            notes.append(f"column {name!r}, which was not used: {error}")
+    empty = torch.empty(len(rows_R), 0)
+    unused = ColumnValues(
+        numeric_NF=torch.cat([empty, *(features.numeric_NF for _, features in parts)], dim=1),
+        categorical_NG=torch.cat([empty.long(), *(features.categorical_NG for _, features in parts)], dim=1),
+        numeric=tuple(name for fitted, _ in parts for name in fitted.numeric_names),
+        categorical=tuple(column.name for fitted, _ in parts for column in fitted.categorical),
+        categories=tuple(size for fitted, _ in parts for size in fitted.feature_shape.cardinalities),
+    )
+    return unused, tuple(notes)
+
+
+def save_columns(folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str) -> None:
+    """Keep them beside the sums, readable by this user alone, so that attacks can be measured again later."""
+    facts: dict[str, object] = {"contract": contract.hash, "run_id": run_id, "party": party, "notes": truth.notes}
+    tensors = {"rows_R": truth.rows_R}
+    for name, columns in (("used", truth.used), ("unused", truth.unused)):
+        tensors |= {f"{name}/numeric": columns.numeric_NF, f"{name}/categorical": columns.categorical_NG}
+        facts[name] = {"numeric": columns.numeric, "categorical": columns.categorical, "categories": columns.categories}
+    write_tensors(folder.views / COLUMNS, tensors, {"columns": json.dumps(facts)}, private=True)
+
+
+def load_columns(folder: RunFolder, contract: Contract) -> tuple[Truth, str, str]:
+    """Read them back, whose they are and of which run; raises DataError if that fails."""
+    path = folder.views / COLUMNS
+    try:
+        tensors, metadata = read_tensors(path)
+        facts = json.loads(metadata["columns"])
+        of, run_id, party = (str(facts[name]) for name in ("contract", "run_id", "party"))
+        used, unused = (
+            ColumnValues(
+                numeric_NF=tensors[f"{name}/numeric"],
+                categorical_NG=tensors[f"{name}/categorical"],
+                numeric=tuple(facts[name]["numeric"]),
+                categorical=tuple(facts[name]["categorical"]),
+                categories=tuple(facts[name]["categories"]),
+            )
+            for name in ("used", "unused")
+        )
+        truth = Truth(rows_R=tensors["rows_R"], used=used, unused=unused, notes=tuple(facts["notes"]))
+    except (StorageError, KeyError, ValueError, TypeError) as error:
+        raise DataError(f"{path}: is cut short or holds no columns ({error}); run the contract again") from None
+    if of != contract.hash:
+        raise DataError(
+            f"{path}: is of contract {of[:8]}, but here {contract.hash[:8]} is audited; give the folder of its own run"
+        )
+    return truth, party, run_id
+
+
+def audit_features(
+    folder: RunFolder, contract: Contract, *, watcher: Watcher, known: Sequence[int] = KNOWN, seed: int = 0
+) -> shown.FeatureAudit:
+    """Attack what this party sent over the whole training, as the label party could, and measure by its own columns.
+
+    Threat model: an honest-but-curious label party that keeps every embedding and knows the columns of a few rows from
+    elsewhere. No guarantee: every figure is a floor; the label party's own columns, which would help, are not known here.
+    Raises DataError if the folder holds no sums, damaged ones, or those of another contract or run.
+    """
+    truth, party, run_id = load_columns(folder, contract)
+    store = RowStore(folder=folder.views / contract.label_party, contract=contract.hash, run_id=run_id, received="cut_embedding")
+    epochs = store.epochs()
+    if not epochs:
+        raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again with `audit: true`")
+    sums = store.load(epochs[-1])
+    watcher.say("attacking what this side sent, for its columns, as the label party could")
+    last_RD, mean_RD, looks_RE = _embeddings(sums, truth.rows_R)
+    found = {
+        name: evaluate_feature_inference(last_RD, mean_RD, columns, looks_NE=looks_RE, known=known, seed=seed)
+        for name, columns in (("used", truth.used), ("unused", truth.unused))
+        if columns.numeric or columns.categorical
+    }
+    notes = [line for leaks in found.values() for line in leaks.not_measured]
+    return shown.FeatureAudit(
+        party=party,
+        by=contract.label_party,
+        summary=_summary(contract, party, sums, len(truth.rows_R)),
+        defense="; ".join([*defense_lines(contract, of="features"), *_run_epsilon(contract, len(sums.epochs))]),
+        columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
+        means=_means(found, known),
+        not_measured=[*dict.fromkeys(notes), *truth.notes],
+    )
+
+
+def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Last and mean embeddings of these rows, each of which was recorded, and those of several epochs."""
+    (step,) = sums.view().steps
+    assert step.mean_BD is not None
+    assert step.looks_BE is not None
+    place_N = torch.full((int(step.rows_B.max()) + 1,), -1, dtype=torch.int64)
+    place_N[step.rows_B] = torch.arange(len(step.rows_B))
+    if len(rows_R) and (int(rows_R.max()) >= len(place_N) or int(place_N[rows_R].min()) < 0):
+        raise DataError("the recorded columns are of other rows than the recorded sums; run the contract again")
+    place_R = place_N[rows_R]
+    return step.received_BD[place_R], step.mean_BD[place_R], step.looks_BE[place_R]
+
+
+def _means(found: Mapping[str, FeatureLeaks], known: Sequence[int]) -> list[shown.MeanRebuilt]:
+    measured = found.get("used")
+    if measured is None:
+        return []
+    values = [(count, measured.mean(count)) for count in known]
+    return [shown.MeanRebuilt(known=count, value=value) for count, value in values if value is not None]
+
+
+def _shown(column: object, *, used: bool) -> shown.ColumnRebuilt:
+    fields = {name: getattr(column, name) for name in column.__dataclass_fields__}  # type: ignore[attr-defined]
+    return shown.ColumnRebuilt(**fields, used=used)
+
+
+def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
+    plural = "s" if len(sums.epochs) > 1 else ""
+    by = contract.label_party
+    return (
+        f"How well could {by} rebuild the columns of {party} from the cut embeddings that it was sent? Measured by {party} "
+        f"alone, on {rows:,} training rows over epoch{plural} {epochs_in_words(sums.epochs)}; nothing was sent for it. "
+        f"{by}'s own columns, which would help, are not known here. Every figure is a floor: another attack may find more."
+    )
+
+
+def _run_epsilon(contract: Contract, epochs: int) -> list[str]:
+    """What a row's embeddings of all epochs cost, beside what one costs; given the weights, as that."""
+    return [
+        f"a training row's {epochs} embeddings together: ({each.over(epochs):.3g}, {each.delta:g})-DP given the models"
+        for each in contract.embedding_defenses().embeddings
+        if isinstance(each, GaussianEmbeddings)
+    ]

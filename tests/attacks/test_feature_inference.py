@@ -1,0 +1,218 @@
+"""Attacks on columns: each finds what embeddings tell of them, none what they do not; and what cannot be measured is said."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.nn.functional import one_hot
+
+from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
+from tallystick.attacks.feature_inference.kernel import PENALTIES, KernelRidge
+from tallystick.attacks.feature_inference.network import InversionNetwork
+from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView
+from tallystick.errors import ConfigError, DataError
+
+ROWS = 1200
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def columns(rows=ROWS, *, categories=3):
+    codes_NG = torch.randint(0, categories, (rows, 1), generator=torch.Generator().manual_seed(5))
+    return ColumnValues(
+        numeric_NF=drawn(rows, 3),
+        categorical_NG=codes_NG,
+        numeric=("a", "b", "c"),
+        categorical=("kind",),
+        categories=(categories,),
+    )
+
+
+def planted(truth, *, bent=False):
+    """Embeddings that are a map of all columns, linear or bent, eight wide."""
+    x_NT = torch.cat([truth.numeric_NF, one_hot(truth.categorical_NG[:, 0], truth.categories[0]).float()], dim=1)
+    z_ND = x_NT @ drawn(x_NT.shape[1], 8, seed=1)
+    return torch.tanh(z_ND) if bent else z_ND
+
+
+def one_attack(name, **changes):
+    return {name: replace(FEATURE_INFERENCE_ATTACKS[name], **changes)}
+
+
+@pytest.mark.parametrize("name", FEATURE_INFERENCE_ATTACKS)
+def test_each_attack_rebuilds_planted_columns(name):
+    """With 200 known rows all of a linear map comes back to all attacks; seeded."""
+    truth = columns()
+    z_ND = planted(truth)
+    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=drawn(ROWS, 2, seed=8), attacks=one_attack(name), known=(200,))
+    assert min(column.value for column in found.columns) > 0.85
+    assert {column.name for column in found.columns} == {"a", "b", "c", "kind"}
+    assert found.mean(200) > 0.9
+    assert found.mean(20) is None
+
+
+@pytest.mark.parametrize("name", FEATURE_INFERENCE_ATTACKS)
+def test_no_attack_rebuilds_what_is_not_there(name):
+    """Independent embeddings: R² of a fit to 200 rows is below 0, a guess's accuracy near the majority's. Seeded."""
+    found = evaluate_feature_inference(
+        drawn(ROWS, 8, seed=3), drawn(ROWS, 8, seed=4), columns(), own_NA=drawn(ROWS, 2, seed=8), attacks=one_attack(name)
+    )
+    assert max(column.value for column in found.columns) < 0.05
+
+
+def test_a_bent_map_is_told_better_by_a_curve():
+    truth = columns()
+    z_ND = planted(truth, bent=True)
+    found = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,))
+    assert found.by_attack["kernel", 200] > found.by_attack["ridge", 200] + 0.02
+
+
+def test_noise_of_every_epoch_averages_out_of_the_mean_embedding():
+    truth = columns()
+    z_ND = planted(truth)
+    last_ND, mean_ND = z_ND + 6 * drawn(ROWS, 8, seed=6), z_ND + 6 / 30**0.5 * drawn(ROWS, 8, seed=7)
+    found = evaluate_feature_inference(last_ND, mean_ND, truth, known=(200,))
+    assert found.by_attack["ridge-mean", 200] > found.by_attack["ridge", 200] + 0.2
+
+
+def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_side():
+    """Four epochs of a cut two wide: each shows two directions of the columns, all together every one. Seeded."""
+    truth = columns()
+    looks = [truth.numeric_NF @ drawn(3, 2, seed=seed) for seed in range(4)]
+    found = evaluate_feature_inference(
+        looks[-1], torch.stack(looks).mean(dim=0), truth, looks_NE=torch.cat(looks, dim=1), known=(200,)
+    )
+    assert found.by_attack["ridge-looks", 200] > 0.7
+    assert found.by_attack["ridge-looks", 200] > max(found.by_attack["ridge", 200], found.by_attack["ridge-mean", 200]) + 0.1
+
+
+def test_own_columns_help_whoever_has_them():
+    truth = columns()
+    z_ND = drawn(ROWS, 8, seed=3)
+    own_NA = truth.numeric_NF[:, :1] + 0.5 * drawn(ROWS, 1, seed=8)
+    without = evaluate_feature_inference(z_ND, z_ND, truth, known=(200,))
+    found = evaluate_feature_inference(z_ND, z_ND, truth, own_NA=own_NA, known=(200,))
+    assert not any(FEATURE_INFERENCE_ATTACKS[name].own_columns for name, _ in without.by_attack)
+    assert {column.name: column.value for column in found.columns}["a"] > 0.7
+    assert max(column.value for column in without.columns) < 0.05
+
+
+def test_ridge_is_the_textbooks_with_the_penalty_that_leaving_one_out_prefers():
+    """Against a loop that leaves out one row after the other, in numpy."""
+    truth, known_K = columns(300), torch.arange(0, 300, 12)
+    z_ND = planted(truth)
+    z_ND = z_ND + drawn(300, 8, seed=2)
+    view = FeatureView(last_ND=z_ND, mean_ND=z_ND, looks_NE=z_ND, known_K=known_K, columns_K=truth.rows(known_K))
+    found = KernelRidge()(view, generator=torch.Generator())
+    x = z_ND.double().numpy()
+    x = (x - x.mean(axis=0)) / x.std(axis=0)
+    centre = x[known_K].mean(axis=0)
+    x_known, y = x[known_K] - centre, truth.numeric_NF[known_K, 0].double().numpy()
+    scale = np.mean(np.sum(x_known**2, axis=1))
+
+    def weights(rows, penalty):
+        gram = x_known[rows].T @ x_known[rows] + penalty * scale * np.eye(x.shape[1])
+        return np.linalg.solve(gram, x_known[rows].T @ (y - y.mean())[rows])
+
+    def left_out(penalty):
+        rest = [np.delete(np.arange(len(y)), i) for i in range(len(y))]
+        return sum((y[i] - y.mean() - x_known[i] @ weights(rows, penalty)) ** 2 for i, rows in enumerate(rest))
+
+    best = weights(np.arange(len(y)), min(PENALTIES, key=left_out))
+    np.testing.assert_allclose(found.numeric_NF[:, 0].numpy(), (x - centre) @ best + y.mean(), atol=1e-8)
+
+
+def test_a_categorys_figure_is_how_far_accuracy_rises_from_the_majority():
+    truth = columns()
+    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(200,), draws=1)
+    (kind,) = [column for column in found.columns if column.kind == "categorical"]
+    assert kind.value == pytest.approx((kind.accuracy - kind.majority) / (1 - kind.majority))
+    assert kind.majority == pytest.approx(1 / 3, abs=0.06)
+
+
+def test_one_seed_gives_the_same_bits():
+    truth = columns(400)
+    one, again, other = (
+        evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), seed=seed) for seed in (1, 1, 2)
+    )
+    assert one == again
+    assert one.columns != other.columns
+
+
+# --- bad input
+
+
+def test_without_a_known_row_nothing_is_said_of_an_attacker_without_one():
+    found = evaluate_feature_inference(drawn(100, 2), drawn(100, 2), columns(100), known=(0,))
+    assert found.columns == ()
+    assert found.mean(0) is None
+    assert "nothing is known of what an attacker without one finds" in found.not_measured[0]
+    with pytest.raises(DataError, match="no row is known"):
+        FeatureView(
+            last_ND=drawn(5, 2), mean_ND=drawn(5, 2), looks_NE=drawn(5, 2), known_K=torch.empty(0).long(), columns_K=columns(0)
+        )
+
+
+def test_too_few_rows_to_judge_by_are_not_measured():
+    found = evaluate_feature_inference(drawn(60, 2), drawn(60, 2), columns(60))
+    assert {column.known for column in found.columns} == {20}
+    assert found.not_measured == ("200 known rows of 60: fewer than 10 are left to judge by",)
+
+
+def test_a_constant_column_is_not_measured_and_lowers_no_mean():
+    truth = columns()
+    flat = replace(
+        truth,
+        numeric_NF=torch.cat([truth.numeric_NF[:, :2], torch.full((ROWS, 1), 7.0)], dim=1),
+        categorical_NG=torch.ones_like(truth.categorical_NG),
+    )
+    found = evaluate_feature_inference(planted(truth), planted(truth), flat, known=(200,))
+    assert {column.name for column in found.columns} == {"a", "b"}
+    assert any("'c' is constant" in line for line in found.not_measured)
+    assert any("'kind' has one category" in line for line in found.not_measured)
+    assert found.mean(200) > 0.9
+
+
+def test_a_column_with_more_categories_than_known_rows_is_named():
+    truth = columns(categories=40)
+    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,))
+    (line,) = found.not_measured
+    assert line.startswith("column 'kind' has 40 categories and 20 rows are known: those that none of them has cannot be guessed")
+
+
+def test_a_training_that_diverged_is_an_error_and_not_a_guess():
+    broken_ND = drawn(100, 2)
+    broken_ND[7, 1] = torch.inf
+    for last_ND, mean_ND in ((broken_ND, drawn(100, 2)), (drawn(100, 2), broken_ND)):
+        with pytest.raises(DataError, match="training diverged"):
+            evaluate_feature_inference(last_ND, mean_ND, columns(100), known=(20,))
+
+
+def test_embeddings_that_do_not_vary_tell_nothing_and_fail_nothing():
+    same_ND = torch.ones(ROWS, 4)
+    found = evaluate_feature_inference(same_ND, same_ND, columns())
+    assert max(column.value for column in found.columns) < 0.05
+
+
+def test_one_known_row_is_a_guess():
+    truth = columns(100)
+    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(1,))
+    assert all(column.value < 0.2 for column in found.columns)
+
+
+def test_shapes_and_counts_that_do_not_fit_are_errors():
+    with pytest.raises(DataError, match="embeddings of 5 rows, but columns of 100"):
+        evaluate_feature_inference(drawn(5, 2), drawn(5, 2), columns(100))
+    with pytest.raises(ConfigError, match="draws=0"):
+        evaluate_feature_inference(drawn(100, 2), drawn(100, 2), columns(100), draws=0)
+    with pytest.raises(DataError, match="give as many columns as names"):
+        replace(columns(5), numeric=("a",))
+    with pytest.raises(DataError, match="expected the same"):
+        evaluate_feature_inference(drawn(100, 2), drawn(100, 3), columns(100))
+    for make in (lambda: KernelRidge(bandwidths=(0.0,)), lambda: InversionNetwork(hidden=0)):
+        with pytest.raises(ConfigError):
+            make()

@@ -1,0 +1,154 @@
+"""The feature party's audit of a run: what could be rebuilt of its columns, measured by it alone; and the defences of columns."""
+
+import shutil
+import stat
+
+import polars as pl
+import pytest
+from tiny import columns, contract_values, tables
+
+from tallystick.errors import DataError
+from tallystick.job.log import Silent
+from tallystick.job.phases.audit import audit_recorded
+from tallystick.report.result import read_result
+from tallystick.report.words import feature_headline
+from tallystick.simulation import simulate
+
+pytestmark = pytest.mark.usefixtures("seeded_system")
+
+PARTIES = ("bank", "shop")
+NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}
+
+
+def frames(rows=900):
+    made = tables(PARTIES, rows=rows)
+    secret = (pl.col("x") > 0).cast(pl.Int64)
+    made["shop"] = made["shop"].with_columns(secret=secret, same=pl.lit(3))
+    return made
+
+
+def run(folder, given=None, **changes):
+    contract = contract_values(PARTIES, **{"audit": True, "model__embedding_width": 2, **changes})
+    return simulate(contract, given or frames(), columns(PARTIES), folder=folder)
+
+
+def run_folder(folder, party="shop"):
+    (found,) = (folder / party).glob("tiny-*")
+    return found
+
+
+@pytest.fixture(scope="module")
+def undefended(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("undefended")
+    return run(folder), folder
+
+
+def by_name(audit, known=200):
+    return {column.name: column for column in audit.columns if column.known == known}
+
+
+def test_the_feature_party_finds_that_its_columns_can_be_rebuilt(undefended):
+    (audit,) = undefended[0].sections.features
+    found = by_name(audit)
+    assert found["x"].value > 0.5
+    assert (audit.party, audit.by) == ("shop", "bank")
+    assert "over epochs 1 to 2" in audit.summary
+    assert audit.defense == "none; no formal guarantee"
+    assert feature_headline(audit).startswith("Through cut embeddings, yes: bank, knowing the columns of 200 rows, can rebuild ")
+
+
+def test_a_column_that_was_left_out_is_inferred_from_those_that_were_not(undefended):
+    """A property that was not sent: the sign of a column that was."""
+    (audit,) = undefended[0].sections.features
+    found = by_name(audit)
+    assert found["secret"].value > 0.2
+    assert not found["secret"].used
+    assert found["x"].used
+    assert any("'same' is constant" in line for line in audit.not_measured)
+
+
+def test_each_side_has_its_own_findings_alone(undefended):
+    _, folder = undefended
+    bank, shop = (read_result((run_folder(folder, party) / "result.json").read_bytes()) for party in PARTIES)
+    assert bank.sections.features == []
+    assert bank.sections.leakage is not None
+    assert shop.sections.leakage is None
+    assert len(shop.sections.features) == 1
+    page = (run_folder(folder) / "report.html").read_text()
+    assert "Do the columns of shop leak?" in page
+    assert "Do the columns of shop leak?" not in (run_folder(folder, "bank") / "report.html").read_text()
+
+
+def test_columns_and_sums_are_for_their_owners_eyes(undefended):
+    view = run_folder(undefended[1]) / "view"
+    for path in (view / "columns.safetensors", view / "bank" / "rows-000001.safetensors"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_feature_partys_folder_can_be_attacked_again(undefended):
+    result, folder = undefended
+    path = run_folder(folder)
+    assert audit_recorded(path, watcher=Silent()).features == result.sections.features[0]
+    again = audit_recorded(path, watcher=Silent(), known_rows=(30, 0)).features
+    assert {column.known for column in again.columns} == {30}
+    assert any("nothing is known of what an attacker without one finds" in line for line in again.not_measured)
+    assert read_result((path / "result.json").read_bytes()).sections.features == [again]
+    assert feature_headline(again).startswith("Through cut embeddings")
+    nothing = audit_recorded(path, watcher=Silent(), known_rows=(0,)).features
+    assert feature_headline(nothing).endswith("was not measured, so nothing is known of it.")
+    audit_recorded(path, watcher=Silent())
+
+
+def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended, tmp_path):
+    result = run(tmp_path, defense=[NOISE])
+    (audit,), (before,) = result.sections.features, undefended[0].sections.features
+    assert audit.means[-1].value < 0.4 * before.means[-1].value
+    assert audit.defense.startswith(
+        "gaussian-embeddings (epsilon 2.0, delta 1e-06, clip 1.0): no formal guarantee for a training row"
+    )
+    assert "a training row's 2 embeddings together: (" in audit.defense
+    assert result.sections.leakage.defense == "none; no formal guarantee"  # of labels
+    assert result.sections.privacy.releases == []
+
+
+def test_a_defence_is_on_wherever_embeddings_cross(undefended, tmp_path):
+    """Evaluation and the kept model: with noise the joint model predicts worse, though its weights learned through it."""
+    result = run(tmp_path, defense=[{**NOISE, "epsilon": 1e-3}])
+    assert result.evaluation["joint"]["auc"]["value"] < undefended[0].evaluation["joint"]["auc"]["value"] - 0.05
+
+
+def test_one_epoch_and_a_narrow_cut(tmp_path):
+    result = run(tmp_path, training__epochs=1, model__cut_width=1)
+    (audit,) = result.sections.features
+    assert "over epoch 1;" in audit.summary
+    (shop,) = [part for part in result.model if part.party == "shop"]
+    assert shop.layers.endswith("-1")
+
+
+def test_few_rows_are_not_measured(tmp_path):
+    result = run(tmp_path, frames(150))
+    (audit,) = result.sections.features
+    assert {column.known for column in audit.columns} == {20}
+    assert any(line.startswith("200 known rows of ") for line in audit.not_measured)
+
+
+def test_a_union_is_judged_by_own_rows(tmp_path):
+    result = run(tmp_path, frames(600), alignment__method="union")
+    (audit,) = result.sections.features
+    assert by_name(audit)["x"].value > 0
+
+
+def test_damaged_columns_are_named(undefended, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(run_folder(undefended[1]), path)
+    file = path / "view" / "columns.safetensors"
+    file.write_bytes(file.read_bytes()[:-9])
+    with pytest.raises(DataError, match="is cut short or holds no columns"):
+        audit_recorded(path, watcher=Silent())
+
+
+def test_an_audit_of_features_changes_no_weight(undefended, tmp_path):
+    contract = contract_values(PARTIES, model__embedding_width=2)
+    simulate(contract, frames(), columns(PARTIES), folder=tmp_path)
+    one, other = ((run_folder(folder) / "model.safetensors").read_bytes() for folder in (undefended[1], tmp_path))
+    assert one == other
