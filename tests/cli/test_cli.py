@@ -54,6 +54,7 @@ def test_init_for_a_helper_fits_a_contract_that_names_it(tmp_path):
         path.read_text()
         .replace("# helper: {role: helper}  ", "helper: {role: helper}")
         .replace("method: intersection ", "method: union-with-helper ")
+        .replace("unaligned: {method: warm-start}", "unaligned: {method: none}")
     )
     path.write_text(text)
     contract, party = load_contract(path), load_party(tmp_path / "new" / "party.yaml")
