@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 2
+WORKERS ?= 4
 
 .NOTPARALLEL:
 .PHONY: help demo test lint types imports tests format reference clean
@@ -13,7 +13,7 @@ help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
 	@echo "make test     all checks: ruff, mypy, import-linter, pytest"
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
-	@echo "make imports  import-linter: the map      make tests    pytest on $(WORKERS) cores, warnings are errors"
+	@echo "make imports  import-linter: the map      make tests    pytest, $(WORKERS) at a time, warnings are errors"
 	@echo "make format   let ruff fix and format     make reference  write docs/reference.md from the docstrings"
 	@echo "make clean    remove $(VENV), caches and builds"
 

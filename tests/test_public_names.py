@@ -10,6 +10,7 @@ from pathlib import Path
 
 import polars as pl
 import pytest
+import torch
 from tiny import PATIENCE_S
 
 import tallystick
@@ -169,6 +170,15 @@ def both(job, work):
     return found
 
 
+@pytest.fixture
+def own_threads():
+    """PyTorch's threads are the process's: two parties that are threads of it put back each other's."""
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.mark.usefixtures("own_threads")
 def test_run_and_predict_are_the_commands_in_python(lay_out_job):
     job = lay_out_job(rows=200, training__epochs=5)
     results = both(job, lambda party: tallystick.run(job.home(party) / "contract.yaml", str(job.home(party) / "party.yaml")))

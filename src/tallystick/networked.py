@@ -33,7 +33,13 @@ def run(
 
     Raises ConfigError and DataError for unusable input, before anything is sent; JobFailed for whatever ends the job later.
     """
-    return run_process(_contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume)
+    import torch  # here: `import tallystick` and what only reads files should not wait for it
+
+    threads = torch.get_num_threads()
+    try:
+        return run_process(_contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume)
+    finally:
+        torch.set_num_threads(threads)  # a party's own setting is not its host's
 
 
 def predict(

@@ -23,6 +23,7 @@ SETTINGS = {
 OPTIMIZERS = {
     "adam": {"optimizer": "adam", "weight_decay": 0.01},
     "sgd": {"optimizer": "sgd"},
+    "lamb": {"optimizer": "lamb", "weight_decay": 0.01},
     "all": {"optimizer": "adamw", "weight_decay": 0.1, "schedule": "cosine", "warm_up": 0.2, "ema": 0.9, "clip": 0.1},
 }
 
