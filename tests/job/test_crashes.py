@@ -16,7 +16,7 @@ CHANGES = {
     "training__batch_size": 16,
     "training__checkpoint_every": 20,
     "network": {"heartbeat_s": 0.3, "deadline_s": 2.0, "wait_s": 40.0},
-    "evaluation": {"calibration_bins": 5, "bootstrap": 5},
+    "evaluation": {"calibration_bins": 5, "bootstrap": 1_000},
 }
 IN_PHASE = {
     "handshake": lambda event: event.get("phase") == "handshake",

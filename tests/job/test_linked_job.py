@@ -79,6 +79,8 @@ def test_a_killed_party_is_resumed_and_new_rows_are_scored(tmp_path):
     for name, party in running.items():
         assert party.end() == 0, (name, party.said)
     scores = pl.read_csv(job.home("bank") / "scores.csv")
+    assert scores["row"].to_list() == list(range(50))
+    assert scores["lon"].to_list() == pytest.approx(frame.head(50)["lon"].to_list())
     matched = scores.join(frame.head(50), on=["lon", "lat"], how="inner")
     assert matched.height == scores.height == 50
     assert np.corrcoef(matched.get_column("score").to_numpy(), matched.get_column("y").to_numpy())[0, 1] > 0.7

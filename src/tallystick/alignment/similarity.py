@@ -217,21 +217,22 @@ def link_helper(
             send_array(label, _LINKS, numbers_NK.astype(np.int32))
             send_array(label, _SIMILARITIES, similarity_NK)
             sizes |= {label.peer: own.rows, feature.peer: others.rows}
-            learnt.append(
-                f"{label.peer} has {own.rows} rows and {feature.peer} {others.rows}; their keys as {_SEEN[terms.helper_sees]}."
-            )
+            learnt.append(f"{label.peer} has {own.rows} rows and {feature.peer} {others.rows}; their keys as {_seen(terms)}.")
     return HelperOutcome(sizes=sizes, learnt=learnt)
 
 
-_SEEN = {
-    "ranks": "ranks among secret pivots, from which numbers can nearly be read, and filters of text",
-    "filters": "filters under a secret, from which their geometry can be recovered",
-    "clear": "they are, in the clear, as the contract says",
-}
+def _seen(terms: SimilarityConfig) -> str:
+    if terms.helper_sees == "clear":
+        return "they are, in the clear, as the contract says"
+    if terms.helper_sees == "filters":
+        return "filters under a secret, from which their geometry can be recovered"
+    ranks = "ranks among secret pivots, from which numbers can nearly be read"
+    texts = "filters of text under a secret"
+    return " and ".join([ranks] * bool(terms.numbers) + [texts] * (len(terms.numbers) < len(terms.dimensions)))
 
 
 def _said_of_helper(helper: str, terms: SimilarityConfig) -> str:
-    return f"{helper} saw how many rows there are, and the keys as {_SEEN[terms.helper_sees]}."
+    return f"{helper} saw how many rows there are, and the keys as {_seen(terms)}."
 
 
 def _said_of_noise(scale: SimilarityScale | None) -> str:

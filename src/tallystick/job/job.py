@@ -50,6 +50,11 @@ class Job:
         return [self.channels[name] for name in self.contract.feature_parties]
 
     @property
+    def all_channels(self) -> list[Channel]:
+        """The channels to all other parties, the helper included."""
+        return list(self.channels.values())
+
+    @property
     def architecture(self) -> Architecture:
         """How this party's part of the network is put together."""
         return Architecture.of(self.contract, self.name, device=self.party.device, bottom=self.bottom, top=self.top)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 
@@ -33,6 +34,8 @@ from tallystick.serving.predict import predict_alone, predict_feature_party, pre
 from tallystick.storage import written
 
 COMMAND = "predict"
+ROW = "row"
+"""Column of the predictions, where keys need not be unique: the row's number in the table, from 0."""
 SCORED_BY, JOINT, ALONE = "scored_by", "joint model", "own columns"
 """Column of the predictions, where rows without a partner's row have a score too, and what it says."""
 
@@ -183,10 +186,14 @@ class _Scoring:
             if linkage.shares_scores:
                 scores = receive_scores(channel, len(alignment))
         own_N = alignment.rows_N >= 0
-        keys = self.frame[self.keys.rows_U[alignment.rows_N[own_N]]].select(self.party.keys.values())
+        rows = self.keys.rows_U[alignment.rows_N[own_N]]
+        keys = self.frame[rows].select(self.party.keys.values())
+        if alignment.candidates:  # several rows may have the same key
+            keys = keys.insert_column(0, pl.Series(ROW, rows, dtype=pl.Int64))
+        order = np.argsort(rows, kind="stable")  # the table's
         if scores is None:
-            return keys
-        scored = keys.hstack(scores.filter(own_N))
+            return keys[order]
+        scored = keys.hstack(scores.filter(own_N))[order]
         if trained is None or trained.alone is None:
             return scored
         others = own.at(own.unlinked()).select(self.party.keys.values())

@@ -36,13 +36,13 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
     check_subgroups(job.frame, job.party)  # before anybody is told of the job
     keys = _read_keys(job, job_state)
-    with logbook.during("handshake", channels):
+    with logbook.during("handshake", job.all_channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
         helper = job.channels[contract.helper] if contract.helper is not None else None
         agreement = shake_hands_label_party(contract, _resume_state(job, keys), named, helper=helper)
         _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
-        with logbook.during("alignment", channels):
+        with logbook.during("alignment", job.all_channels):
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
         job_state.linkage = audit_linkage(job, keys, job_state.alignment)
@@ -63,11 +63,11 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
     contract, logbook = job.contract, job.logbook
     channel = job.channels[contract.label_party]
     keys = _read_keys(job, job_state)
-    with logbook.during("handshake", [channel]):
+    with logbook.during("handshake", job.all_channels):
         agreement = shake_hands(contract, _resume_state(job, keys), channel)
         _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
-        with logbook.during("alignment", [channel]):
+        with logbook.during("alignment", job.all_channels):
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
         job_state.linkage = audit_linkage(job, keys, job_state.alignment)

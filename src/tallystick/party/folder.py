@@ -81,8 +81,12 @@ class RunFolder:
         """Find the last run of this contract; raises ConfigError if there is none."""
         found = _folders_of(runs, contract)
         if not found:
+            others = sorted(path.name for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
+            changed = (
+                f" ({others[-1]} is of another text of it: a key has changed, or a default, with the version)" if others else ""
+            )
             raise ConfigError(
-                f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}; "
+                f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}{changed}; "
                 "begin one with `tallystick run` or `tallystick align`, without --resume"
             )
         require_format(found[-1])
