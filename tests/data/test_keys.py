@@ -90,8 +90,10 @@ def test_normalising_twice_changes_nothing(word: str, step: Step) -> None:
     assert normalise(once, [step]).to_list() == once.to_list()
 
 
-@given(words)
+@given(words.filter(lambda word: all(unicodedata.category(letter) != "Cn" for letter in word)))
 def test_steps_agree_with_python(word: str) -> None:
+    """For all letters that Python's Unicode has: Polars' may be newer."""
+
     def spelt(text: str) -> str | None:
         return normalise(pl.Series([text]), []).item()  # type: ignore[no-any-return]
 
