@@ -34,9 +34,17 @@ def pair(folder, *, timeout_s=60, **what):
     return run_parties(folder, "shouting", PAIR, {LABEL: "", FEATURE: "", **what}, timeout_s=timeout_s, limits=QUICK)
 
 
-def test_an_error_of_one_ends_all_and_stands_first(tmp_path):
-    with pytest.raises(TallystickError, match=r"^feature: the secret column is wrong; label: feature stopped") as caught:
-        pair(tmp_path, label="ready", feature="ready wrong")
+@pytest.mark.parametrize("behind", [LABEL, FEATURE])
+def test_an_error_of_one_ends_all_and_stands_first_whoever_is_read_first(tmp_path, behind):
+    def put_late(line):
+        time.sleep(1.5 if line[0] == behind and "error" in (line[1] or {}) else 0)
+        put(line)
+
+    arguments = {LABEL: "ready", FEATURE: "ready wrong"}
+    with PartyProcesses(tmp_path, "shouting", PAIR, arguments, limits=QUICK) as parties:
+        put, parties._lines.put = parties._lines.put, put_late
+        with pytest.raises(TallystickError, match=r"^feature: the secret column is wrong; label: feature stopped") as caught:
+            parties.run(timeout_s=60)
     assert str(caught.value).count("secret") == 1  # the peer was told that it stopped, not why
 
 

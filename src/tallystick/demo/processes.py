@@ -106,8 +106,8 @@ class PartyProcesses:
     def run(self, *, timeout_s: float) -> PartyResults:
         """Wait for every party's result.
 
-        Raises TallystickError, the first failure first, if one fails or is killed; the others then end by themselves within
-        the network's deadline. Raises it, with where each party stood, if they do not, or take longer than ``timeout_s``
+        Raises TallystickError if one fails or is killed, whatever is no peer's doing first; the others then end by themselves
+        within the network's deadline. Raises it, with where each party stood, if they do not, or take longer than ``timeout_s``
         from when all are connected.
         """
         started = finished = time.perf_counter()
@@ -115,6 +115,7 @@ class PartyProcesses:
         ports: dict[str, int | None] = {}
         results: dict[str, Any] = {}
         failures: dict[str, str] = {}
+        of_peers: set[str] = set()
         connected: set[str] = set()
         ready: set[str] = set()
         ended: set[str] = set()
@@ -142,12 +143,15 @@ class PartyProcesses:
                 results[name], finished = line["result"], time.perf_counter()
             elif "error" in line:
                 failures[name] = line["error"]
+                if line["of_peer"]:
+                    of_peers.add(name)
             if failures:
                 until = min(until, time.monotonic() + self.limits.deadline_s + _START_S)
                 if connected != names or (ready and ready != names):
                     break  # the others wait for it, or for a word of ours, and no channel tells them
         if failures:
-            raise TallystickError("; ".join(f"{name}: {why}" for name, why in failures.items()))
+            first = sorted(failures, key=of_peers.__contains__)  # two pipes say nothing of who failed first
+            raise TallystickError("; ".join(f"{name}: {failures[name]}" for name in first))
         return PartyResults(results={name: results[name] for name in self._processes}, seconds=finished - started)
 
     def _start(self, module: str, name: str) -> None:
@@ -281,11 +285,11 @@ def main(module: str, name: str) -> int:
         result = importlib.import_module(module).party(stage, settings["arguments"])
     except TallystickError as error:
         reason = str(error) if isinstance(error, PeerError) else type(error).__name__  # a local error may name private values
-        _say({"error": "; ".join([str(error), *getattr(error, "__notes__", [])])})
+        _say({"error": "; ".join([str(error), *getattr(error, "__notes__", [])]), "of_peer": isinstance(error, PeerError)})
         network.close(f"{name} had to stop: {reason}")
         return 1
     except Exception as error:
-        _say({"error": f"failed unexpectedly\n{traceback.format_exc()[-SAID_CHARACTERS:]}"})
+        _say({"error": f"failed unexpectedly\n{traceback.format_exc()[-SAID_CHARACTERS:]}", "of_peer": False})
         network.close(f"{name} failed unexpectedly ({type(error).__name__})")
         return 1
     except KeyboardInterrupt:
