@@ -171,3 +171,9 @@ def test_parquet_files_as_one_table(tmp_path: Path) -> None:
 def test_keys_of_csv_files_go_with_files_only(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"table\.separator: goes with path only"):
         read(tmp_path, None, path=None, query="select 1", separator=";")
+
+
+def test_whole_numbers_of_more_digits_than_integers_hold_are_numbers(tmp_path: Path) -> None:
+    first, second = 12345678901234567890123, "9" * 300
+    found = read(tmp_path, f"id,a,b,c\n1,{first},1,{second}\n2,5,2,3\n")
+    assert found.rows() == [(1, first, 1, float(second)), (2, 5, 2, 3.0)]

@@ -135,6 +135,13 @@ def test_constant_columns_are_left_out_with_a_note() -> None:
     assert all("constant" in note for note in encoder.notes)
 
 
+def test_numbers_that_floating_point_takes_for_one_are_not_called_constant() -> None:
+    frame = pl.DataFrame({"x": [2**62 + row for row in range(20)], "y": np.linspace(0, 1, 20)})
+    encoder = fit(frame, numeric=("x", "y"))
+    assert any("column 'x': its numbers differ only beyond the 15 to 17 digits" in note for note in encoder.notes)
+    assert not any("constant" in note for note in encoder.notes)
+
+
 def test_absurd_numbers_are_clipped_and_infinite_ones_refused() -> None:
     encoder = fit(pl.DataFrame({"x": [0.0, 1.0]}), numeric=("x",))
     assert encoder.encode(pl.DataFrame({"x": [1e300, -1e300]})).unpacked().numeric_NF[:, 0].tolist() == [CLIP, -CLIP]

@@ -8,6 +8,7 @@ import csv
 import gzip
 import io
 import itertools
+import re
 import shutil
 import tempfile
 from collections.abc import Collection, Iterator, Sequence
@@ -37,6 +38,8 @@ NUMBERS = {
 DAY = r"^\d{4}-\d{2}-\d{2}$"
 MOMENT = r"^\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}(:\d{2}(\.\d{1,9})?)?"
 ZONE = r"(Z|[+-]\d{2}(:?\d{2})?)$"
+TOO_LONG = re.compile(r"could not parse .* as dtype `i(?:64|128)` at column .*\(column number (\d+)\)", re.DOTALL)
+"""What Polars says of a whole number beyond its integer types, which it had chosen by the look of the cells."""
 
 
 def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection[str]) -> LazyTable:
@@ -88,20 +91,25 @@ class _Plain:
                     shutil.copyfileobj(words, codecs.getwriter("utf-8")(file), COPIED_BYTES)
         return cls(path=path, text=copy, codec=codec)
 
-    def scan(self, separator: str, text: Collection[str]) -> pl.LazyFrame:
+    def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
         return pl.scan_csv(
             self.text,
             separator=separator,
             infer_schema_length=None,
             null_values=NULL_WORDS,
-            schema_overrides=dict.fromkeys(text, pl.String),
+            schema_overrides=dict.fromkeys(long, pl.Float64) | dict.fromkeys(text, pl.String),
             glob=False,
         )
 
-    def read(self, separator: str, text: Collection[str], folder: Path | None) -> LazyTable:
+    def read(self, separator: str, text: Collection[str], folder: Path | None, long: tuple[str, ...] = ()) -> LazyTable:
+        """Read it; whole numbers with more digits than any integer type holds (columns ``long``) become floating point."""
+        scanned = self.scan(separator, text, long)
         try:
-            return store(self.scan(separator, text), folder)
+            return store(scanned, folder)
         except pl.exceptions.PolarsError as error:
+            if (found := TOO_LONG.search(str(error))) is not None:
+                column = scanned.collect_schema().names()[int(found[1]) - 1]
+                return self.read(separator, text, folder, (*long, column))
             if "utf-8" in str(error).lower() or "utf8" in str(error).lower():
                 raise _other_encoding(self.path, self.codec) from None
             raise

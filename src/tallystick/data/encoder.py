@@ -98,11 +98,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             name: _fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
             for name in features.categorical
         }
-        notes = tuple(
-            f"column {name!r} is constant on the training rows and was left out"
-            for name, fitted in [*numeric.items(), *categorical.items()]
-            if fitted is None
-        )
+        notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
         if encoding.numeric == "auto" and (
             ranked := sum(column is not None and column.transform == "rank" for column in numeric.values())
         ):
@@ -237,6 +233,17 @@ def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard",
     # A constant with missing values keeps its indicator; its value carries nothing.
     return NumericColumn(
         name=name, transform=transform, mean=mean, deviation=deviation or 1.0, indicator=missing, knots=knots, scores=scores
+    )
+
+
+def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
+    """Say why a column is none of the fitted ones: it has one value, or values that are one number in 64-bit floating point."""
+    cells = require_column(frame, name, use="feature")
+    if not cells.dtype.is_numeric() or cells.gather(rows).drop_nulls().n_unique() <= 1:
+        return f"column {name!r} is constant on the training rows and was left out"
+    return (
+        f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left out; "
+        "list it under categorical, or subtract what they have in common"
     )
 
 
