@@ -93,7 +93,7 @@ def _compared(
 ) -> Headline:
     assert difference["value"] is not None
     change = f"from {_short(own['value'])} to {_short(joint['value'])}"
-    alone = f"a model of {names.label}'s own columns, trained the same way,"
+    alone = f"the baseline, a model of {names.label}'s own columns alone,"
     unseen = f"On {rows} that training never saw,"
     if found in ("better", "worse"):
         by = _short(abs(difference["value"]))

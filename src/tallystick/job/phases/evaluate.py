@@ -247,7 +247,7 @@ def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
 
 
 def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> Tensor:
-    """The label party's own columns alone, trained the same way: logits of its test rows."""
+    """Logits of the test rows by the label party's own columns alone: the same network, or boosting if that validates better."""
     training = own.settled(job.contract.training)
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
