@@ -69,7 +69,10 @@ def test_ijcai_rows_marked_as_test_are_test_rows(tmp_path: Path) -> None:
     assert data.test_labels_T.tolist() == [0.0, 1.0]
 
 
-def test_table_4_beside_the_paper(criteo: Path) -> None:
+def test_table_4_beside_the_paper(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ladders = {name: fedads.LADDERS[name] for name in ("marvell", "mixpro")}
+    for module in (fedads, fedads_page):
+        monkeypatch.setattr(module, "LADDERS", ladders)
     found = fedads.run(data=criteo, seeds=(1,), plan=fedads.TrainingPlan(epochs=1, batch_size=64), limit=400)
     assert json.loads(json.dumps(found))["benchmark"] == "fedads"
     rows = {(row["fusion"], row["method"]): row for row in found["table"]}
@@ -78,12 +81,14 @@ def test_table_4_beside_the_paper(criteo: Path) -> None:
     assert rows["linear", "Marvell, s = 8"]["paper_change_percent"] == -24.7
     # one linear layer: gradients lie on one line, and the sign is the label
     assert rows["linear", "no defence"]["attacks"]["direction-1"]["mean"] > 0.99
-    assert rows["linear", "MixPro"]["attacks"]["norm"]["mean"] > rows["linear", "Marvell, s = 8"]["attacks"]["norm"]["mean"]
+    norms = [rows["linear", name]["attacks"]["norm"]["mean"] for name in ("MixPro, cosine 0.866", "Marvell, s = 8")]
+    assert norms[0] > norms[1]
     for row in found["table"]:
         before = rows[row["fusion"], "no defence"]["leak_folded"]["mean"]
         assert row["change_percent"] == pytest.approx(100 * (row["leak_folded"]["mean"] / before - 1), abs=1e-6)
         assert row["leak_folded"]["mean"] == max(row["leak_auc"]["mean"], 1 - row["leak_auc"]["mean"])  # of one seed
-    assert len(fedads_page.page_of(found, command="x").tables) == 2
+    page = fedads_page.page_of(found, command="x")
+    assert [len(table.rows) for table in page.tables] == 2 * [1 + len(ladders), len(fedads.methods())]
 
 
 def test_the_attack_sees_every_training_row_once_after_training(criteo: Path) -> None:
@@ -103,3 +108,24 @@ def test_unknown_data_is_refused(tmp_path: Path) -> None:
         read_ads(path)
     with pytest.raises(DataError, match="does not exist"):
         read_ads(tmp_path / "absent.csv")
+
+
+def test_defences_are_compared_where_they_cost_the_same() -> None:
+    def made(method: str, seed: int, auc: float, leak: float) -> dict[str, object]:
+        attacks = dict.fromkeys(fedads.BESIDE, 0.5) | {"norm": 1 - leak}
+        return {"fusion": "linear", "method": method, "seed": seed, "test_auc": auc, "leak_folded": 0.5, "attacks": attacks}
+
+    names = [row.name for row in fedads.methods() if row.family in ("", "isotropic")]
+    costs, leaks = [0.0, 0.01, 0.03, 0.2], [0.9, 0.8, 0.6, 0.5]
+    runs = [
+        made(name, seed, 0.7 + 0.01 * seed - cost, leak)
+        for seed in (1, 2)
+        for name, cost, leak in zip(names, costs, leaks, strict=True)
+    ]
+    row = fedads.at_price(runs, "linear", "isotropic", price=0.015)
+    assert row["between"] == [names[1], names[2]]
+    assert row["figures"]["strongest"]["mean"] == pytest.approx(0.75)  # a quarter of the way from .8 to .6
+    assert row["figures"]["norm"]["mean"] == pytest.approx(0.25)
+    dear = fedads.at_price(runs, "linear", "isotropic", price=0.3)
+    assert dear["figures"] is None
+    assert dear["highest_price"] == pytest.approx(0.2)

@@ -9,8 +9,10 @@ import pytest
 import torch
 
 from tallystick.benchmark.fedads import unaligned
+from tallystick.benchmark.fedads.data import CREDIT
 from tallystick.benchmark.fedads.page import unaligned_page_of
-from tallystick.benchmark.fedads.unaligned_data import CREDIT, read_both_parties, share_out
+from tallystick.benchmark.fedads.unaligned_data import read_both_parties, share_out
+from tallystick.benchmark.shared import Keeping
 from tallystick.errors import ConfigError, DataError
 
 
@@ -52,8 +54,8 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
     monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
     only = ["Local", "VanillaVFL", "ORALE", "average"]
     log = tmp_path / "runs.jsonl"
-    first = unaligned.run(data=criteo, seeds=[1], only=only, log=log)
-    found = unaligned.run(data=criteo, seeds=[1, 2], only=only, log=log, resume=True)
+    first = unaligned.run(data=criteo, seeds=[1], only=only, keeping=Keeping(log=log))
+    found = unaligned.run(data=criteo, seeds=[1, 2], only=only, keeping=Keeping(log=log, resume=True))
     assert found["runs"][: len(only)] == first["runs"]
     table = {row["method"]: row for row in found["table"]}
     assert list(table) == only

@@ -305,8 +305,7 @@ def fedads(
     data: Annotated[
         Path,
         typer.Option(
-            help="FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or (table 3) the folder of FATE's "
-            "credit-card files."
+            help="FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files."
         ),
     ],
     table: Annotated[int, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences.", min=3, max=4)] = 4,
@@ -316,7 +315,7 @@ def fedads(
     swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
     limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Table 3: go on with the sweep whose runs --out holds.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
@@ -324,32 +323,20 @@ def fedads(
     def work() -> None:
         from dataclasses import replace
 
-        from tallystick.benchmark.fedads import defenses as benchmark
-        from tallystick.benchmark.fedads import unaligned
+        from tallystick.benchmark.fedads import defenses, unaligned
         from tallystick.benchmark.fedads.page import page_of, unaligned_page_of
-        from tallystick.benchmark.shared import command
+        from tallystick.benchmark.shared import Keeping, command
 
         folder = _prepare(out, resume=resume)
+        keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress)
+        chosen = range(1, seeds + 1)
         if table == 3:
-            found = unaligned.run(
-                data=data,
-                seeds=range(1, seeds + 1),
-                only=[name for name in only.split(";") if name],
-                limit=limit,
-                log=folder and folder / "runs.jsonl",
-                resume=resume,
-                progress=_watcher().progress,
-            )
+            names = [name for name in only.split(";") if name]
+            found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping)
             finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
             return
-        found = benchmark.run(
-            data=data,
-            seeds=range(1, seeds + 1),
-            plan=replace(benchmark.PLAN, epochs=epochs),
-            swapped=swapped,
-            limit=limit,
-            progress=_watcher().progress,
-        )
+        plan = replace(defenses.PLAN, epochs=epochs)
+        found = defenses.run(data=data, seeds=chosen, plan=plan, swapped=swapped, limit=limit, keeping=keeping)
         finish_bench(found | {"number": table}, page_of(found, command=command()), out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=_LOADS)

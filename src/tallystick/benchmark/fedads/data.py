@@ -3,7 +3,7 @@
 Shapes: N training rows, T test rows.
 
 FedAds' own files (a folder with sample_train_aligned.csv and sample_test.csv, every cell written as ['value']), the IJCAI-18
-purchases that resemble them, or Kaggle's Criteo and Avazu files.
+purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
 """
 
 from dataclasses import dataclass
@@ -25,6 +25,7 @@ TRAINING_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_test.csv"
 LABEL_PARTY_COLUMNS = 16  # FedAds' number; the rest is the feature party's
 IJCAI_NUMERIC = ("shop_review_positive_rate", "shop_score_service", "shop_score_delivery", "shop_score_description")
 IJCAI_TEST = "te_8k"
+CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +44,7 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
     """Read a data set and share its columns out as FedAds does: item, shop and user profile to the label party.
 
     Args:
-        path: a folder with FedAds' two files, or one file of any of the formats.
+        path: a folder with FedAds' two files, or FATE's, or one file of any of the formats.
         limit: draw so many rows of each file at random, always the same ones; they keep their order and their part.
         swapped: give each party the other's columns, so that the better ones cross the cut.
 
@@ -51,6 +52,8 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
     """
     if path.is_dir() and (path / TRAINING_FILE).exists():
         table = _read_fedads(path, limit)
+    elif path.is_dir() and all((path / name).exists() for name in CREDIT):
+        table = _read_credit(path, limit)
     elif path.is_file() and "is_trade" in (head := first_line(path).split(",")):
         table = _read_ijcai(path, head, limit)
     else:
@@ -104,6 +107,24 @@ def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
         ),
         feature_party=FeatureColumns(categorical=user_side),
         test_N=test_N,
+    )
+
+
+def _read_credit(folder: Path, limit: int | None) -> AdTable:
+    try:
+        guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
+        theirs = [name for name in host.columns if name != "id"]
+        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner", maintain_order="left")
+        own = tuple(name for name in guest.columns if name not in ("id", "y"))
+        frame = frame.with_columns(pl.col("y").cast(pl.Int64))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{folder}: not FATE's {' and '.join(CREDIT)}: {error}") from None
+    return AdTable(
+        name="credit card",
+        frame=LazyTable.of(frame),
+        label="y",
+        label_party=FeatureColumns(numeric=own),
+        feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in theirs)),
     )
 
 

@@ -2,8 +2,10 @@
 
 from typing import Any
 
-from tallystick.benchmark.fedads.defenses import BESIDE
-from tallystick.report.bench import Benchmark, Cell, ResultTable, spread_of
+from tallystick.benchmark.fedads.defenses import BESIDE, FIGURES, LADDERS, NONE, PRICE
+from tallystick.report.bench import Benchmark, Cell, Curve, ResultTable, Series, spread_of
+
+ON_TOP = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
@@ -12,12 +14,14 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     return Benchmark(
         title=f"FedAds, Table 4, on {data['name']}: {data['training_rows']:,} rows, {data['positive_rate']:.2%} positive",
         command=command,
-        tables=[_table(found, fusion) for fusion in dict.fromkeys(row["fusion"] for row in found["table"])],
+        tables=[part(found, fusion) for fusion in ON_TOP for part in (_at_price, _table)],
+        curves=[_prices(found, fusion) for fusion in ON_TOP],
         notes=[
             "LeakAUC: (TPR + TNR) / 2 of two clusters of the cut embeddings after training, the smaller one taken as positive.",
             "The paper prints changes only, and not the strengths of DP and Marvell; absolute values are ours alone.",
             "Symmetric is max(a, 1 - a), for an attacker whose smaller cluster is the other class; changes are of that.",
-            "The other attacks read the last epoch's steps: AUC per batch as the attacker orients its scores, .5 is a guess.",
+            "The other attacks read the last epoch's steps: AUC as the attacker orients its scores, .5 is a guess.",
+            "Strongest is the best of all these attacks in each run, folded: a floor of what there is to be found.",
             "With one linear layer on top, cut gradients lie on one line: direction is the label, or length after MixPro.",
         ],
         facts={
@@ -95,12 +99,41 @@ def _table(found: dict[str, Any], fusion: str) -> ResultTable:
             spread_of(row["leak_folded"]),
             row["paper_auc"],
             spread_of(row["test_auc"]),
+            spread_of(row["price"]),
             *(spread_of(row["attacks"][name]) for name in BESIDE),
         ]
         for row in found["table"]
         if row["fusion"] == fusion
     ]
-    columns = ["method", "paper, change %", "change %", "LeakAUC", "symmetric", "paper, test AUC", "test AUC", *BESIDE]
-    between = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}[fusion]
-    note = f"Between both parties' embeddings and the output: {between}."
+    columns = ["method", "paper, change %", "change %", "LeakAUC", "symmetric", "paper, test AUC", "test AUC", "price", *BESIDE]
+    note = f"Between both parties' embeddings and the output: {ON_TOP[fusion]}. Price: test AUC against no defence, same seed."
     return ResultTable(name=f"Table 4, {fusion} on top", columns=columns, rows=rows, note=note)
+
+
+def _at_price(found: dict[str, Any], fusion: str) -> ResultTable:
+    (plain,) = (row for row in found["table"] if (row["fusion"], row["method"]) == (fusion, NONE))
+    before = [plain["leak_folded"], *(plain["attacks"][name] for name in BESIDE), plain["strongest"]]
+    rows: list[list[Cell]] = [[NONE, "", *map(spread_of, before)]]
+    for row in found["at_price"]:
+        if row["fusion"] == fusion:
+            strength = " to ".join(row["between"]) if row["figures"] else f"at most {row['highest_price']:.4f}"
+            rows.append([row["family"], strength, *(spread_of((row["figures"] or {}).get(name)) for name in FIGURES)])
+    note = (
+        f"What each defence leaves where it costs {PRICE:g} of test AUC, on a line between the two strengths around that price; "
+        f"none where no strength tried costs so much. On top: {ON_TOP[fusion]}."
+    )
+    return ResultTable(name=f"At equal utility, {fusion} on top", columns=["defence", "strength", *FIGURES], rows=rows, note=note)
+
+
+def _prices(found: dict[str, Any], fusion: str) -> Curve:
+    of_fusion = [row for row in found["table"] if row["fusion"] == fusion]
+    steps = {family: [row for row in of_fusion if row["family"] in ("", family)] for family in LADDERS}
+    return Curve(
+        name=f"Leak against price, {fusion} on top",
+        x="test AUC given up",
+        y="AUC of the strongest attack",
+        series=[
+            Series(name=family, xs=[row["price"]["mean"] for row in rows], ys=[row["strongest"]["mean"] for row in rows])
+            for family, rows in steps.items()
+        ],
+    )

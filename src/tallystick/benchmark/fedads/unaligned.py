@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from tallystick.benchmark.fedads.data import AdTable
 from tallystick.benchmark.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
-from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
+from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.config.contract import NetworkModel, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import Source
@@ -28,7 +28,6 @@ from tallystick.metrics import ace, auc
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.split import LabelModel
-from tallystick.network.channel import Progress, no_progress
 from tallystick.training.calibration import fit_line
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.in_process import SplitNetwork
@@ -107,9 +106,7 @@ def run(
     only: Sequence[str] = (),
     aligned: float = ALIGNED,
     limit: int | None = None,
-    log: Path | None = None,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Train every row of the table once per seed, on one thread.
 
@@ -119,16 +116,15 @@ def run(
         only: names of rows; all if empty.
         aligned: share of the training rows that have both parties' columns.
         limit: read no more rows than this of each file.
-        log: where finished runs are kept; None keeps none.
-        resume: go on with the runs that the log has.
-        progress: called after every run.
+        keeping: of the runs; nowhere if left out.
 
     Raises DataError for data that is absent or of another format, ConfigError for a row that there is not.
     """
     table = read_both_parties(data, limit=limit)
     chosen = _chosen(table, only)
     setting = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
-    kept = SweepLog(log, setting=setting, resume=resume) if log is not None else None
+    keeping = keeping or Keeping()
+    kept = keeping.open(setting)
     runs = list(kept.runs) if kept is not None else []
     done = {(each["method"], each["seed"]) for each in runs}
     with one_thread():
@@ -142,7 +138,9 @@ def run(
                 runs.append(found)
                 if kept is not None:
                     kept.add(found)
-                progress(f"seed {seed}: {row.name}", seeds.index(seed) * len(chosen) + number + 1, len(seeds) * len(chosen))
+                keeping.progress(
+                    f"seed {seed}: {row.name}", seeds.index(seed) * len(chosen) + number + 1, len(seeds) * len(chosen)
+                )
     wanted = {row.name for row in chosen}
     runs = [each for each in runs if each["method"] in wanted and each["seed"] in seeds]
     return {

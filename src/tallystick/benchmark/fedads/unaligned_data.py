@@ -4,7 +4,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import polars as pl
 import torch
 from torch import Tensor
 
@@ -13,10 +12,8 @@ from tallystick.benchmark.fedads.data import AdTable, read_ads
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape, PackedFeatures
-from tallystick.data.lazy import LazyTable
 from tallystick.errors import DataError
 
-CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
 MIN_COUNT = 4
 ALIGNED = 0.2  # share of training rows, FedAds'
 TEST, VALIDATION = 0.2, 0.1  # shares of rows where the data has no test rows of its own; validation is of the rest
@@ -42,37 +39,17 @@ class Rows:
 
 
 def read_both_parties(path: Path, *, limit: int | None = None) -> AdTable:
-    """Read a data set of any format of Table 4's benchmark, or the folder of the credit-card data that FATE split.
+    """Read a data set as Table 4's benchmark does, but for Kaggle's Criteo file.
 
-    Kaggle's Criteo file is split by kind of column: C1-C26 to the label party, I1-I13 to the feature party.
+    That is split by kind of column: C1-C26 to the label party, I1-I13 to the feature party.
 
     Raises DataError for one that is absent or of another format.
     """
-    if path.is_dir() and all((path / name).exists() for name in CREDIT):
-        return _read_credit(path, limit)
     table = read_ads(path, limit=limit)
     if table.name != "criteo":
         return table
     label_party, feature_party = FeatureColumns(categorical=CRITEO_CATEGORICAL), FeatureColumns(numeric=CRITEO_NUMERIC)
     return replace(table, label_party=label_party, feature_party=feature_party)
-
-
-def _read_credit(folder: Path, limit: int | None) -> AdTable:
-    try:
-        guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
-        theirs = [name for name in host.columns if name != "id"]
-        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner", maintain_order="left")
-        own = tuple(name for name in guest.columns if name not in ("id", "y"))
-        frame = frame.with_columns(pl.col("y").cast(pl.Int64))
-    except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{folder}: not FATE's {' and '.join(CREDIT)}: {error}") from None
-    return AdTable(
-        name="credit card",
-        frame=LazyTable.of(frame),
-        label="y",
-        label_party=FeatureColumns(numeric=own),
-        feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in theirs)),
-    )
 
 
 def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED) -> Rows:
