@@ -1,16 +1,21 @@
 """FedSim's experiments on small made-up sets: who holds what, what is linked, and a sweep that resumes."""
 
 import json
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import polars as pl
 import pytest
 import torch
 
-from tallystick.benchmark.fedsim import runs, sweep
+from tallystick.alignment.federal import Pivots
+from tallystick.benchmark.fedsim import linkage, runs, sweep
 from tallystick.benchmark.fedsim.data import read_bike, read_frogs, read_hdb, read_synthetic
+from tallystick.benchmark.fedsim.frontier import link_places
 from tallystick.benchmark.fedsim.methods import METHODS
 from tallystick.benchmark.fedsim.page import page_of
+from tallystick.benchmark.shared import write_folder
 from tallystick.dataset.similarity import AllCandidates
 from tallystick.errors import ConfigError, DataError
 from tallystick.report.bench import benchmark_html
@@ -136,6 +141,56 @@ def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     assert "29.38" in benchmark_html(page)
     assert [curve.name for curve in page.curves] == ["hdb: learnt weight by similarity, of the first seed"]
     assert json.loads(json.dumps(again))["benchmark"] == "fedsim"
+
+
+def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_path, monkeypatch):
+    settings = ("tau 1", "keys moved by 1000 m")
+    monkeypatch.setattr(sweep, "noise_settings", lambda: settings)
+    found = sweep.run(data=[hdb], only=["frontier"], methods=["Solo", "attention"], seeds=(1,))
+    rows = {(row["noise"], row["method"]): row for row in found["parts"]["frontier"]}
+    assert set(rows) == {(noise, method) for noise in settings for method in ("Solo", "attention")}
+    plain, moved = (rows[noise, "attention"]["located"]["trilateration"] for noise in settings)
+    assert plain < 100 < moved < 10_000  # of places that 1,000 m are added to on average, by 12 distances
+    assert rows["tau 1", "Solo"]["rmse"] == rows["keys moved by 1000 m", "Solo"]["rmse"]  # it links nothing
+    page = page_of(found, command="x")
+    (table,) = page.tables
+    assert len(table.rows) == len(settings)
+    assert page.curves[0].name == "hdb: RMSE by what is located"
+    write_folder(tmp_path, found, page)
+    picture = (tmp_path / "hdb-rmse-by-what-is-located.svg").read_text()
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert "attention, noise on keys" in picture
+
+
+def test_places_are_linked_as_a_job_links_them(hdb):
+    pair = read_hdb(hdb)
+    middle_P = pair.own_key_NP.mean(axis=0)  # a small town: beyond their window filters do not tell far from farther
+    pair = replace(pair, own_key_NP=(pair.own_key_NP + 19 * middle_P) / 20, their_key_MP=(pair.their_key_MP + 19 * middle_P) / 20)
+    linked = link_places(pair, "tau 1", neighbors=3, seed=1)
+    by_distance = runs.link_pair(pair, neighbors=3, seed=1)
+    assert np.array_equal(linked.train_N, by_distance.train_N)
+    same = (np.sort(linked.numbers_NK) == np.sort(by_distance.numbers_NK)).mean()
+    assert same > 0.7  # filters add up the axes
+    assert linked.similarity_NK.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_differences_are_of_the_same_split():
+    figures = [("FedSim", 1, 30.0), ("Top1Sim", 1, 32.0), ("FedSim", 2, 40.0), ("Top1Sim", 2, 43.0), ("attention", 2, 39.0)]
+    made = [{"set": "hdb", "method": method, "seed": seed, "rmse": rmse} for method, seed, rmse in figures]
+    rows = {(row["method"], row["less"]): row["difference"] for row in sweep._paired(made)}
+    assert rows["FedSim", "Top1Sim"]["mean"] == -2.5
+    assert rows["FedSim", "Top1Sim"]["n"] == 2
+    assert rows["attention", "FedSim"] == {"mean": -1.0, "n": 1}
+
+
+def test_ranks_are_checked_against_filters_as_they_are_defined(monkeypatch):
+    job = {"rows": 200, "others": 100, "neighbors": 5}
+    checked = linkage._check_filters(job, sample=20, others=30, deviation=0.2)
+    assert (checked["rows"], checked["others"], checked["different"]) == (20, 30, 0)
+    shifted = Pivots.ranks
+    monkeypatch.setattr(Pivots, "ranks", lambda pivots, values_N: shifted(pivots, values_N + 0.001))
+    with pytest.raises(DataError, match="not those of true filters"):
+        linkage._check_filters(job, sample=20, others=30, deviation=0.2)
 
 
 def test_one_table_split_by_columns():

@@ -19,7 +19,7 @@ import torch
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.channel import Progress, no_progress
-from tallystick.report.bench import Benchmark, render_benchmark
+from tallystick.report.bench import Benchmark, pictures, render_benchmark
 from tallystick.storage import write_bytes
 
 PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
@@ -149,10 +149,12 @@ def make_output_folder(folder: Path) -> Path:
 
 
 def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:
-    """Write both files, with this machine's facts and versions on the page; gives their paths."""
+    """Write both files, with this machine's facts and versions on the page, and an SVG per curve; gives the paths of the two."""
     result = make_output_folder(folder) / "result.json"
     write_bytes(result, json.dumps(found, indent=1).encode())
     shown = replace(page, started=page.started or now(), facts={**page.facts, **machine_facts()})
+    for name, picture in pictures(shown).items():
+        write_bytes(folder / name, picture.encode())
     return {"result": str(result), "report": str(render_benchmark(shown, folder / "report.html"))}
 
 

@@ -5,6 +5,7 @@ Like the report of a run the page loads nothing, runs no script, and carries wha
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,6 +118,15 @@ def benchmark_html(found: Benchmark) -> str:
         plots=[plot for curve in found.curves if (plot := _plot(curve)) is not None],
         slug=lambda index: f"table-{index}",
     )
+
+
+def pictures(found: Benchmark) -> dict[str, str]:
+    """Give each curve of ``found`` as an SVG that stands alone, for documents: name of a file to its text."""
+    plots = [plot for curve in found.curves if (plot := _plot(curve)) is not None]
+    return {
+        re.sub("[^a-z0-9]+", "-", plot.title.lower()).strip("-") + ".svg": render_template("plot.svg.j2", p=plot)
+        for plot in plots
+    }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ import numpy as np
 
 from tallystick.alignment.distances import hamming, nearest_keys
 from tallystick.alignment.encoding import encode_keys
+from tallystick.alignment.federal import Packed, Pivots
 from tallystick.alignment.nearest import Floats, nearest_by_ranks, nearest_of_all, rank_distance
 from tallystick.alignment.psu_helper import KeyShare, key_of_shares
 from tallystick.alignment.randomness import SecureRandom
@@ -35,8 +36,10 @@ PEERS = {HELPER: {LABEL: False, FEATURE: False}, LABEL: {FEATURE: False, HELPER:
 PARTY_TIMEOUT_S = 1800.0
 CITY = ((115.6, 117.4), (39.4, 41.0))
 """Longitude and latitude of the generated city: of the size of Beijing and its suburbs."""
+PUBLISHED = 0.03
+"""FEDERAL's epsilon and delta of the paper's house: filters of more than a million bits a dimension."""
 COARSE = 0.5
-"""FEDERAL's epsilon and delta for filters that are small enough to compare bit by bit."""
+"""The same for filters that are small enough to compare all rows bit by bit."""
 TEXTS = {"dblp_acm": ("title",), "fodors_zagats": ("name",)}
 """Public pairs of tables with labelled matches, and the text that they are linked by."""
 
@@ -52,7 +55,7 @@ def city_places(rows: int, *, seed: int) -> Floats:
     return clipped
 
 
-def city_terms(neighbors: int, *, deviation: float = 0.03) -> SimilarityConfig:
+def city_terms(neighbors: int, *, deviation: float = PUBLISHED) -> SimilarityConfig:
     """The paper's terms for house: windows of .01 degrees, epsilon = delta = .03."""
     dimensions = [{"name": name, "low": low, "high": high} for name, (low, high) in zip(("lon", "lat"), CITY, strict=True)]
     values = {"dimensions": dimensions, "neighbors": neighbors, "window": 0.01, "deviation": deviation, "failure": deviation}
@@ -63,8 +66,8 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
     """Link generated places through a helper over TLS, time it, and check a sample of rows by brute force.
 
     The clock runs from the word go, once all three processes are connected and hold their keys, to the last one's result. The
-    sample is checked twice: against all pairs by the ranks of the run itself, and, for filters that are coarse enough for it,
-    against all pairs of true filters, bit by bit.
+    sample is checked three times: against all pairs by the ranks of the run itself; and against true filters, bit by bit: with a
+    sample of the other rows at the run's own size of filters, with all of them where filters are coarse enough for it.
 
     Raises DataError if a sampled row's links are not those of brute force.
     """
@@ -83,7 +86,8 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
         "seconds": outcome.seconds,
         "parties": outcome.results,
         "sample": checked,
-        "sample_by_filters": _check_filters(job, sample=sample),
+        "sample_by_filters": _check_filters(job, sample=sample, others=min(sample, others), deviation=PUBLISHED),
+        "sample_by_coarse_filters": _check_filters(job, sample=sample, others=others, deviation=COARSE),
     }
 
 
@@ -180,25 +184,38 @@ def _check_run(folder: Path, job: Figures, *, sample: int) -> Figures:
     return _compared(numbers_NK, expected.numbers_NK)
 
 
-def _check_filters(job: Figures, *, sample: int) -> Figures:
-    """The search by ranks beside all pairs of true filters, bit by bit, for filters that fit memory."""
-    terms = city_terms(job["neighbors"], deviation=COARSE)
-    own, others = _keys(job)
-    rows = np.sort(np.random.default_rng(3).permutation(job["rows"])[:sample])
-    some, secret = SimilarKeys(numbers_RD=own.numbers_RD[rows]), bytes(32)
-    by_ranks = [encode_keys(keys, terms, secret).ranks_ND2 for keys in (some, others)]
-    assert by_ranks[0] is not None, "the helper sees ranks"
-    assert by_ranks[1] is not None, "the helper sees ranks"
-    found = nearest_by_ranks(by_ranks[0], by_ranks[1], neighbors=job["neighbors"])
-    true = [encode_keys(keys, terms.model_copy(update={"helper_sees": "filters"}), secret).filters for keys in (some, others)]
+def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) -> Figures:
+    """The search by ranks, and the distances it finds, beside all pairs of true filters, bit by bit."""
+    terms = city_terms(min(job["neighbors"], others), deviation=deviation)
+    random = np.random.default_rng(3)
+    some = [
+        SimilarKeys(numbers_RD=keys.numbers_RD[np.sort(random.permutation(len(keys))[:count])])
+        for keys, count in zip(_keys(job), (sample, others), strict=True)
+    ]
+    secret = bytes(32)
+    ranks = [encode_keys(keys, terms, secret).ranks_ND2 for keys in some]
+    assert ranks[0] is not None, "the helper sees ranks"
+    assert ranks[1] is not None, "the helper sees ranks"
+    found = nearest_by_ranks(ranks[0], ranks[1], neighbors=terms.neighbors)
+    own, theirs = (_filters(keys, terms, secret) for keys in some)
     expected = nearest_of_all(
-        len(rows),
-        len(others),
-        neighbors=job["neighbors"],
-        block=lambda part: sum((hamming(true[0][name][part], true[1][name]) for name in true[0]), np.zeros(())),
+        *(len(keys) for keys in some),
+        neighbors=terms.neighbors,
+        block=lambda part: sum((hamming(a_NW[part], b_MW) for a_NW, b_MW in zip(own, theirs, strict=True)), np.zeros(())),
     )
+    if not np.array_equal(found.distance_NK, expected.distance_NK):
+        raise DataError("distances by ranks are not those of true filters")
     bits = sum(terms.pivots(dimension) for dimension in terms.dimensions)
-    return {"filter_bits": bits, **_compared(found.numbers_NK, expected.numbers_NK)}
+    return {"filter_bits": bits, "others": others, **_compared(found.numbers_NK, expected.numbers_NK)}
+
+
+def _filters(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> list[Packed]:
+    """FEDERAL's filters as they are defined, a bit per pivot within the window, and not by way of ranks."""
+    filters = []
+    for place, dimension in enumerate(terms.numbers):
+        pivots, values_N = Pivots.of(terms, dimension, secret), keys.scaled(terms)[:, place]
+        filters.append(np.stack([np.packbits(np.abs(pivots.pivot_P - value) <= pivots.window) for value in values_N]))
+    return filters
 
 
 def _compared(found_NK: Any, expected_NK: Any) -> Figures:

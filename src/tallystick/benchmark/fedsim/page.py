@@ -10,6 +10,7 @@ _TITLES = {
     "table-1": "Table 1: methods and ablations",
     "neighbors": "Figure 9: by the number of links K",
     "tau": "Figure 6: noise on similarities from tau",
+    "frontier": "What noise costs and what it hides",
     "synthetic": "Figure 5: noise on the keys of one table split by columns",
 }
 
@@ -19,8 +20,16 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     return Benchmark(
         title=f"FedSim on {', '.join(found['sets'])}: {counted(len(found['seeds']), 'seed')}, {found['split']} split",
         command=command,
-        tables=[*(table for part, rows in found["parts"].items() for table in _tables(part, rows)), *_cut(found["cut"])],
-        curves=[*_by_neighbors(found), *_weights(found)],
+        tables=[
+            *(
+                table
+                for part, rows in found["parts"].items()
+                for table in (_frontier if part == "frontier" else _tables)(part, rows)
+            ),
+            *_paired(found["paired"]),
+            *_cut(found["cut"]),
+        ],
+        curves=[*_by_neighbors(found), *_frontier_curves(found), *_weights(found)],
         notes=[
             "Intervals are Student's 95 % over seeds; with varied splits they include the choice of test rows, with the paper's "
             "fixed split the randomness of training alone.",
@@ -60,6 +69,73 @@ def _tables(part: str, rows: list[dict[str, Any]]) -> list[ResultTable]:
             )
         )
     return tables
+
+
+def _frontier(part: str, rows: list[dict[str, Any]]) -> list[ResultTable]:
+    """What noise costs beside what it hides, one table per set."""
+    tables = []
+    for name in dict.fromkeys(row["set"] for row in rows):
+        of_set = [row for row in rows if row["set"] == name]
+        methods, attacks = list(dict.fromkeys(row["method"] for row in of_set)), list(of_set[0]["located"])
+        table = []
+        for noise in dict.fromkeys(row["noise"] for row in of_set):
+            here = {row["method"]: row for row in of_set if row["noise"] == noise}
+            metres = next(iter(here.values()))["located"]
+            table.append([noise, *metres.values(), *(spread_of(here[method]["rmse"]) for method in methods)])
+        tables.append(
+            ResultTable(
+                name=f"{_TITLES[part]}: {name}",
+                note=f"K = {of_set[0]['neighbors']}. Median metres from the truth that each attack came to, and RMSE by method.",
+                columns=["noise", *(f"{attack}, m" for attack in attacks), *(f"{method}, rmse" for method in methods)],
+                rows=table,
+            )
+        )
+    return tables
+
+
+def _frontier_curves(found: dict[str, Any]) -> list[Curve]:
+    """RMSE by what trilateration located: a line for noise from tau and one for noise on keys, per method."""
+    rows = found["parts"].get("frontier", [])
+    curves = []
+    for name in dict.fromkeys(row["set"] for row in rows):
+        series = [
+            Series(
+                name=f"{method}, {kind}",
+                xs=[row["located"]["trilateration"] for row in chosen],
+                ys=[row["rmse"]["mean"] for row in chosen],
+            )
+            for method in dict.fromkeys(row["method"] for row in rows)
+            for kind, start in (("noise on keys", "keys"), ("noise from tau", "tau"))
+            if (
+                chosen := [
+                    row for row in rows if (row["set"], row["method"]) == (name, method) and row["noise"].startswith(start)
+                ]
+            )
+        ]
+        title = f"{name}: RMSE by what is located"
+        curves.append(Curve(name=title, x="metres from the truth, median", y="rmse", series=series, log_x=True, log_y=True))
+    return curves
+
+
+def _paired(rows: list[dict[str, Any]]) -> list[ResultTable]:
+    if not rows:
+        return []
+    return [
+        ResultTable(
+            name="Differences on the same split",
+            columns=["difference", "set", "metric", "mean", "splits"],
+            rows=[
+                [
+                    f"{row['method']} less {row['less']}",
+                    row["set"],
+                    row["metric"],
+                    spread_of(row["difference"]),
+                    int(row["difference"]["n"]),
+                ]
+                for row in rows
+            ],
+        )
+    ]
 
 
 def _cut(rows: list[dict[str, Any]]) -> list[ResultTable]:

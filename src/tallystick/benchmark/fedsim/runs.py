@@ -4,6 +4,7 @@ Shapes: N rows of the label party, M rows of the feature party, K candidates, T 
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -97,8 +98,8 @@ class LinkedPair:
 
     Args:
         numbers_NK: candidates, the most similar first.
-        similarity_NK: standardised on training rows, with noise if asked for.
-        distance_NK: before all that.
+        similarity_NK: standardised, with noise if asked for.
+        located: what attackers located of keys, in metres, by the name of the attack, where that was measured.
     """
 
     pair: Pair
@@ -107,13 +108,13 @@ class LinkedPair:
     test_N: Ints
     numbers_NK: Ints
     similarity_NK: NDArray[np.float32]
-    distance_NK: Floats
     own_encoder: Encoder
     own: Features
     their_encoder: Encoder
     theirs: Features
     coder: LabelCoder
     labels_N: Tensor
+    located: Mapping[str, float] = field(default_factory=dict)
 
     def first(self, rows: int) -> "LinkedPair":
         """The same with so many training rows."""
@@ -124,9 +125,9 @@ class LinkedPair:
         return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
 
 
-def split_rows(rows: int, *, seed: int) -> tuple[Ints, Ints, Ints]:
-    """Training, validation and test rows, 7:1:2, drawn by a seed."""
-    order_N = np.random.default_rng(seed).permutation(rows)
+def split_rows(rows: int, *, seed: int, kind: SplitKind = "varied") -> tuple[Ints, Ints, Ints]:
+    """Training, validation and test rows, 7:1:2, drawn by a seed, or the paper's one split."""
+    order_N = np.random.default_rng(FIXED_SPLIT if kind == "fixed" else seed).permutation(rows)
     test, validation = rows // 5, rows // 10
     return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
 
@@ -144,7 +145,7 @@ def link_pair(
         tau: noise on similarities, as FedSim's section 5 has it, for filters like those of its house; 1 is none.
         key_noise: standard deviation of noise on either side's keys, which this benchmark adds as its Figure 5 does.
     """
-    train_N, validation_N, test_N = split_rows(len(pair.own), seed=FIXED_SPLIT if kind == "fixed" else seed)
+    train_N, validation_N, test_N = split_rows(len(pair.own), seed=seed, kind=kind)
     random = np.random.default_rng([seed, 7])
     own_key_NP, their_key_MP = (
         key + random.normal(scale=key_noise, size=key.shape) if key_noise else key for key in (pair.own_key_NP, pair.their_key_MP)
@@ -156,8 +157,16 @@ def link_pair(
     if tau < 1:
         sigma = sigma_of_tau(tau, deviation * BITS_PER_UNIT)
         similarity_NK = (similarity_NK + random.normal(scale=sigma, size=similarity_NK.shape)) / (1 + sigma**2) ** 0.5
+    return linked_pair(pair, (train_N, validation_N, test_N), found.numbers_NK, similarity_NK)
+
+
+def linked_pair(
+    pair: Pair, split: tuple[Ints, Ints, Ints], numbers_NK: Ints, similarity_NK: NDArray[np.floating[Any]]
+) -> LinkedPair:
+    """Encode a set that is split and linked; encoders are fitted on training rows and on what these are linked to."""
+    train_N, validation_N, test_N = split
     own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N)
-    their_encoder = Encoder.fit(pair.theirs, pair.their_columns, np.unique(found.numbers_NK[train_N]))
+    their_encoder = Encoder.fit(pair.theirs, pair.their_columns, np.unique(numbers_NK[train_N]))
     label = pair.own.get_column(pair.label)
     classes = len(classes_of(label)) if pair.target == "multiclass" else 2
     coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
@@ -166,9 +175,8 @@ def link_pair(
         train_N=train_N,
         validation_N=validation_N,
         test_N=test_N,
-        numbers_NK=found.numbers_NK,
+        numbers_NK=numbers_NK,
         similarity_NK=similarity_NK.astype(np.float32),
-        distance_NK=found.distance_NK,
         own_encoder=own_encoder,
         own=own_encoder.encode(pair.own).unpacked(),
         their_encoder=their_encoder,

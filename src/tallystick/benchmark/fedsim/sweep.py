@@ -8,6 +8,8 @@ from typing import Any
 
 from tallystick.benchmark.fedsim import cut, paper
 from tallystick.benchmark.fedsim.data import READERS, Pair, read_synthetic, recognise
+from tallystick.benchmark.fedsim.frontier import link_places
+from tallystick.benchmark.fedsim.located import noise_settings
 from tallystick.benchmark.fedsim.methods import METHODS
 from tallystick.benchmark.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
 from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
@@ -30,8 +32,18 @@ TABLE_1 = (
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
 KEY_NOISE = (0.1, 0.2)
-PARTS = ("table-1", "neighbors", "tau", "synthetic", "cut")
-"""Methods and ablations; Figure 9; Figure 6; Figure 5; what crosses the cut, and how fast."""
+PARTS = ("table-1", "neighbors", "tau", "frontier", "synthetic", "cut")
+"""Methods and ablations; Figure 9; Figure 6; what noise costs and hides; Figure 5; what crosses the cut, and how fast."""
+PLACES = ("hdb",)
+"""Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
+PAIRED = (
+    ("FedSim", "Top1Sim"),
+    ("attention", "Top1Sim"),
+    ("attention", "FedSim"),
+    ("FedSim", TREES),
+    ("attention", TREES),
+)
+"""Methods that are compared on the same split."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +57,7 @@ class FedSimRun:
     tau: float = 1.0
     key_noise: float = 0.0
     split: SplitKind = "varied"
+    noise: str = ""  # of located.noise_settings: linked as a job does it; "" is by the distances of the keys
 
 
 def run(
@@ -64,7 +77,7 @@ def run(
         data: folders of the sets' files; which set each is shows by its files.
         seeds: of splits and of training.
         only: parts, from PARTS; all that the data allows if empty.
-        methods: of table-1; all if empty.
+        methods: of table-1 and the frontier; all if empty.
         split: a split per seed, or the paper's one split for all.
         log: where every finished run is kept as it comes; nowhere if left out.
         resume: take the runs that ``log`` already holds from there.
@@ -76,7 +89,7 @@ def run(
     started = time.perf_counter()
     folders = {recognise(folder): folder for folder in data}
     parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part == "synthetic"]
-    plans = {part: _planned(part, folders, seeds, methods or TABLE_1, split) for part in parts}
+    plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
     kept = None if log is None else SweepLog(log, setting={"benchmark": "fedsim"}, resume=resume)
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
     runs = dict(zip(keys, _make(folders, keys, kept, progress=progress), strict=True))
@@ -86,6 +99,7 @@ def run(
         "seeds": list(seeds),
         "split": split,
         "parts": {part: _rows([runs[key] for key in plan]) for part, plan in plans.items() if plan},
+        "paired": _paired([runs[key] for key in plans.get("table-1", [])]),
         "cut": _measure_cut(folders) if "cut" in parts else [],
         "weights": [figures for figures in runs.values() if figures.get("weights")],
         "runs": list(runs.values()),
@@ -103,7 +117,7 @@ def _planned(
             FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, split=split)
             for seed in seeds
             for name in places
-            for method in methods
+            for method in methods or TABLE_1
         ]
     if part == "neighbors":
         return [
@@ -121,6 +135,15 @@ def _planned(
             for tau in TAUS
             for method in ("FedSim", "attention")
         ]
+    if part == "frontier":
+        return [
+            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, noise=noise, split=split)
+            for seed in seeds
+            for name in places
+            if name in PLACES
+            for noise in noise_settings()
+            for method in methods or ("Solo", "Top1Sim", "FedSim", "attention")
+        ]
     if part == "synthetic":
         return [
             FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, key_noise=noise, split=split)
@@ -136,8 +159,11 @@ def _make(
     folders: Mapping[str, Path], keys: Sequence[FedSimRun], log: SweepLog | None, *, progress: Progress
 ) -> Iterator[dict[str, Any]]:
     """Make the runs, or take them from the log."""
-    names = [field.name for field in fields(FedSimRun)]
-    known = {tuple(each[name] for name in names): each for each in (log.runs if log is not None else [])}
+    settings = fields(FedSimRun)
+    known = {
+        tuple(each.get(setting.name, setting.default) for setting in settings): each
+        for each in (log.runs if log is not None else [])
+    }
     pairs: dict[str, Pair] = {}
     linked: dict[tuple[Any, ...], LinkedPair] = {}
     with one_thread():
@@ -148,16 +174,7 @@ def _make(
                     pairs[key.set] = read_synthetic() if key.set == "synthetic" else READERS[key.set](folders[key.set])
                 linking = tuple(value for name, value in asdict(key).items() if name != "method")
                 if linking not in linked:
-                    linked = {
-                        linking: link_pair(
-                            pairs[key.set],
-                            neighbors=key.neighbors,
-                            seed=key.seed,
-                            kind=key.split,
-                            tau=key.tau,
-                            key_noise=key.key_noise,
-                        )
-                    }
+                    linked = {linking: _link(pairs[key.set], key)}
                 found = asdict(key) | _figures(linked[linking], key)
                 if log is not None:
                     log.add(found)
@@ -165,10 +182,17 @@ def _make(
             progress(f"{key.set}, seed {key.seed}: {key.method}, K = {key.neighbors}", done + 1, len(keys))
 
 
+def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
+    if key.noise:
+        return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split)
+    return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, tau=key.tau, key_noise=key.key_noise)
+
+
 def _figures(linked: LinkedPair, key: FedSimRun) -> dict[str, Any]:
+    located = {"located": dict(linked.located)} if linked.located else {}
     if key.method == TREES:
-        return boosted_trees(linked, seed=key.seed)
-    return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures
+        return boosted_trees(linked, seed=key.seed) | located
+    return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures | located
 
 
 def _rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -176,17 +200,34 @@ def _rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     names = [field.name for field in fields(FedSimRun) if field.name != "seed"]
     groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
     for each in runs:
-        groups.setdefault(tuple(each[name] for name in names), []).append(each)
+        groups.setdefault(tuple(each.get(name, "") for name in names), []).append(each)
     rows = []
     for key, group in groups.items():
         row: dict[str, Any] = dict(zip(names, key, strict=True))
         for metric in ("rmse", "r2", "accuracy"):
             if metric in group[0]:
                 row[metric] = summarize_seeds([each[metric] for each in group])
+        row["located"] = {
+            attack: sum(each["located"][attack] for each in group) / len(group) for attack in group[0].get("located", {})
+        }
         row["parameters"] = group[0].get("parameters")
         row["seconds"] = sum(each["seconds"] for each in group) / len(group)
         row["paper"] = _of_paper(row)
         rows.append(row)
+    return rows
+
+
+def _paired(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
+    rows = []
+    for name in dict.fromkeys(each["set"] for each in runs):
+        metric = paper.METRIC[name]
+        found = {(each["method"], each["seed"]): each[metric] for each in runs if each["set"] == name}
+        for first, second in PAIRED:
+            seeds = [seed for method, seed in found if method == first and (second, seed) in found]
+            if seeds:
+                difference = summarize_seeds([found[first, seed] - found[second, seed] for seed in seeds])
+                rows.append({"set": name, "metric": metric, "method": first, "less": second, "difference": difference})
     return rows
 
 
@@ -195,7 +236,7 @@ def _of_paper(row: Mapping[str, Any]) -> float | None:
     if row["set"] in paper.FIGURE_5:
         figures = paper.FIGURE_5[row["set"]].get(row["method"])
         return figures[(0.0, *KEY_NOISE).index(row["key_noise"])] if figures is not None else None
-    if row["tau"] != 1:
+    if row["tau"] != 1 or row["noise"]:
         return None
     by_neighbors = paper.FIGURE_9.get(row["set"], {}) if row["method"] == "FedSim" else {}
     if row["neighbors"] in by_neighbors:
