@@ -32,6 +32,7 @@ for command in (
     jobs.train,
     jobs.evaluate,
     jobs.predict,
+    jobs.tune,
     audit.audit,
     compare.compare,
     ledger.ledger,

@@ -369,7 +369,7 @@ def quality(
             from tallystick.benchmark.quality import leaks as audits
 
             names = tables.split(",") if tables else ["breast"]
-            audited = audits.run(names, data, seeds=range(1, seeds + 1), progress=_watcher().progress)
+            audited = audits.run(folder, names, data, seeds=range(1, seeds + 1), resume=resume, progress=_watcher().progress)
             finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
             return
         found = benchmark.run(

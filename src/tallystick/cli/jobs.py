@@ -1,4 +1,4 @@
-"""run, align, train, evaluate, predict: this party's side of a job."""
+"""run, align, train, evaluate, predict, tune: this party's side of a job."""
 
 import shlex
 from pathlib import Path
@@ -66,6 +66,65 @@ def predict(
         finish(found, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)
+
+
+def tune(
+    contract: ContractPath,
+    party: PartyPath,
+    alone: Annotated[
+        bool, typer.Option("--alone", help="On the label party's own columns; also where the party file names no partner.")
+    ] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the latest search; all sides must.")] = False,
+    progress: StyleFlag = Style.auto,
+    as_json: JsonFlag = False,
+) -> None:
+    """Search over the contract's tuning.keys for the lowest validation loss; each trial discloses what a training does."""
+    again = f"tallystick tune {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
+
+    def work() -> None:
+        from tallystick.cli.watch import watcher_of
+        from tallystick.config.contract import load_contract
+        from tallystick.config.party import load_party
+        from tallystick.job.phases.tuning import TUNED
+        from tallystick.job.tune import has_no_partner, tune
+
+        agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
+        by_itself = alone or has_no_partner(own)
+        if by_itself and not alone:
+            watcher.say("the party file names no partner: tuning own columns alone")
+        result, folder = tune(
+            agreed,
+            own,
+            watcher=watcher,
+            alone=by_itself,
+            resume=resume,
+            how_to_resume=f"{again} --resume, and the same on the other side",
+        )
+        tuning = result.to_dict()["sections"]["tuning"]
+        found = {
+            "folder": str(folder.path),
+            "report": str(folder.report),
+            "result": str(folder.result),
+            "tuned_contract": str(folder.path / TUNED),
+            "seconds": round(result.seconds, 3),
+            **tuning,
+        }
+        finish(found, as_json=as_json, show=lambda console: _show_tuning(console, result, found))
+
+    loads = (*LOADS, "tallystick.job.tune")
+    guarded(work, as_json=as_json, loads=loads, interrupted=f"interrupted; to go on: {again} --resume")
+
+
+def _show_tuning(console: Console, result: "Result", found: dict[str, object]) -> None:
+    tuning = result.sections.tuning
+    assert tuning is not None
+    for trial in tuning.trials:
+        loss = "cannot be" if trial.problem else f"loss {trial.loss:.5g}" if trial.loss is not None else ""
+        star = "*" if trial.number == tuning.best else " "
+        console.print(f"{star}{trial.number:>4}  {loss:<16} {trial.epochs:>3} epochs  {trial.values}", markup=False)
+    console.print(tuning.summary, markup=False)
+    console.print(f"the contract with the best values: {found['tuned_contract']}", markup=False)
+    console.print(f"report: {found['report']}", markup=False)
 
 
 def _run(

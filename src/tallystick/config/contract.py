@@ -22,6 +22,7 @@ from tallystick.config.linkage import LINKAGES, LinkageFacts, Method
 from tallystick.config.merge import MergeConfig, merge_problems
 from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
 from tallystick.config.similarity import SimilarityConfig
+from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.errors import ConfigError
@@ -307,6 +308,9 @@ class Contract(Model):
     )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="what is measured")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")
+    tuning: TuningConfig = Field(
+        default_factory=TuningConfig, description="what `tallystick tune` may try, where every party allows it; a run ignores it"
+    )
     seed: int = Field(
         default=1, strict=True, ge=0, le=100_000_000_000_000, description="seed of everything random that the parties share"
     )
@@ -316,6 +320,7 @@ class Contract(Model):
         Problems.raise_any(
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
+        Problems.raise_any(_tuning_problems(self))
         return self
 
     @property
@@ -351,6 +356,18 @@ class Contract(Model):
     def embedding_defenses(self) -> EmbeddingDefenses:
         """The defences of every feature party's columns, ready to apply."""
         return embedding_chain([entry.make() for entry in self.defense])
+
+    def tuned(self, values: Mapping[str, Any]) -> "Contract":
+        """The contract with these values of some keys, written section.key, and nothing left to tune.
+
+        What was left out stays out. Raises ConfigError for values that the contract cannot have together.
+        """
+        changed = self.model_dump(mode="json", exclude_unset=True)
+        changed.pop("tuning", None)
+        for key, value in values.items():
+            section, name = key.split(".")
+            changed.setdefault(section, {})[name] = value
+        return parse_contract(changed, source="contract, as tuned")
 
     def role_of(self, name: str) -> Role:
         """Give the role of a party; raises KeyError for a name that is not in the contract."""
@@ -546,3 +563,23 @@ def _printable(text: str) -> str:
 
 def _side(values: Mapping[str, Any], key: str) -> str:
     return json.dumps(values[key])[:80] if key in values else "absent"
+
+
+def _tuning_problems(contract: Contract) -> list[str]:
+    """Every value has to be one that the contract could have in its own place."""
+    problems = []
+    for key, tuned in contract.tuning.keys.items():
+        if key not in TUNABLE:
+            problems.append(unknown_key("tuning.keys", key))
+            continue
+        if wrong := tuned.problems(key):
+            problems += [f"tuning.keys.{line}" for line in wrong]
+            continue
+        for value in tuned.ends(key):
+            try:
+                contract.tuned({key: value})
+            except ConfigError as error:
+                problems += [f"tuning.keys.{key}: {line.partition(': ')[2]}" for line in str(error).splitlines()]
+    if contract.tuning.keys and not contract.split.validation:
+        problems.append("tuning.keys: trials are compared by their loss on validation rows; split.validation must be above 0")
+    return problems

@@ -20,6 +20,7 @@ from tallystick.config.reading import (
     shown,
     validate,
 )
+from tallystick.config.tuning import TuningPermission
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
@@ -229,6 +230,7 @@ class PartyFile(Model):
     privacy: PrivacyConfig = Field(
         default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
     )
+    tuning: TuningPermission = Field(default_factory=TuningPermission, description="what this party lets `tallystick tune` try")
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(

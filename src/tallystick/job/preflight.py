@@ -64,12 +64,12 @@ class Preflight:
             return None
 
 
-def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> Frame:
-    """Give this party's table, once all checks have passed.
+def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None, trials: int | None = None) -> Frame:
+    """Give this party's table, once all checks have passed; ``trials`` are those of a search.
 
     Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
     """
-    found = preflight(contract, party, folder=folder)
+    found = preflight(contract, party, folder=folder, trials=trials)
     _raise(found)
     return found.frame if found.frame is not None else pl.DataFrame()
 
@@ -97,13 +97,14 @@ def _raise(found: Preflight) -> None:
         raise kind("\n".join(str(error) for error in found.problems))
 
 
-def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None) -> Preflight:
+def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None, trials: int | None = None) -> Preflight:
     """Go through party file, certificates, budget, table, labels, columns, split and modules; sends nothing.
 
     Args:
         contract: the contract.
         party: this party's file.
         folder: that of a run that is to go on.
+        trials: how many trainings a search may still take, where it is one.
     """
     found = Preflight()
     fits = _check_side(contract, party, found)
@@ -111,7 +112,7 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
         found.frame = found.tried(lambda: read_party_table(party))
     if not fits:
         return found
-    found.tried(lambda: check_budget(contract, party, folder))
+    found.tried(lambda: check_budget(contract, party, folder, trials=trials))
     if contract.alignment.similarity is not None and contract.alignment.similarity.noise.keys != "none":
         found.tried(lambda: known_ledger(party))  # noise on keys is charged, by every party that has rows
     if found.frame is not None:

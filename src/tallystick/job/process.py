@@ -20,6 +20,7 @@ from tallystick.errors import (
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import LOG, Logbook, RunLog, Watcher
+from tallystick.job.phases.tuning import allowed_keys, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel
@@ -65,9 +66,13 @@ def run_process(
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
     """
-    folder = RunFolder.latest(party.runs, contract) if resume or "alignment" not in phases else None
-    frame = require(contract, party, folder=folder)
-    if "training" in phases:
+    tunes = "tuning" in phases
+    use = command if tunes else ""
+    folder = RunFolder.latest(party.runs, contract, use=use) if resume or "alignment" not in phases else None
+    if tunes:
+        allowed_keys(contract, party)
+    frame = require(contract, party, folder=folder, trials=trials_left(contract, party, folder) if tunes else None)
+    if "training" in phases or tunes:
         load_optimizers()
     log = RunLog(watcher)
     log.note(f"tallystick {__version__}: {command} of contract {contract.name} ({contract.hash[:8]}) as {party.party}")
@@ -84,7 +89,7 @@ def run_process(
             party=party,
             frame=frame,
             channels=channels,
-            folder=folder or hold(RunFolder.new(party.runs, contract)),
+            folder=folder or hold(RunFolder.new(party.runs, contract, use=use)),
             logbook=logbook,
             command=command,
             resume=resume or "alignment" not in phases,

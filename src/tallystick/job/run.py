@@ -2,6 +2,8 @@
 
     handshake -> alignment -> training -> audit -> evaluation -> report
 
+A search (`tallystick tune`) has many trainings in their place: handshake -> alignment -> tuning -> report.
+
 _run_label_party and _run_feature_party are the two roles; both do the same phases over the same channels. Each phase has
 its file in ``phases/``.
 """
@@ -19,6 +21,7 @@ from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.linkage import audit_linkage
 from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
+from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party
 from tallystick.job.preflight import check_kept
 from tallystick.report.result import Result
 
@@ -46,6 +49,9 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
         job_state.linkage = audit_linkage(job, keys, job_state.alignment)
+    if "tuning" in job.phases and job_state.alignment is not None:
+        with logbook.during("tuning", channels):
+            job_state.trials = tune_as_label_party(job, keys, job_state.alignment, run_id=agreement.run_id)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
@@ -71,6 +77,9 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
         job_state.linkage = audit_linkage(job, keys, job_state.alignment)
+    if "tuning" in job.phases and job_state.alignment is not None:
+        with logbook.during("tuning", [channel]):
+            job_state.trials = tune_as_feature_party(job, keys, job_state.alignment, run_id=agreement.run_id)
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
@@ -131,7 +140,7 @@ def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
         raise ConfigError(
             f"the parties' latest alignments are not of one run (here: {job.folder.path}); run `tallystick align` on all sides"
         )
-    if agreement.align and job.resume and (job.folder.trained or job.folder.store().steps()):
+    if agreement.align and job.resume and (job.folder.trained or job.folder.store().steps() or finished_trials(job.folder)):
         # Aligning again would drop what was learnt on the old alignment, perhaps a finished model.
         raise ConfigError(
             f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "

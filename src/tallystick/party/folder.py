@@ -27,6 +27,7 @@ from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_
 IMPUTATION = "imputation"
 FORMAT = 2  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
+TRIAL = "trial-"
 _ANEW = "start a new run on all sides, without --resume"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
@@ -69,25 +70,25 @@ class RunFolder:
     path: Path
 
     @classmethod
-    def new(cls, runs: Path, contract: Contract) -> "RunFolder":
-        """Make the folder of a fresh run; earlier runs of the same contract stay."""
-        path = new_folder(runs, _prefix(contract), number=len(_folders_of(runs, contract)) + 1)
+    def new(cls, runs: Path, contract: Contract, *, use: str = "") -> "RunFolder":
+        """Make the folder of a fresh run, or of another ``use`` of the contract; earlier ones of the same contract stay."""
+        path = new_folder(runs, _prefix(contract, use), number=len(_folders_of(runs, contract, use)) + 1)
         write_bytes(path / "format", f"{FORMAT}\n".encode())
         write_bytes(path / "contract.json", contract.canonical_json().encode())  # its own hash, in every view, is its digest
         return cls(path=path)
 
     @classmethod
-    def latest(cls, runs: Path, contract: Contract) -> "RunFolder":
-        """Find the last run of this contract; raises ConfigError if there is none."""
-        found = _folders_of(runs, contract)
+    def latest(cls, runs: Path, contract: Contract, *, use: str = "") -> "RunFolder":
+        """Find the last run, or other ``use``, of this contract; raises ConfigError if there is none."""
+        found = _folders_of(runs, contract, use)
         if not found:
             others = sorted(path.name for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
             changed = (
                 f" ({others[-1]} is of another text of it: a key has changed, or a default, with the version)" if others else ""
             )
             raise ConfigError(
-                f"no run of contract {contract.name} ({contract.hash[:8]}) in {runs}{changed}; "
-                "begin one with `tallystick run` or `tallystick align`, without --resume"
+                f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}{changed}; "
+                f"begin one with {f'`tallystick {use}`' if use else '`tallystick run` or `tallystick align`'}, without --resume"
             )
         require_format(found[-1])
         return cls(path=found[-1])
@@ -159,6 +160,12 @@ class RunFolder:
 
     def _of_model(self) -> tuple[Path, Path]:
         return self.model, self.path / "training.json"
+
+    def trial(self, number: int) -> "RunFolder":
+        """The folder of one trial of a search, made if it is not there."""
+        path = self.path / f"{TRIAL}{number}"
+        make_folder(path)
+        return RunFolder(path=path)
 
     def store(self, name: str = "checkpoints") -> CheckpointStore:
         """Checkpoints of the joint training, or of another one by its name."""
@@ -301,12 +308,12 @@ def _advised(read: Callable[[], T], path: Path) -> T:
         raise DamagedFile(path, error.why, _HELPS.get(path.stem, _RESUME)) from None
 
 
-def _prefix(contract: Contract) -> str:
-    return f"{contract.name}-{contract.hash[:8]}"
+def _prefix(contract: Contract, use: str) -> str:
+    return f"{contract.name}-{contract.hash[:8]}" + (f"-{use}" if use else "")
 
 
-def _folders_of(runs: Path, contract: Contract) -> list[Path]:
-    prefix = _prefix(contract) + "-"
+def _folders_of(runs: Path, contract: Contract, use: str) -> list[Path]:
+    prefix = _prefix(contract, use) + "-"
     numbered = [
         (int(path.name.removeprefix(prefix)), path)
         for path in runs.glob(f"{prefix}*")

@@ -9,7 +9,7 @@ import msgspec
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
-from tallystick.party.folder import RunFolder
+from tallystick.party.folder import TRIAL, RunFolder
 from tallystick.privacy.events import Event
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.structs import prepared
@@ -105,9 +105,9 @@ def known_budget(party: PartyFile) -> tuple[list[Event], Cap | None]:
 
 
 def _ledger_notes(runs: Path) -> dict[Path, LedgerNote]:
-    """What every run folder knows of the ledger that it was charged to."""
+    """What every run folder, and every trial of a search, knows of the ledger that it was charged to."""
     found = {}
-    for path in sorted(runs.glob(f"*/{LEDGER_NOTE}.json")):
+    for path in sorted([*runs.glob(f"*/{LEDGER_NOTE}.json"), *runs.glob(f"*/{TRIAL}*/{LEDGER_NOTE}.json")]):
         found[path] = msgspec.convert(RunFolder(path=path.parent).noted(LEDGER_NOTE), prepared(LedgerNote))
     return found
 

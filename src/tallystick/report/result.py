@@ -238,6 +238,27 @@ class Sweep(_Part, frozen=True, kw_only=True):
     trials: list[Trial] = []
 
 
+class TunedTrial(_Part, frozen=True, kw_only=True):
+    """One training of a search."""
+
+    number: int
+    values: str  # in words
+    loss: float | None = None  # on validation rows; the label party alone knows it
+    epochs: int = 0
+    embedded: int = 0  # rows of cut embeddings that each feature party sent
+    answered: int = 0  # rows of cut gradients that it was sent
+    seconds: float = 0.0
+    problem: str = ""
+
+
+class Tuning(_Part, frozen=True, kw_only=True):
+    """What a search tried."""
+
+    summary: str
+    trials: list[TunedTrial] = []
+    best: int | None = None  # where the losses are known
+
+
 class Release(_Part, frozen=True, kw_only=True):
     """One number, or set of numbers, that left a label holder under differential privacy."""
 
@@ -357,6 +378,7 @@ class Sections(_Part, frozen=True, kw_only=True):
     linkage: LinkageSummary | None = None
     features: list[FeatureAudit] = []  # one per feature party whose result this is
     sweep: Sweep | None = None
+    tuning: Tuning | None = None
     privacy: PrivacySummary | None = None
     notes: list[str] = []
 
@@ -511,6 +533,7 @@ def merge(results: Sequence[Result]) -> Result:
             linkage=_merged_linkage([result.sections.linkage for result in ordered]),
             features=[audit for result in ordered for audit in result.sections.features],
             sweep=_first([result.sections.sweep for result in ordered]),
+            tuning=_first([result.sections.tuning for result in ordered]),
             privacy=_first([result.sections.privacy for result in ordered]),
             decisions=_first([result.sections.decisions for result in ordered]),
             link_weights=[one for result in ordered for one in result.sections.link_weights],

@@ -39,6 +39,12 @@ def headline(result: Result) -> Headline:
             title=f"What {names.feature} could learn of {names.label}'s labels, and what hiding them costs",
             text=f"A partner on {names.label}'s own rows and columns. No partner was involved, and nothing left.",
         )
+    if result.sections.tuning is not None:
+        best, trials = result.sections.tuning.best, result.sections.tuning.trials
+        return Headline(
+            title=f"{len(trials)} trials" + (f", the best is number {best}" if best is not None else ""),
+            text=f"What {names.all} tried before a run, and what that told each side.",
+        )
     if evaluation is None and (shared := _shared_headline(result, names)) is not None:
         return shared
     if evaluation is None:

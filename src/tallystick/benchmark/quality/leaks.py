@@ -11,7 +11,7 @@ import polars as pl
 
 from tallystick.benchmark.quality.methods import FORMER_ENCODING, FORMER_MODEL, former_training
 from tallystick.benchmark.quality.tables import PublicTable, load_table
-from tallystick.benchmark.shared import summarize_seeds
+from tallystick.benchmark.shared import SweepLog, summarize_seeds
 from tallystick.config.party import FeatureColumns
 from tallystick.errors import ConfigError
 from tallystick.job.log import Silent
@@ -23,38 +23,48 @@ KEY = "row"
 METHODS = ("former", "default")
 
 
-def leaks(name: str, data: Path | None, *, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """Train a table with classes by the former and the present default, and attack both runs; one entry per run."""
-    table = load_table(name, data)
-    if table.target == "regression":
-        raise ConfigError(f"--tables {name}: attacks tell classes apart, which a number to predict does not have")
-    return [
-        {"table": name, "method": method, "seed": seed, **_figures(_run(table, seed, former=method == "former"))}
-        for seed in seeds
-        for method in METHODS
-    ]
+def run(
+    folder: Path,
+    tables: Sequence[str],
+    data: Path | None,
+    *,
+    seeds: Sequence[int],
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Train each table by the former and the present default, and attack both runs; one line of a log per run.
 
-
-def run(tables: Sequence[str], data: Path | None, *, seeds: Sequence[int], progress: Progress = no_progress) -> dict[str, Any]:
-    """Do so for several tables; gives the runs, and for each table and attack the mean symmetric AUC by method.
+    Gives the runs, and by table and method the mean symmetric AUC of each attack on labels, and the mean R² (of categories its
+    like, see ``ColumnLeak``) of the feature party's columns as rebuilt by the strongest attack.
 
     Raises ConfigError for a table of numbers to predict: attacks tell classes apart.
     """
-    runs: list[dict[str, Any]] = []
-    for name in tables:
-        for seed in seeds:
-            runs += leaks(name, data, seeds=[seed])
-            progress(f"{name}, seed {seed}", len(runs) // 2, len(tables) * len(seeds))
+    loaded = {name: load_table(name, data) for name in tables}
+    if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
+        raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
+    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality-leaks"}, resume=resume)
+    done = {(line["table"], line["method"], line["seed"]) for line in log.runs}
+    wanted = [(name, method, seed) for seed in seeds for name in tables for method in METHODS]
+    for number, (name, method, seed) in enumerate(wanted, 1):
+        if (name, method, seed) not in done:
+            found = _figures(_run(loaded[name], seed, former=method == "former"))
+            log.add({"table": name, "method": method, "seed": seed, **found})
+        progress(f"{name}, {method}, seed {seed}", number, len(wanted))
+    runs = [line for line in log.runs if (line["table"], line["method"], line["seed"]) in wanted]
+    return {"benchmark": "quality-leaks", "seeds": list(seeds), "rows": _rows(runs, tables), "runs": runs}
+
+
+def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for name in tables:
         of_table = [line for line in runs if line["table"] == name]
-        for attack in ("test AUC of the model", *sorted(of_table[0]["attacks"])):
-            row: dict[str, Any] = {"table": name, "attack": attack}
+        for figure in dict.fromkeys(figure for line in of_table for figure in line["figures"]):
+            row: dict[str, Any] = {"table": name, "attack": figure}
             for method in METHODS:
-                values = [line["attacks"].get(attack, line["test_auc"]) for line in of_table if line["method"] == method]
-                row[method] = summarize_seeds(values)
+                values = [line["figures"][figure] for line in of_table if line["method"] == method and figure in line["figures"]]
+                row[method] = summarize_seeds(values) if values else None
             rows.append(row)
-    return {"benchmark": "quality-leaks", "seeds": list(seeds), "rows": rows, "runs": runs}
+    return rows
 
 
 def _run(table: PublicTable, seed: int, *, former: bool) -> Result:
@@ -92,5 +102,9 @@ def _listed(columns: FeatureColumns) -> dict[str, list[str]]:
 def _figures(result: Result) -> dict[str, Any]:
     assert result.evaluation is not None
     assert result.sections.leakage is not None
-    attacks = {f"{attack.name} on {attack.view}": attack.symmetric_auc for attack in result.sections.leakage.attacks}
-    return {"test_auc": result.evaluation["joint"]["auc"]["value"], "attacks": attacks}
+    figures = {"test AUC of the model": result.evaluation["joint"]["auc"]["value"]}
+    for attack in sorted(result.sections.leakage.attacks, key=lambda attack: attack.name):
+        figures[f"labels: {attack.name}, {attack.view}"] = attack.symmetric_auc
+    for audit in result.sections.features:
+        figures |= {f"columns: rebuilt, {mean.known} known rows": mean.value for mean in audit.means}
+    return {"figures": figures}

@@ -95,18 +95,26 @@ class RunDefense:
         folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
 
 
-def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> Outlook | None:
+def training_charged(folder: RunFolder) -> bool:
+    """Whether the training of this folder was charged for."""
+    return bool(folder.noted(_NOTE).get("spent"))
+
+
+def budget_outlook(
+    contract: Contract, party: PartyFile, folder: RunFolder | None = None, *, trials: int | None = None
+) -> Outlook | None:
     """Say what a run would bring the label party's budget to, without spending or writing anything; None if it costs nothing.
 
     Raises ConfigError if the label party has no ledger yet, StorageError if it is not the one that was charged before.
-    ``folder`` is that of a run that goes on: what it was charged for before is not charged again.
+    ``folder`` is that of a run that goes on: what it was charged for before is not charged again. ``trials``, of a search: so
+    many trainings, and nothing released.
     """
     if contract.role_of(party.party) != "label":
         return None
     spent, cap = known_budget(party)
-    trained = folder is not None and bool(folder.noted(_NOTE).get("spent"))
-    released = folder is not None and bool(folder.noted(RELEASE_NOTE))
-    ahead = [] if trained else list(contract.defenses().events())
+    trained = folder is not None and training_charged(folder)
+    released = trials is not None or (folder is not None and bool(folder.noted(RELEASE_NOTE)))
+    ahead = [] if trained else list(contract.defenses().events()) * (1 if trials is None else trials)
     if contract.evaluation.privacy is not None and not released:
         ahead.append(release_event(contract.evaluation.privacy))
     if not ahead:
@@ -114,7 +122,7 @@ def budget_outlook(contract: Contract, party: PartyFile, folder: RunFolder | Non
     return outlook(party.privacy.dataset, spent, ahead, cap=cap)
 
 
-def over_budget(found: Outlook, *, resumed: bool = False) -> str:
+def over_budget(found: Outlook, *, resumed: bool = False, trials: int | None = None) -> str:
     """Say by how much a run would pass the cap, and what helps."""
     assert found.cap is not None
     if math.isinf(found.after) and not math.isinf(found.spent) and not found.cap.delta:
@@ -122,6 +130,8 @@ def over_budget(found: Outlook, *, resumed: bool = False) -> str:
     else:
         helps = "raise privacy.cap in the party file, or agree on a smaller epsilon (a new contract)"
     what = "going on with this run" if resumed else "a new run of this contract"
+    if trials is not None:
+        what, helps = f"{trials} trials, each charged like a run,", f"{helps}, or to fewer tuning.trials"
     return (
         f"privacy.cap = {found.cap.epsilon:.6g}: {what} would bring the label-DP epsilon of data set {found.dataset!r} from "
         f"{found.spent:.6g} to {found.after:.6g} at delta {found.cap.delta:g}, over the cap; {helps}"
@@ -129,11 +139,11 @@ def over_budget(found: Outlook, *, resumed: bool = False) -> str:
     )
 
 
-def check_budget(contract: Contract, party: PartyFile, folder: RunFolder | None = None) -> None:
-    """Refuse a run that would pass the cap before anybody is told of it; raises BudgetExceeded."""
-    found = budget_outlook(contract, party, folder)
+def check_budget(contract: Contract, party: PartyFile, folder: RunFolder | None = None, *, trials: int | None = None) -> None:
+    """Refuse a run, or a search, that would pass the cap before anybody is told of it; raises BudgetExceeded."""
+    found = budget_outlook(contract, party, folder, trials=trials)
     if found is not None and not found.fits:
-        raise BudgetExceeded(over_budget(found, resumed=folder is not None))
+        raise BudgetExceeded(over_budget(found, resumed=folder is not None, trials=trials))
 
 
 def key_stream(secret: bytes, use: bytes) -> RandomBytes:

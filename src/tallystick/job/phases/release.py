@@ -79,15 +79,15 @@ def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
 
 
 def privacy_section(
-    contract: Contract, message: Finished, budget: PrivacyConfig | None, *, trained: bool, shared: bool = False
+    contract: Contract, message: Finished, budget: PrivacyConfig | None, *, trainings: int, shared: bool = False
 ) -> shown.PrivacySummary | None:
     """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
 
-    What the defences promise is in the contract, so every party can list it; ``trained``: whether labels were used at all,
-    ``shared``: whether exact figures were sent.
+    What the defences promise is in the contract, so every party can list it; ``trainings``: in how many labels were used, each a
+    release of its own; ``shared``: whether exact figures were sent.
     """
     party = contract.label_party
-    released = _label_releases(contract) if trained else []
+    released = _label_releases(contract) * trainings
     if message.epsilon is not None:
         what, note = f"no AUC: {message.reveals}", "Nothing else was released; the epsilon is spent all the same."
         if message.auc is not None:
@@ -98,7 +98,8 @@ def privacy_section(
                 what=what, mechanism=message.mechanism, protects=message.protects, epsilon=message.epsilon, party=party, note=note
             )
         )
-    not_private = _not_private(contract) if trained else []
+    exact = _not_private(contract) if trainings else []
+    not_private = [f"{what}; {trainings} times, once in each trial" if trainings > 1 else what for what in exact]
     if shared:
         not_private.append(f"what the evaluation sent the feature parties: {shared_with_feature_parties(contract)}")
     if not released and not not_private:
@@ -112,7 +113,8 @@ def privacy_section(
         )
     ledger = Ledger(budget.ledger, party=party)
     delta = budget.delta or max((release.delta for release in released), default=0.0)
-    if others := len(ledger.not_private(budget.dataset)) - len(not_private):
+    repeated = len(exact) * (trainings - 1)
+    if others := len(ledger.not_private(budget.dataset)) - len(not_private) - repeated:
         not_private.append(f"{others} more, of other runs on data set {budget.dataset} (`tallystick ledger` lists them)")
     spent = ledger.total(budget.dataset, delta=delta)
     if math.isinf(spent) and delta == 0:  # an earlier run released with Gaussian noise

@@ -2,6 +2,7 @@
 
 import platform
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
 
@@ -33,6 +34,8 @@ from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.audit import Audited
 from tallystick.job.phases.release import privacy_section
+from tallystick.job.phases.search import TrialRecord, best_of
+from tallystick.job.phases.tuning import told
 from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
 from tallystick.models.split import LabelModel
 from tallystick.report import result as shown
@@ -64,6 +67,8 @@ class JobState:
     linkage: shown.LinkageSummary | None = None
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
+    trials: list[TrialRecord] = field(default_factory=list)
+    alone: bool = False  # a search on one's own columns, of which nothing was sent
 
 
 def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: JobState, *, started: str) -> shown.Result:
@@ -93,14 +98,15 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
             importance=found.importance,
             link_weights=_link_weights(contract, found.modules.get("label model")),
             shared=found.shared,
+            tuning=_tuning(contract, found),
             privacy=privacy_section(
                 contract,
                 found.finished,
                 party.privacy if party.label is not None else None,
-                trained=found.training is not None,
+                trainings=_trainings(found),
                 shared=found.sent_shared or found.shared is not None,
             ),
-            notes=_notes(contract, party),
+            notes=_notes(contract, party) if not found.alone else [],
         ),
         versions=versions(),
     )
@@ -197,6 +203,8 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown
             shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
             for sentence in found.helper.learnt
         ]
+    if found.trials and not found.alone:
+        items += _learnt_in_trials(contract, found.trials)
     if found.training is None:
         return items
     rows = len(found.dataset.train_N) if found.dataset is not None else 0
@@ -204,6 +212,59 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown
     for peer in contract.feature_parties:
         items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.training.epoch, finished=found.finished)
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
+
+
+def _trainings(found: JobState) -> int:
+    """How many trainings there were whose gradients left."""
+    trials = 0 if found.alone else sum(not trial.problem for trial in found.trials)
+    return trials + (found.training is not None)
+
+
+def _learnt_in_trials(contract: Contract, trials: Sequence[TrialRecord]) -> list[shown.Learnt]:
+    """What a search tells, beyond what one training does: as much again with every trial."""
+    done = [trial for trial in trials if not trial.problem]
+    epochs, peers = sum(trial.epochs for trial in done), ", ".join(contract.feature_parties)
+    training, validation = done[0].rows
+    embedded = (
+        f"A cut embedding per row and epoch from {peers}, by another network in each of {len(done)} trials: {training} training "
+        f"and {validation} validation rows, {epochs} epochs in all."
+    )
+    answered = (
+        f"A cut gradient per training row and epoch in each of {len(done)} trials ({training} rows, {epochs} epochs in all), "
+        "from which labels can be estimated; per epoch whether validation got better; the values that were tried, which hang on "
+        "the validation losses of the trials before, and which of them were best."
+    )
+    lines = "; ".join(defense_lines(contract, of="labels"))
+    protected = "no formal guarantee" if lines.startswith("none") else f"each trial a release of its own: {lines}"
+    return [
+        shown.Learnt(step="training", party=contract.label_party, what=embedded, guarantee="no formal guarantee"),
+        *(shown.Learnt(step="training", party=name, what=answered, guarantee=protected) for name in contract.feature_parties),
+    ]
+
+
+def _tuning(contract: Contract, found: JobState) -> shown.Tuning | None:
+    if not found.trials:
+        return None
+    best, crosses = best_of(found.trials), not found.alone
+    trials = [
+        shown.TunedTrial(
+            number=trial.number,
+            values=told(trial.values),
+            loss=trial.loss,
+            epochs=trial.epochs,
+            embedded=crosses * trial.epochs * sum(trial.rows),
+            answered=crosses * trial.epochs * trial.rows[0],
+            seconds=trial.seconds,
+            problem=trial.problem,
+        )
+        for trial in found.trials
+    ]
+    summary = (
+        f"{len(trials)} trials of {', '.join(contract.tuning.keys)}, each trained on the training rows and compared on the "
+        "validation rows; no test row was touched. "
+    )
+    what = "Nothing was sent: these are own columns alone." if found.alone else "Each trial disclosed what a training does."
+    return shown.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
 
 
 def _learnt_by_label_party(contract: Contract, *, rows: int, epochs: int) -> list[shown.Learnt]:

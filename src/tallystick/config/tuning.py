@@ -1,0 +1,116 @@
+"""What of a contract may be tuned, and within which bounds; which of it a party allows.
+
+A search tries one contract after the other, each with its own values of these keys. Defences and what is released are not among
+them: how much may leak is to be decided, not found by validation loss.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from tallystick.config.reading import Count, Model, Problems, Text, did_you_mean, shown
+
+TUNABLE: Mapping[str, Literal["whole", "number", "choice"]] = {
+    "model.cut_after": "whole",
+    "model.cut_width": "whole",
+    "model.embedding_scale": "number",
+    "model.embedding_width": "whole",
+    "model.hidden": "choice",
+    "model.numeric": "choice",
+    "model.wide": "choice",
+    "training.batch_size": "whole",
+    "training.clip": "number",
+    "training.ema": "number",
+    "training.epochs": "whole",
+    "training.learning_rate": "number",
+    "training.optimizer": "choice",
+    "training.schedule": "choice",
+    "training.warm_up": "number",
+    "training.weight_decay": "number",
+}
+"""Key of the contract to what bounds of it would be: whole numbers, any numbers, or none."""
+ONLY_TOGETHER = ("model.cut_after", "model.cut_width")
+"""What makes no difference to a network of one's own columns alone."""
+
+Bound = Annotated[float, Field(strict=True, ge=-1e9, le=1e9)]
+
+
+class TunedKey(Model):
+    """What a key may be set to: one of some values, or a number within bounds."""
+
+    values: tuple[Any, ...] = Field(default=(), max_length=100, description="what it may be set to, such as [64, 128, 256]")
+    low: Bound | None = Field(default=None, description="or the smallest number that it may be set to")
+    high: Bound | None = Field(default=None, description="and the largest")
+    log: bool = Field(default=False, strict=True, description="whether numbers are tried evenly by their logarithm (low above 0)")
+
+    @model_validator(mode="after")
+    def _values_or_bounds(self) -> "TunedKey":
+        bounds = (self.low, self.high)
+        if self.values:
+            Problems.raise_any(["values: goes without low, high and log"] if bounds != (None, None) or self.log else [])
+            return self
+        if self.low is None or self.high is None:
+            Problems.raise_any(["is without bounds; give values: [...], or low and high"])
+        elif not self.low < self.high:
+            Problems.raise_any([f"low = {self.low:g}: must be below high = {self.high:g}"])
+        elif self.log and self.low <= 0:
+            Problems.raise_any([f"low = {self.low:g}: must be above 0 with log: true"])
+        return self
+
+    def ends(self, key: str) -> tuple[Any, ...]:
+        """All values, or the least and the largest."""
+        if self.values:
+            return self.values
+        return tuple(int(end) if TUNABLE[key] == "whole" else end for end in (self.low, self.high) if end is not None)
+
+    def admits(self, key: str, value: Any) -> bool:
+        """Whether a key may be set to this value."""
+        if self.values:
+            return any(type(value) is type(one) and value == one for one in map(_plain, self.values))
+        is_number = type(value) is int or (type(value) is float and TUNABLE[key] == "number")
+        return is_number and self.low is not None and self.high is not None and self.low <= value <= self.high
+
+    def problems(self, key: str) -> list[str]:
+        """What is wrong with bounds of such a key."""
+        kind = TUNABLE[key]
+        if self.values:
+            return []
+        if kind == "choice":
+            return [f"{key}: has no numbers between; give values: [...]"]
+        if kind == "whole" and any(bound != int(bound) for bound in (self.low, self.high) if bound is not None):
+            return [f"{key}: low and high must be whole numbers"]
+        return []
+
+
+class TuningConfig(Model):
+    """What `tallystick tune` may try."""
+
+    trials: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+        default=20,
+        description="most trainings, that of the contract as it is among them; each discloses what a training does",
+    )
+    keys: dict[Text, TunedKey] = Field(
+        default_factory=dict, description="keys that may be tuned, such as training.learning_rate, and within which bounds"
+    )
+
+
+class TuningPermission(Model):
+    """What a party lets `tallystick tune` try; each trial is a training with its part of the network."""
+
+    allow: tuple[Text, ...] = Field(default=(), description="keys of the contract that may be tuned; none if left out")
+    trials: Count | None = Field(default=None, description="most trials that this party takes part in; null is the contract's")
+
+    @model_validator(mode="after")
+    def _known(self) -> "TuningPermission":
+        Problems.raise_any([unknown_key("allow", key) for key in self.allow if key not in TUNABLE])
+        return self
+
+
+def unknown_key(where: str, key: str) -> str:
+    """Say that a key cannot be tuned."""
+    return f"{where}: {shown(key)} cannot be tuned; {did_you_mean(key, TUNABLE)}"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

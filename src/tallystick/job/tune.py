@@ -1,0 +1,87 @@
+"""A search over what a contract lets be tuned: with all parties over the network, or on the label party's own columns alone."""
+
+from contextlib import ExitStack
+
+import torch
+
+from tallystick import __version__
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile, check_party
+from tallystick.data.keys import read_keys
+from tallystick.data.table import read_party_table
+from tallystick.errors import ConfigError
+from tallystick.job.job import Job
+from tallystick.job.log import Logbook, RunLog, Watcher
+from tallystick.job.phases.report import JobState, write_report
+from tallystick.job.phases.search import require_optuna
+from tallystick.job.phases.tuning import allowed_keys, tune_alone
+from tallystick.job.process import run_process
+from tallystick.party.folder import RunFolder
+from tallystick.report.result import Result
+from tallystick.training.plan import load_optimizers
+
+USE, USE_ALONE = "tune", "tune-alone"
+
+
+def has_no_partner(party: PartyFile) -> bool:
+    """Whether a party file says nothing of how to reach another party."""
+    return party.tls is None and party.listen is None and not party.peers
+
+
+def tune(
+    contract: Contract,
+    party: PartyFile,
+    *,
+    watcher: Watcher,
+    alone: bool = False,
+    resume: bool = False,
+    how_to_resume: str = "run `tallystick tune` with --resume on all sides",
+) -> tuple[Result, RunFolder]:
+    """Search with the other parties, or ``alone``; gives the result, and the folder with the contract as tuned.
+
+    Raises what run_process does, and ConfigError where nothing may be tuned or Optuna is missing.
+    """
+    allowed_keys(contract, party)
+    is_label = contract.role_of(party.party) == "label" if party.party in contract.parties else False
+    if is_label:
+        require_optuna()
+    if not alone:
+        phases = ("alignment", "tuning")
+        result = run_process(
+            contract, party, watcher=watcher, command=USE, resume=resume, phases=phases, how_to_resume=how_to_resume
+        )
+        return result, RunFolder.latest(party.runs, contract, use=USE)
+    if not is_label:
+        raise ConfigError(f"party = {party.party}: has no labels to tune by; only the label party can tune alone")
+    return _by_itself(contract, party, watcher=watcher, resume=resume)
+
+
+def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume: bool) -> tuple[Result, RunFolder]:
+    check_party(contract, party, network=False)
+    frame = read_party_table(party)
+    keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
+    load_optimizers()
+    torch.set_num_threads(party.threads or torch.get_num_threads())
+    folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, use=USE_ALONE)
+    log = RunLog(watcher)
+    with ExitStack() as held:
+        held.enter_context(folder.locked())
+        log.keep_in(folder.path)
+        log.note(f"tallystick {__version__}: tune of contract {contract.name} ({contract.hash[:8]}) as {party.party}, alone")
+        log.say(f"run folder: {folder.path}")
+        logbook = Logbook(party=party.party, watcher=log)
+        job = Job(
+            contract=contract,
+            party=party,
+            frame=frame,
+            channels={},
+            folder=folder,
+            logbook=logbook,
+            command=USE,
+            resume=resume,
+            phases=("tuning",),
+        )
+        held.enter_context(log.recording())
+        with logbook.during("tuning", []):
+            found = JobState(run_id=folder.path.name, keys=keys.report, trials=tune_alone(job, keys), alone=True)
+        return write_report(job, found), folder
