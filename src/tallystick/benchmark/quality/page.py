@@ -66,8 +66,8 @@ def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
                 rows=[
                     [row["table"], row["attack"], spread_of(row["former"]), spread_of(row["default"])] for row in found["rows"]
                 ],
-                note="Labels: max(AUC, 1 - AUC) per batch, .5 is a guess, 1 is every label. Columns: the mean share that the strongest "
-                "attack rebuilt of the feature party's, R² or its like for categories; 0 is a guess.",
+                note="Labels: max(AUC, 1 - AUC) per batch, .5 is a guess, 1 is every label. Columns: the mean share "
+                "that the strongest attack rebuilt of the feature party's, R² or its like for categories; 0 is a guess.",
             )
         ],
         notes=["A floor: what these attackers found, never that nothing else can be found."],
