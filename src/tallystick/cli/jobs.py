@@ -86,13 +86,13 @@ def tune(
         from tallystick.config.contract import load_contract
         from tallystick.config.party import load_party
         from tallystick.job.phases.tuning import TUNED
-        from tallystick.job.tune import has_no_partner, tune
+        from tallystick.job.tune import has_no_partner, run_tuning
 
         agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
         by_itself = alone or has_no_partner(own)
         if by_itself and not alone:
             watcher.say("the party file names no partner: tuning own columns alone")
-        result, folder = tune(
+        result, folder = run_tuning(
             agreed,
             own,
             watcher=watcher,

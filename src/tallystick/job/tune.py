@@ -28,7 +28,7 @@ def has_no_partner(party: PartyFile) -> bool:
     return party.tls is None and party.listen is None and not party.peers
 
 
-def tune(
+def run_tuning(
     contract: Contract,
     party: PartyFile,
     *,
