@@ -74,7 +74,7 @@ PLACES = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class Meeting:
+class FlightMeeting:
     """How the two sides' rows meet.
 
     Args:
@@ -94,8 +94,8 @@ class Meeting:
     contract: Mapping[str, Any]
 
 
-def _by_flight(missing_share: float) -> Meeting:
-    return Meeting(
+def _by_flight(missing_share: float) -> FlightMeeting:
+    return FlightMeeting(
         alignment=FLIGHTS,
         tables=lambda folder: write_flights(folder, missing_share=missing_share),
         keys={"flight": KEY},
@@ -105,11 +105,11 @@ def _by_flight(missing_share: float) -> Meeting:
     )
 
 
-MEETINGS: Mapping[str, Meeting] = {
+MEETINGS: Mapping[str, FlightMeeting] = {
     "intersection": _by_flight(0.03),
     "union": _by_flight(0.1),
     "union-with-helper": _by_flight(0.1),
-    "similarity": Meeting(
+    "similarity": FlightMeeting(
         alignment=PLACES,
         tables=write_departures,
         keys={name: name for name in PLACE_AND_TIME},
