@@ -53,33 +53,38 @@ def _dot(left_N: Floats, right_N: Floats) -> float:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Ties:
-    """Rows in ascending order of score, and where each group of equal scores begins."""
+class _RankedRows:
+    """Rows in ascending order of score, their labels, and the distinct scores, each with where its group of rows begins."""
 
     order: NDArray[np.intp]  # (N,)
+    labels_N: Floats  # in that order
     starts: NDArray[np.intp]  # (G,)
+    scores_G: Floats
 
     @classmethod
-    def of(cls, scores_N: Floats) -> "_Ties":
+    def of(cls, labels_N: Floats, scores_N: Floats) -> "_RankedRows":
         order = np.argsort(scores_N, kind="stable")
         sorted_N = scores_N[order]
-        return cls(order=order, starts=np.flatnonzero(np.concatenate(([True], sorted_N[1:] != sorted_N[:-1]))))
+        starts = np.flatnonzero(np.concatenate(([True], sorted_N[1:] != sorted_N[:-1])))
+        return cls(order=order, labels_N=labels_N[order], starts=starts, scores_G=sorted_N[starts])
 
     def sums(self, values_N: Floats) -> Floats:
         """Sum per group of values that are already in order."""
         return values_N if len(self.starts) == len(values_N) else np.add.reduceat(values_N, self.starts)
 
+    def class_sums(self, weights_N: Floats) -> tuple[Floats, Floats]:
+        """Weight of the positives and of the negatives per group; the rows' weights come in their own order."""
+        sorted_weights_N = weights_N[self.order]
+        positive_N = sorted_weights_N * self.labels_N
+        return self.sums(positive_N), self.sums(sorted_weights_N - positive_N)
+
 
 def auc_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
     """P(score of a positive > score of a negative) + half P(equal): the Mann-Whitney form, ties counting half."""
-    labels_N, scores_N = _binary(labels_N), np.asarray(scores_N, dtype=np.float64)
-    ties = _Ties.of(scores_N)
-    sorted_labels_N = labels_N[ties.order]
+    ranked = _RankedRows.of(_binary(labels_N), np.asarray(scores_N, dtype=np.float64))
 
     def statistic(weights_N: Floats) -> float:
-        sorted_weights_N = weights_N[ties.order]
-        positive_N = sorted_weights_N * sorted_labels_N
-        positive_G, negative_G = ties.sums(positive_N), ties.sums(sorted_weights_N - positive_N)
+        positive_G, negative_G = ranked.class_sums(weights_N)
         positives, negatives = positive_G.sum(), negative_G.sum()
         if positives == 0 or negatives == 0:
             return np.nan
@@ -97,14 +102,10 @@ def gini_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
 
 def ks_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
     """Kolmogorov-Smirnov: the largest gap between the classes' cumulative score distributions, max |TPR - FPR|."""
-    labels_N, scores_N = _binary(labels_N), np.asarray(scores_N, dtype=np.float64)
-    ties = _Ties.of(scores_N)
-    sorted_labels_N = labels_N[ties.order]
+    ranked = _RankedRows.of(_binary(labels_N), np.asarray(scores_N, dtype=np.float64))
 
     def statistic(weights_N: Floats) -> float:
-        sorted_weights_N = weights_N[ties.order]
-        positive_N = sorted_weights_N * sorted_labels_N
-        positive_G, negative_G = np.cumsum(ties.sums(positive_N)), np.cumsum(ties.sums(sorted_weights_N - positive_N))
+        positive_G, negative_G = (np.cumsum(each_G) for each_G in ranked.class_sums(weights_N))
         if positive_G[-1] == 0 or negative_G[-1] == 0:
             return np.nan
         return float(np.abs(positive_G / positive_G[-1] - negative_G / negative_G[-1]).max())
@@ -117,14 +118,11 @@ def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Sta
 
     Rows with equal scores pass a threshold together. Of scores that say nothing it is the share of positives, not one half.
     """
-    labels_N, scores_N = _binary(labels_N), np.asarray(scores_N, dtype=np.float64)
-    ties = _Ties.of(scores_N)
-    sorted_labels_N = labels_N[ties.order]
+    ranked = _RankedRows.of(_binary(labels_N), np.asarray(scores_N, dtype=np.float64))
 
     def statistic(weights_N: Floats) -> float:
-        sorted_weights_N = weights_N[ties.order]
-        positive_G = ties.sums(sorted_weights_N * sorted_labels_N)[::-1]
-        flagged_G = np.cumsum(ties.sums(sorted_weights_N)[::-1])
+        positive_G = ranked.class_sums(weights_N)[0][::-1]
+        flagged_G = np.cumsum(ranked.sums(weights_N[ranked.order])[::-1])
         found_G = np.cumsum(positive_G)
         if found_G[-1] == 0:
             return np.nan
@@ -153,14 +151,11 @@ def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int)
     if bins < 1:
         raise DataError(f"bins is {bins}; calibration needs at least 1 equal-mass bin")
     labels_N, predictions_N = _binary(labels_N), np.asarray(predictions_N, dtype=np.float64)
-    ties = _Ties.of(predictions_N)
-    sorted_labels_N = labels_N[ties.order]
-    prediction_G = predictions_N[ties.order][ties.starts]
+    ranked = _RankedRows.of(labels_N, predictions_N)
     share_R1 = np.linspace(0.0, 1.0, min(bins, len(labels_N)) + 1)
 
     def binned(weights_N: Floats) -> ReliabilityBins | None:
-        sorted_weights_N = weights_N[ties.order]
-        mass_G = ties.sums(sorted_weights_N)
+        mass_G = ranked.sums(weights_N[ranked.order])
         cumulative_G = np.concatenate(([0.0], np.cumsum(mass_G)))
         total = cumulative_G[-1]
         if total == 0:
@@ -173,8 +168,8 @@ def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int)
             )
 
         return ReliabilityBins(
-            predicted=per_bin(mass_G * prediction_G),
-            observed=per_bin(ties.sums(sorted_weights_N * sorted_labels_N)),
+            predicted=per_bin(mass_G * ranked.scores_G),
+            observed=per_bin(ranked.class_sums(weights_N)[0]),
             mass=float(mass),
         )
 
@@ -424,14 +419,12 @@ def roc_curve(labels_N: ArrayLike, scores_N: ArrayLike, *, weights_N: ArrayLike 
     """
     labels_N, scores_N = _binary(labels_N), finite_values(scores_N, "scores")
     weights_N = row_weights(weights_N, len(scores_N))
-    ties = _Ties.of(scores_N)
-    weights_N, sorted_labels_N = weights_N[ties.order], labels_N[ties.order]
-    positive_G = ties.sums(weights_N * sorted_labels_N)[::-1]
-    negative_G = ties.sums(weights_N * (1.0 - sorted_labels_N))[::-1]
+    ranked = _RankedRows.of(labels_N, scores_N)
+    positive_G, negative_G = (each_G[::-1] for each_G in ranked.class_sums(weights_N))
     if positive_G.sum() == 0 or negative_G.sum() == 0:
         raise UndefinedMetric(f"there is no ROC curve: {_ONE_CLASS}")
     true_G1, false_G1 = (np.concatenate(([0.0], np.cumsum(each_G))) for each_G in (positive_G, negative_G))
-    threshold_G1 = np.concatenate(([np.inf], scores_N[ties.order][ties.starts][::-1]))
+    threshold_G1 = np.concatenate(([np.inf], ranked.scores_G[::-1]))
     return false_G1 / false_G1[-1], true_G1 / true_G1[-1], threshold_G1
 
 
@@ -444,15 +437,14 @@ def precision_recall_curve(
     """
     labels_N, scores_N = _binary(labels_N), finite_values(scores_N, "scores")
     weights_N = row_weights(weights_N, len(scores_N))
-    ties = _Ties.of(scores_N)
-    weights_N, sorted_labels_N = weights_N[ties.order], labels_N[ties.order]
-    found_G = np.cumsum(ties.sums(weights_N * sorted_labels_N)[::-1])
-    mass_G = ties.sums(weights_N)[::-1]
+    ranked = _RankedRows.of(labels_N, scores_N)
+    found_G = np.cumsum(ranked.class_sums(weights_N)[0][::-1])
+    mass_G = ranked.sums(weights_N[ranked.order])[::-1]
     flagged_G = np.cumsum(mass_G)
     there_G = mass_G > 0  # rows without weight make no point
     if not there_G.any() or found_G[-1] == 0:
         raise UndefinedMetric("there is no precision-recall curve: there are no positives")
-    threshold_G = scores_N[ties.order][ties.starts][::-1]
+    threshold_G = ranked.scores_G[::-1]
     return found_G[there_G] / flagged_G[there_G], found_G[there_G] / found_G[-1], threshold_G[there_G]
 
 
