@@ -19,7 +19,7 @@ from tallystick.training.defended import CutDefense
 from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
-from tallystick.training.step import LabelStep, absent_cuts, apply, embed, label_step
+from tallystick.training.step import LabelLearner, LabelStep, absent_cuts, apply, embed, label_step
 from tallystick.training.updates import Updates
 
 
@@ -58,11 +58,15 @@ class SplitNetwork:
     lesson: Lesson = PLAIN
     defense: CutDefense | None = None
     _updates: list[Updates] = field(init=False)
+    _learner: LabelLearner = field(init=False)
 
     def __post_init__(self) -> None:
         steps = self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         own = Updates(self.training, self.model, steps=steps, rates=self.lesson.rates)
         self._updates = [own, *(Updates(self.training, bottom, steps=steps) for bottom in self.bottoms)]
+        self._learner = LabelLearner(
+            model=self.model, updates=own, objective=self.objective, lesson=self.lesson, defense=self.defense
+        )
 
     def epoch(self, number: int) -> Iterator[CrossedStep]:
         """Train an epoch, step by step."""
@@ -95,8 +99,7 @@ class SplitNetwork:
         return CrossedStep(batch=batch, embeddings_BD=[], answer=step)
 
     def _step(self, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None) -> LabelStep:
-        updates = self._updates[0]
-        return label_step(self.model, updates, self.objective, batch, cuts_BD, own, lesson=self.lesson, defense=self.defense)
+        return label_step(self._learner, batch, cuts_BD, own)
 
     @torch.no_grad()
     def _cuts(self, batches: Sequence[Tensor]) -> Tensor:

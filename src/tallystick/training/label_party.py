@@ -22,8 +22,7 @@ from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits
 from tallystick.training.run import TrainingRun
-from tallystick.training.step import CutObserver, absent_cuts, label_step
-from tallystick.training.updates import Updates
+from tallystick.training.step import CutObserver, LabelLearner, absent_cuts, label_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,6 +59,7 @@ def train_label_party(
     training, schedule = run.training, run.schedule
     channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
     updates = run.updates(model, lesson.rates)
+    learner = LabelLearner(model=model, updates=updates, objective=objective, lesson=lesson, defense=defense)
     state = run.resume(model, updates)
     model.train()
     last_commit = told = state.step
@@ -71,7 +71,7 @@ def train_label_party(
                 lesson.fit(model, objective, own, schedule.train_N, cuts_ND, seed=schedule.seed)
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64)
             for group in run.messages(state):
-                loss_sum += _answer(model, updates, own, objective, peers, group, lesson, defense, cut_rows=schedule.cut_rows)
+                loss_sum += _answer(learner, own, peers, group, cut_rows=schedule.cut_rows)
                 if told < last_commit and any(not batch.is_local for batch in group):
                     run.committed(last_commit)  # the peers commit before they send more
                     told = last_commit
@@ -82,36 +82,44 @@ def train_label_party(
                     run.store.save(state, model, updates)
                 run.progress("training", group[-1].step, run.steps)
             train_loss = loss_sum.item() / schedule.rows(state.epoch)
-            with updates.averaged():
-                logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
-            validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
-            decision = _decide(state, train_loss, validation_loss, time.monotonic() - started, run)
-            state.step = last_commit = schedule.steps_before(state.epoch)
-            refuse_lost_weights(model, updates, step=last_commit)
-            if decision.improved:
-                with updates.averaged():
-                    run.store.save_best(model)
-                state.best_fitted = objective.fitted()
-            run.store.save(state, model, updates)
-            for peer in peers:
-                peer.channel.send(decision)
-                if peer.observer is not None:
-                    peer.observer.epoch_ended(decision.epoch)
+            _end_epoch(learner, own, peers, run, state, train_loss=train_loss, started=started)
+            last_commit = state.step
     run.store.load_best(model)
     return state
 
 
-def _answer(
-    model: LabelModel,
-    updates: Updates,
+def _end_epoch(
+    learner: LabelLearner,
     own: Source | None,
-    objective: Objective,
     peers: Sequence[FeaturePeer],
-    group: Sequence[Batch],
-    lesson: Lesson,
-    defense: CutDefense | None,
+    run: TrainingRun,
+    state: TrainingState,
     *,
-    cut_rows: CutRows,
+    train_loss: float,
+    started: float,
+) -> None:
+    """Validate by the averaged weights, decide, commit, and tell the peers what was decided."""
+    model, updates, objective, schedule = learner.model, learner.updates, learner.objective, run.schedule
+    channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
+    with updates.averaged():
+        logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
+    validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
+    decision = _decide(state, train_loss, validation_loss, time.monotonic() - started, run)
+    state.step = schedule.steps_before(state.epoch)
+    refuse_lost_weights(model, updates, step=state.step)
+    if decision.improved:
+        with updates.averaged():
+            run.store.save_best(model)
+        state.best_fitted = objective.fitted()
+    run.store.save(state, model, updates)
+    for peer in peers:
+        peer.channel.send(decision)
+        if peer.observer is not None:
+            peer.observer.epoch_ended(decision.epoch)
+
+
+def _answer(
+    learner: LabelLearner, own: Source | None, peers: Sequence[FeaturePeer], group: Sequence[Batch], *, cut_rows: CutRows
 ) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
@@ -127,25 +135,16 @@ def _answer(
     for batch, columns in zip(group, own_columns, strict=True):
         answered = bool(joint) and batch is joint[-1]
         cuts_BD = absent_cuts(batch, [peer.width for peer in peers]) if batch.is_local else next(received)
-        checked = answered or batch is group[-1] or defense is not None
-        step = label_step(
-            model,
-            updates,
-            objective,
-            batch,
-            cuts_BD,
-            columns,
-            lesson=lesson,
-            defense=defense,
-            check=_refusing(peers, batch, loss_sum) if checked else None,
-        )
+        checked = answered or batch is group[-1] or learner.defense is not None
+        check = _refusing(peers, batch, loss_sum) if checked else None
+        step = label_step(learner, batch, cuts_BD, columns, check=check)
         if not batch.is_local:
             for answer, grad_BD in zip(answers, step.grads_BD, strict=True):
                 answer.append(grad_BD)
         if answered:
             for peer, answer in zip(peers, answers, strict=True):
                 send_gradient(peer.channel, joint[0].step, *answer)
-        updates.step(batch.step)
+        learner.updates.step(batch.step)
         for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True) if not batch.is_local else ():
             if peer.observer is not None:
                 peer.observer.crossed(batch, cut_BD, grad_BD)

@@ -42,6 +42,25 @@ class LabelStep:
     undefended_BD: list[Tensor]
 
 
+@dataclass(frozen=True, kw_only=True)
+class LabelLearner:
+    """What the label party trains, and by what.
+
+    Args:
+        model: top model and own bottom.
+        updates: of its weights.
+        objective: the loss.
+        lesson: how the loss comes about.
+        defense: what changes the gradients that are sent.
+    """
+
+    model: LabelModel
+    updates: Updates
+    objective: Objective
+    lesson: Lesson = PLAIN
+    defense: CutDefense | None = None
+
+
 class CutObserver(Protocol):
     """Whoever keeps what crosses the cut between a feature party and the label party: an audit's recorder, an experiment."""
 
@@ -74,15 +93,11 @@ def apply(updates: Updates, cut_BD: Tensor, grad_BD: Tensor, *, step: int) -> No
 
 
 def label_step(
-    model: LabelModel,
-    updates: Updates,
-    objective: Objective,
+    learner: LabelLearner,
     batch: Batch,
     cuts_BD: Sequence[Tensor],
     own: Features | None,
     *,
-    lesson: Lesson = PLAIN,
-    defense: CutDefense | None = None,
     check: Callable[[Tensor, Sequence[Tensor]], None] | None = None,
 ) -> LabelStep:
     """The label party's step: finish the forward pass, take the loss, go back to the cut.
@@ -90,25 +105,22 @@ def label_step(
     The gradients of the own weights are left for ``updates.step()``, which the caller does once the answer is on its way.
 
     Args:
-        model: top model and own bottom.
-        updates: of its weights.
-        objective: the loss.
+        learner: what is trained, and by what.
         batch: the step's number and positions.
         cuts_BD: received cut embeddings, one per feature party; none where the label party trains on its own columns alone.
         own: the own columns at these positions.
-        lesson: how the loss comes about.
-        defense: what changes the gradients that are sent.
         check: called with the loss and what was received, before anything is made of them; it raises if they will not do.
 
     Raises ConfigError if the loss does not depend on a received cut embedding.
     """
+    model, defense = learner.model, learner.defense
     received_RD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
     by_example = model.by_example(received_RD, own)
     leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in by_example]
-    loss, targets_B = lesson.loss(model, objective, batch, leaves_BD, own)
+    loss, targets_B = learner.lesson.loss(model, learner.objective, batch, leaves_BD, own)
     if check is not None:
         check(loss.detach(), cuts_BD)
-    updates.zero_grad()
+    learner.updates.zero_grad()
     torch.autograd.backward(loss)
     if batch.is_local:
         return LabelStep(loss=loss.detach(), targets_B=targets_B.detach(), grads_BD=[], undefended_BD=[])
