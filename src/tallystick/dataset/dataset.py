@@ -173,6 +173,18 @@ class Dataset(ABC):
         assert self.labels is not None, "only the label party asks for labels"
         return self.labels
 
+    @property
+    def known_source(self) -> Source:
+        """The features by position, of a party that has columns."""
+        assert self.source is not None, "only a party with columns is asked for them"
+        return self.source
+
+    @property
+    def known_encoder(self) -> Encoder:
+        """The encoder, of a party that has columns."""
+        assert self.encoder is not None, "only a party with columns is asked for them"
+        return self.encoder
+
     def trained_on(self: D, training_labels_N: Tensor) -> D:
         """The same rows with these labels to train and validate on."""
         return replace(self, labels=replace(self.known_labels, training_labels_N=training_labels_N))

@@ -15,9 +15,8 @@ PASS = 4096  # rows of a pass that trains nothing
 def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor:
     """Logits by own columns at these positions, not calibrated."""
     assert isinstance(model, BranchedModel), "the contract has a method for unaligned rows"
-    assert dataset.source is not None, "a method for unaligned rows has own columns"
     model.eval()
-    found = [model.local(dataset.source(index_B)) for index_B in torch.split(index_N, PASS)] if len(index_N) else []
+    found = [model.local(dataset.known_source(index_B)) for index_B in torch.split(index_N, PASS)] if len(index_N) else []
     model.train()
     return torch.cat(found) if found else torch.empty(0)
 

@@ -62,8 +62,7 @@ class Architecture:
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
         """A feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
-        assert dataset.encoder is not None
-        shape = dataset.encoder.feature_shape
+        shape = dataset.known_encoder.feature_shape
         bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed, cut_width=self.model.cut_width)
         wrapped = dataset.wrap(bottom)
         return (DefendedBottom(wrapped, self.defenses) if self.defenses else wrapped).to(self.device)
@@ -113,10 +112,9 @@ class TrainedFeatureParty:
 
         Raises DataError if there is none or it is of other columns, DamagedFile for a damaged one.
         """
-        assert dataset.encoder is not None, "a feature party has columns"
         bottom = architecture.bottom_model(dataset)
         _load(folder, bottom)
-        return cls(bottom=bottom, encoder=dataset.encoder, state=_state(folder))
+        return cls(bottom=bottom, encoder=dataset.known_encoder, state=_state(folder))
 
 
 @dataclass(frozen=True, kw_only=True)

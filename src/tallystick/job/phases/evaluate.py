@@ -57,10 +57,9 @@ def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset,
 
 def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_state: JobState) -> None:
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
-    assert dataset.source is not None, "a feature party has columns"
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
-    send_embeddings(trained.bottom, dataset.source, batches, channel)
+    send_embeddings(trained.bottom, dataset.known_source, batches, channel)
     send_columns(job, trained.bottom, dataset, channel)
     job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
     job_state.shared = receive_results(job, dataset, channel, job_state)
@@ -276,12 +275,11 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
         job_state.baseline_notes.append(said)
         job.logbook.watcher.say(said)
         return network_T
-    assert own.source is not None
     assert job_state.local_baseline is not None
     known, target = own.known_labels, job.contract.target
     weights = known.weight_N[own.train_N] if known.weight_N is not None else None
-    boosted = Boosted(target.type, own.source(own.train_N), known.true_N[own.train_N], weights, seed=job.contract.seed)
-    logits_V = boosted.logits(own.source(own.validation_N), classes=target.classes).to(network_T.device)
+    boosted = Boosted(target.type, own.known_source(own.train_N), known.true_N[own.train_N], weights, seed=job.contract.seed)
+    logits_V = boosted.logits(own.known_source(own.validation_N), classes=target.classes).to(network_T.device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
     best = job_state.local_baseline.best_loss
     assert best is not None
@@ -294,4 +292,4 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
     job.logbook.watcher.say(said)
     if not is_better or not len(own.test_N):
         return network_T
-    return boosted.logits(own.source(own.test_N), classes=target.classes).to(network_T.device)
+    return boosted.logits(own.known_source(own.test_N), classes=target.classes).to(network_T.device)

@@ -51,10 +51,8 @@ class Truth:
 
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     """Encode this party's columns at those of the recorded rows that it has."""
-    assert dataset.source is not None, "a feature party has columns"
-    assert dataset.encoder is not None, "a feature party has columns"
     rows_R = rows_R[dataset.is_own(rows_R)]
-    features, encoder = dataset.source(rows_R), dataset.encoder
+    features, encoder = dataset.known_source(rows_R), dataset.known_encoder
     used = ColumnValues(
         numeric_NF=features.numeric_NF.cpu(),
         categorical_NG=features.categorical_NG.cpu(),

@@ -52,9 +52,7 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
     wanted = job.contract.evaluation.importance
     if not job.contract.measures_columns:
         return
-    assert dataset.source is not None, "a feature party has columns"
-    assert dataset.encoder is not None, "a feature party has columns"
-    features = dataset.source(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
+    features = dataset.known_source(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
     batch_size = dataset.settled(job.contract.training).batch_size
     everything = torch.arange(len(features), device=features.numeric_NF.device)
     send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
@@ -62,7 +60,7 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
         send_shuffled(
             bottom,
             features,
-            column_places(dataset.encoder),
+            column_places(dataset.known_encoder),
             channel,
             repeats=wanted.repeats,
             batch_size=batch_size,
@@ -112,13 +110,12 @@ def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: Job
     both = evaluation.importance.feature_columns == "both"
     if not evaluation.share_metrics and not both:
         return None
-    assert dataset.encoder is not None
     metrics_of, falls = receive_shared(
         channel,
         evaluation.share_metrics,
         job.contract.target.type,
         rows=len(dataset.test_N),
-        columns=len(column_places(dataset.encoder)) if both else None,
+        columns=len(column_places(dataset.known_encoder)) if both else None,
     )
     if falls is not None:
         job_state.importance = [_named(job, dataset, falls)]
@@ -127,9 +124,8 @@ def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: Job
 
 def _named(job: Job, dataset: Dataset, received: list[Fall]) -> shown.ImportanceSummary:
     """The falls that came back, under the names that only this party knows."""
-    assert dataset.encoder is not None
     wanted = job.contract.evaluation.importance
-    names = [place.name for place in column_places(dataset.encoder)]
+    names = [place.name for place in column_places(dataset.known_encoder)]
     return shown.ImportanceSummary(
         party=job.name,
         metric=headline_metric(job).title,

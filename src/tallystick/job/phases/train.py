@@ -97,8 +97,6 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
 
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
     """Train the bottom model, or load the trained one; its width is announced first."""
-    assert dataset.encoder is not None, "a feature party has columns"
-    assert dataset.source is not None, "a feature party has columns"
     channel = job.channels[job.contract.label_party]
     bottom = job.architecture.bottom_model(dataset)
     channel.send(CutWidth(width=width_of(bottom)))
@@ -110,15 +108,14 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     method = dataset.method(run.training, seed=job.contract.seed)
     if method is not None and not agreement.resume_from:
         method.prepare_bottom(bottom, own_part(job, dataset))
-    state = train_feature_party(bottom, dataset.source, channel, run, observer=observer)
-    trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.encoder, state=state)
+    state = train_feature_party(bottom, dataset.known_source, channel, run, observer=observer)
+    trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)
     trained.keep(job.folder)
     return trained
 
 
 def own_part(job: Job, dataset: Dataset, *, objective: Objective | None = None) -> OwnPart:
     """What a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
-    assert dataset.source is not None, "a method for unaligned rows has own columns"
 
     def progress(what: str, done: int, total: int) -> None:
         job.logbook.watcher.progress(f"before joint training: {what}", done, total)
@@ -127,7 +124,7 @@ def own_part(job: Job, dataset: Dataset, *, objective: Objective | None = None) 
 
     train_N = dataset.unaligned.train_N
     return OwnPart(
-        source=dataset.source,
+        source=dataset.known_source,
         train_N=train_N if job.is_label else torch.cat([dataset.train_N, train_N]),
         validation_N=dataset.unaligned.validation_N,
         objective=objective,
