@@ -8,11 +8,12 @@ import polars as pl
 import pytest
 import torch
 
-from tallystick.benchmark.fedads import unaligned
+from tallystick.benchmark.fedads import leaks, unaligned
 from tallystick.benchmark.fedads.data import CREDIT
-from tallystick.benchmark.fedads.page import unaligned_page_of
+from tallystick.benchmark.fedads.page import leaks_page_of, unaligned_page_of
 from tallystick.benchmark.fedads.unaligned_data import read_both_parties, share_out
 from tallystick.benchmark.shared import Keeping
+from tallystick.config import contract
 from tallystick.errors import ConfigError, DataError
 
 
@@ -74,3 +75,20 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
 def test_a_row_that_there_is_not(criteo: Path) -> None:
     with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
         unaligned.run(data=criteo, seeds=[1], only=["SplitNN"])
+
+
+def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    found = leaks.run(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log"))
+    again = leaks.run(
+        data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log", resume=True)
+    )
+    assert again["rows"] == found["rows"]
+    rows = {row["figure"]: row for row in found["rows"]}
+    attacks = [run["figures"] for run in found["runs"]]
+    assert rows["norm"]["change"]["multi-task"]["mean"] == pytest.approx(attacks[1]["norm"] - attacks[0]["norm"])
+    known_half = {"probe", "probe-network", "probe-gradient"}
+    others = set(attacks[0]) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}
+    assert attacks[0][leaks.STRONGEST] == max(attacks[0][name] for name in others)
+    page = leaks_page_of(found, command="tallystick bench fedads --table leaks")
+    assert [len(table.rows) for table in page.tables] == 2 * [len(rows)]

@@ -308,9 +308,11 @@ def fedads(
             help="FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files."
         ),
     ],
-    table: Annotated[int, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences.", min=3, max=4)] = 4,
+    table: Annotated[
+        str, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences; or leaks, audits of both.")
+    ] = "4",
     seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
-    only: Annotated[str, typer.Option(help="Table 3: rows, with semicolons between; all if empty.")] = "",
+    only: Annotated[str, typer.Option(help="Table 3: rows, with semicolons between; all if empty. Leaks: methods.")] = "",
     epochs: Annotated[int, typer.Option(help="Table 4: of every training run.", min=1)] = 1,
     swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
     limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
@@ -323,21 +325,29 @@ def fedads(
     def work() -> None:
         from dataclasses import replace
 
-        from tallystick.benchmark.fedads import defenses, unaligned
-        from tallystick.benchmark.fedads.page import page_of, unaligned_page_of
+        from tallystick.benchmark.fedads import defenses, leaks, unaligned
+        from tallystick.benchmark.fedads.page import leaks_page_of, page_of, unaligned_page_of
         from tallystick.benchmark.shared import Keeping, command
+        from tallystick.errors import ConfigError
+
+        if table not in ("3", "4", "leaks"):
+            raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
 
         folder = _prepare(out, resume=resume)
         keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress)
         chosen = range(1, seeds + 1)
-        if table == 3:
-            names = [name for name in only.split(";") if name]
+        names = [name for name in only.split(";") if name]
+        if table == "leaks":
+            found = leaks.run(data=data, seeds=chosen, methods=names or leaks.METHODS, limit=limit, keeping=keeping)
+            finish_bench(found, leaks_page_of(found, command=command()), out=out, as_json=as_json)
+            return
+        if table == "3":
             found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping)
             finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
             return
         plan = replace(defenses.PLAN, epochs=epochs)
         found = defenses.run(data=data, seeds=chosen, plan=plan, swapped=swapped, limit=limit, keeping=keeping)
-        finish_bench(found | {"number": table}, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found | {"number": int(table)}, page_of(found, command=command()), out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=_LOADS)
 

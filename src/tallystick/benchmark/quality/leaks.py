@@ -7,19 +7,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import polars as pl
-
+from tallystick.benchmark.audited import audited
 from tallystick.benchmark.quality.methods import FORMER_ENCODING, FORMER_MODEL, former_training
 from tallystick.benchmark.quality.tables import PublicTable, load_table
 from tallystick.benchmark.shared import SweepLog, summarize_seeds
-from tallystick.config.party import FeatureColumns
 from tallystick.errors import ConfigError
-from tallystick.job.log import Silent
 from tallystick.network.channel import Progress, no_progress
 from tallystick.report.result import Result
-from tallystick.simulation import simulate
 
-KEY = "row"
 METHODS = ("former", "default")
 
 
@@ -69,34 +64,13 @@ def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str]) -> list[dict[st
 
 def _run(table: PublicTable, seed: int, *, former: bool) -> Result:
     own, theirs = table.halves(seed)
-    frame = table.frame.with_row_index(KEY)
-    contract: dict[str, Any] = {
-        "name": "leaks",
-        "parties": {"label": {"role": "label"}, "feature": {"role": "feature"}},
-        "alignment": {"keys": [{"name": KEY}]},
-        "target": {"type": table.target},
-        "evaluation": {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}},
-        "audit": True,
-        "seed": seed,
-    }
+    contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed}
     if former:
         rows = table.frame.height * 7 // 10
         training = former_training(rows).model_dump(mode="json")
         contract |= {"model": FORMER_MODEL.model_dump(mode="json"), "training": training}
     encoding = {"encoding": FORMER_ENCODING.model_dump(mode="json")} if former else {}
-    parties: dict[str, dict[str, Any]] = {
-        "label": {"keys": {KEY: KEY}, "label": table.label, "features": _listed(own), **encoding},
-        "feature": {"keys": {KEY: KEY}, "features": _listed(theirs), **encoding},
-    }
-    tables: dict[str, pl.DataFrame] = {
-        "label": frame.select(KEY, table.label, *own.numeric, *own.categorical),
-        "feature": frame.select(KEY, *theirs.numeric, *theirs.categorical),
-    }
-    return simulate(contract, tables, parties, watcher=Silent())
-
-
-def _listed(columns: FeatureColumns) -> dict[str, list[str]]:
-    return {"numeric": list(columns.numeric), "categorical": list(columns.categorical)}
+    return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, party=encoding)
 
 
 def _figures(result: Result) -> dict[str, Any]:

@@ -1,0 +1,56 @@
+"""A simulated job of a table that two parties share, with ``audit: true``: what attackers find in all that crossed the cut."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import polars as pl
+
+from tallystick.config.party import FeatureColumns
+from tallystick.job.log import Silent
+from tallystick.report.result import Result
+from tallystick.simulation import simulate
+
+KEY = "row"
+
+
+def audited(
+    frame: pl.DataFrame,
+    label: str,
+    columns: Mapping[str, FeatureColumns],
+    *,
+    contract: Mapping[str, Any],
+    party: Mapping[str, Any] | None = None,
+    has_partner: pl.Series | None = None,
+) -> Result:
+    """Run the job of a label party and a feature party.
+
+    Args:
+        frame: both parties' columns, a row each; joined again on the row's number.
+        label: the column to predict.
+        columns: of ``label`` and of ``feature``, the parties.
+        contract: target, seed and whatever is not the default.
+        party: what both party files say besides.
+        has_partner: the rows that the feature party has too; all if left out.
+    """
+    numbered = frame.with_row_index(KEY)
+    agreed = {
+        "name": "audited",
+        "parties": {"label": {"role": "label"}, "feature": {"role": "feature"}},
+        "alignment": {"keys": [{"name": KEY}]},
+        "evaluation": {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}},
+        "audit": True,
+        **contract,
+    }
+    listed = {
+        name: {"numeric": list(of_party.numeric), "categorical": list(of_party.categorical)} for name, of_party in columns.items()
+    }
+    parties: dict[str, dict[str, Any]] = {
+        name: {"keys": {KEY: KEY}, "features": features, **(party or {})} for name, features in listed.items()
+    }
+    parties["label"]["label"] = label
+    theirs = numbered if has_partner is None else numbered.filter(has_partner)
+    tables = {
+        "label": numbered.select(KEY, label, *columns["label"].numeric, *columns["label"].categorical),
+        "feature": theirs.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical),
+    }
+    return simulate(agreed, tables, parties, watcher=Silent())
