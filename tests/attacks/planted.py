@@ -4,7 +4,7 @@ import torch
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.metrics import AttackMetrics
-from tallystick.attacks.view import StepView, View
+from tallystick.attacks.view import Start, StepView, View
 
 ROWS, BATCH, EPOCHS, WIDTH = 3000, 300, 2, 6
 
@@ -49,7 +49,13 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
                     sent_BD=kept_ND[rows_B],
                 )
             )
-    return View(received="cut_gradient", steps=tuple(steps), classes=classes)
+    return View(received="cut_gradient", steps=tuple(steps), classes=classes, start=planted_start(classes))
+
+
+def planted_start(classes: int) -> Start:
+    """A linear label model whose gradient under label c points along axis c, as ``planted_view``'s do."""
+    axis_CD = torch.eye(classes, WIDTH)
+    return lambda cut_BD: cut_BD @ (axis_CD[0] - axis_CD[1])[:, None] if classes == 2 else -cut_BD @ axis_CD.T
 
 
 def audit_by_epoch(view: View, label_N: torch.Tensor, *, clean=None, attacks=None) -> dict[int, dict[str, AttackMetrics]]:

@@ -10,16 +10,20 @@ import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
+from tallystick.data.features import FeatureShape
 from tallystick.errors import ConfigError
 from tallystick.job.disclosure import defense_lines
 from tallystick.job.log import Silent
 from tallystick.job.phases import audit
 from tallystick.job.phases.audit import audit_labels, audit_recorded
-from tallystick.job.phases.defense import key_stream
+from tallystick.job.phases.defense import RunDefense, key_stream
+from tallystick.job.phases.label_start import KnownStart
+from tallystick.models.build import build_label_model
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
+from tallystick.training.checkpoint import read_tensors, write_tensors
 
 pytestmark = pytest.mark.usefixtures("seeded_system")  # flips and noise are drawn from the operating system
 
@@ -66,6 +70,39 @@ def test_an_undefended_run_is_told_that_gradients_give_labels_away(undefended):
     assert {attack.view.split(",")[0] for attack in found.values()} == {"shop"}
     assert result.sections.leakage.defense == "none; no formal guarantee"
     assert any(attack.upper_bound for attack in found.values())
+
+
+def test_whoever_has_the_contract_can_make_the_top_model_and_try_labels_with_it(undefended):
+    """Enumeration knows no label and not which class is rarer, so it gets the way round right by itself."""
+    found = leaks(undefended[0].sections.leakage)
+    assert found["enumeration"].auc > 0.95
+    assert found["enumeration"].view == "shop, from cut gradients, knowing no label"
+    assert found["enumeration-clusters"].auc > 0.5
+
+
+def test_a_defended_label_party_starts_from_a_secret(undefended, tmp_path):
+    """Two runs of a contract then start elsewhere, and the audit says that it could not try labels with the start."""
+    result = run(tmp_path, rare(300), defense=[{"method": "distance-correlation", "weight": 0.1}], training__epochs=1)
+    unmeasured = [line for line in result.sections.leakage.not_measured if line.startswith("enumeration")]
+    assert len(unmeasured) == 2
+    assert "the top model's start, which does not follow from the contract here" in unmeasured[0]
+    contract = parse_contract(contract_values(PARTIES, defense=[MARVELL]))
+    folders = [RunFolder.new(tmp_path / name, contract) for name in ("one", "other")]
+    seeds = [RunDefense.of(contract, folder).start_seed(1) for folder in folders]
+    assert len({1, *seeds}) == 3
+    assert RunDefense.of(contract, folders[0]).start_seed(1) == seeds[0]  # a run that goes on starts alike
+    assert RunDefense.of(parse_contract(contract_values(PARTIES)), folders[0]).start_seed(1) == 1
+
+
+def test_the_simulated_start_is_the_label_partys_own(tmp_path):
+    """With three parties, against the label model itself, all but one feature party's embeddings being 0."""
+    contract = parse_contract(contract_values(("bank", "club", "shop"), model__hidden=[8, 8, 8], model__cut_after=2))
+    shape = FeatureShape(numeric=2, cardinalities=(3,))
+    model = build_label_model(contract.model, "bank", shape, [5, 8], outputs=1, seed=contract.seed)
+    known = KnownStart.read(KnownStart(widths=(5, 8), own_width=8).facts())
+    cut_BD = torch.randn(4, 8)
+    expected_BO = model.top(torch.cat([torch.zeros(4, 5), cut_BD, torch.zeros(4, 8)], dim=1))
+    torch.testing.assert_close(known.seen_by(1, contract)(cut_BD), expected_BO, rtol=0, atol=0)
 
 
 def test_every_party_says_what_each_learnt_at_the_cut(undefended):
@@ -139,6 +176,45 @@ def test_the_audit_says_which_epochs_it_saw(tmp_path, epochs, says, whole):
     assert [each.epochs for each in found.growth] == [kept] * (3 if kept else 0)
     (missing,) = [line for line in found.not_measured if line.startswith("norm-averaged")] if epochs == 1 else [""]
     assert missing.endswith("one epoch was recorded only" if epochs == 1 else "")
+
+
+def recorded_again(folder, path, change, *, file="epoch-*"):
+    """A copy of a recorded run, some of whose tensors were changed, attacked again."""
+    shutil.copytree(run_folder(folder), path)
+    for name in (path / "view").glob(f"**/{file}.safetensors"):
+        tensors, metadata = read_tensors(name)
+        write_tensors(name, change(tensors), metadata, private=True)
+    return audit_recorded(path, watcher=Silent()).leakage
+
+
+def test_of_a_training_that_diverged_the_audit_says_what_it_could_not_measure(undefended, tmp_path):
+    """Gradients of one late step and all sums over the training are NaN, embeddings of single steps are not."""
+
+    def spoilt(tensors):
+        for name in ("gradient_RD", "sum_ND"):
+            if name in tensors:
+                tensors[name][-1] = torch.nan
+        return tensors
+
+    found = recorded_again(undefended[1], tmp_path / "run", spoilt, file="*-000001")
+    unmeasured = [line for line in found.not_measured if "NaN or infinite; training diverged" in line]
+    assert {"norm, in shop's seat", "spectral-averaged, in shop's seat"} <= {line.split(":")[0] for line in unmeasured}
+    assert not {"norm", "direction-1", "completion-gradient"} & leaks(found).keys()
+    assert leaks(found)["spectral-embedding"].auc == leaks(undefended[0].sections.leakage)["spectral-embedding"].auc
+
+
+def test_without_a_label_to_give_the_attacker_nothing_is_measured_of_what_it_would_do(undefended, tmp_path):
+    """One positive row: it cannot be told and looked for at once, and attacks without labels would rank a single row."""
+
+    def rare_one(tensors):
+        tensors["label_N"] = torch.zeros_like(tensors["label_N"])
+        tensors["label_N"][0] = 1
+        return tensors
+
+    found = recorded_again(undefended[1], tmp_path / "run", rare_one, file="labels")
+    (why,) = {line.partition(": ")[2] for line in found.not_measured if line.startswith(("completion", "direction-1,"))}
+    assert why == "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
+    assert not [name for name in leaks(found) if name.startswith(("completion", "direction"))]
 
 
 def test_a_run_that_stops_early_is_audited_up_to_its_last_epoch(tmp_path):

@@ -259,6 +259,31 @@ def test_what_needs_no_label_is_said_beside_a_stronger_attack_that_does() -> Non
     assert "Without knowing" not in told(0.95)  # the strongest, and named as such
 
 
+def test_what_a_probe_finds_beyond_every_attack_is_said_beside_the_strongest() -> None:
+    def told(probe: float) -> str:
+        attacks = [
+            AttackResult(name="completion", view="w, from cut embeddings, knowing 40 labels", auc=0.6, symmetric_auc=0.6),
+            AttackResult(
+                name="probe",
+                view="w, from cut embeddings, knowing 50% of all labels",
+                auc=0.7,
+                symmetric_auc=probe,
+                upper_bound=True,
+            ),
+        ]
+        (line,) = leak_headline(Audit(attacks=attacks))
+        return line
+
+    assert told(0.7).endswith(" More is there: AUC 0.700 to somebody who knew 50% of all labels (probe).")
+    assert "More is there" not in told(0.61)
+
+
+def test_a_view_that_could_not_be_attacked_is_never_passed_over_in_silence() -> None:
+    attack = AttackResult(name="norm", view="w, from cut gradients, knowing no label", auc=0.9, symmetric_auc=0.9)
+    _, embeddings = leak_headline(Audit(attacks=[attack], not_measured=["probe, in w's seat: NaN"]))
+    assert embeddings == "Through cut embeddings: not measured, so nothing is known of it; the reasons stand below."
+
+
 def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
     def attack(name: str, folded: float | None, chance: float = 0.5, **more: Any) -> AttackResult:
         return AttackResult(name=name, view="w", auc=folded, symmetric_auc=folded, symmetric_chance=chance, **more)

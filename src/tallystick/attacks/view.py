@@ -3,6 +3,7 @@
 Shapes: B rows of a step's batch, D cut width, N scored rows, C classes, H hint rows of a step.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -12,6 +13,8 @@ from torch import Tensor
 from tallystick.errors import DataError
 
 Received = Literal["cut_gradient", "cut_embedding"]
+Start = Callable[[Tensor], Tensor]
+"""A label party's model as it was before training: a feature party's cut embeddings (B, D) to logits (B, O), all else being 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,6 +83,7 @@ class View:
             what Marvell's evaluation grants its attacker. None: it has only what it received.
         classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is the positive one.
         class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
+        start: the label party's model before training, where its weights follow from what every party knows.
     """
 
     received: Received
@@ -90,6 +94,7 @@ class View:
     clean_hints: tuple[Tensor, ...] | None = None
     classes: int = 2
     class_order: Tensor | None = None
+    start: Start | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:

@@ -89,6 +89,8 @@ def _counts(text: str) -> tuple[int, ...]:
 def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], watcher: "Watcher", *, as_json: bool) -> None:
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
     from tallystick.job.phases.audit import audit_recorded
+    from tallystick.report.result import read_result
+    from tallystick.report.words import promise
 
     found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows)
     report = folder / "report.html"
@@ -101,6 +103,9 @@ def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], 
     def show(console: Console) -> None:
         if found.leakage is not None:
             show_leakage(console, found.leakage)
+            result = folder / "result.json"  # without one the run was not finished
+            if result.exists() and (bounds := promise(read_result(result.read_bytes()))):
+                console.print(bounds, markup=False)
         if found.features is not None:
             show_features(console, found.features)
         if report.exists():

@@ -264,6 +264,40 @@ def label_leakage(
     guarded(work, as_json=as_json, loads=_LOADS)
 
 
+@app.command("label-defenses")
+def label_defenses(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the public files, as docs/quality.md names them; without it, packages' tables.")
+    ] = None,
+    tables: Annotated[str, typer.Option(help="Tables with classes, with commas between.")] = "credit-default,criteo,frogs",
+    seeds: Annotated[int, typer.Option(help="Runs per cell.", min=1)] = 5,
+    epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
+    only: Annotated[str, typer.Option(help="Defences with their strengths, with semicolons between; all if empty.")] = "",
+    out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Every label attack against every defence of labels, on tables with two classes and with several."""
+
+    def work() -> None:
+        from tallystick.benchmark.label_leakage import defended as benchmark
+        from tallystick.benchmark.label_leakage.defended_page import page_of
+        from tallystick.benchmark.shared import Keeping, command
+
+        folder = _prepare(out, resume=resume)
+        found = benchmark.run(
+            tables=tables.split(","),
+            data=data,
+            seeds=range(1, seeds + 1),
+            terms=benchmark.Terms(epochs=epochs),
+            only=[part.strip() for part in only.split(";") if part.strip()],
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
+
+
 @app.command("feature-leakage")
 def feature_leakage(
     data: Annotated[Path, typer.Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],

@@ -78,6 +78,14 @@ def build_label_model(
     return LabelModel(top, bottom=bottom, wide=wide)
 
 
+def top_at_start(
+    model: NetworkModel, party: str, cut_widths: Sequence[int], *, own_width: int, outputs: int, seed: int
+) -> nn.Module:
+    """The top model as ``build_label_model`` makes it where rows are linked one to one: whoever has the contract can."""
+    with seeded(seed, f"{party}/top"):
+        return _top(model, sum(cut_widths) + own_width, hidden=model.hidden[model.cut_after :], outputs=outputs)
+
+
 @dataclass(frozen=True, kw_only=True)
 class BranchParts:
     """Makes the modules of a label party's model that has several branches, each from a seed of its own name.

@@ -11,6 +11,7 @@ from tallystick.report.formats import interval, number
 from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit, Result
 
 MUCH = 0.1  # above a guess
+NOTED = 0.02  # by which a probe finds more than any attack
 SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
 
 
@@ -158,10 +159,14 @@ def leak_headline(audit: Audit) -> list[str]:
     """Say first whether labels leak: the strongest attack on each kind of view that somebody could run, and what it must know."""
     lines = []
     for kind in ("gradients", "embeddings"):
-        found = [each for each in by_strength(audit.attacks) if _runnable(each) and f"from cut {kind}" in each.view]
+        every = [each for each in by_strength(audit.attacks) if f"from cut {kind}" in each.view]
+        found = [each for each in every if _runnable(each)]
         if found:
             unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
-            lines.append(_leak_through(kind, found[0]) + ("" if unaided is found[0] else _even_without(unaided)))
+            without = "" if unaided is found[0] else _even_without(unaided)
+            lines.append(_leak_through(kind, found[0]) + without + _beyond(found[0], every))
+        elif audit.not_measured:
+            lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
     return lines
 
 
@@ -237,6 +242,15 @@ def _even_without(attack: AttackResult) -> str:
         return ""
     value = attack.auc if attack.symmetric_auc is None else attack.symmetric_auc
     return f" Without knowing any label: AUC {number(value, digits=3)} ({attack.name})."
+
+
+def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
+    """How much more a probe finds, if it does: a reader shall not take the strongest attack's figure for all that is there."""
+    probe = max((each for each in attacks if each.upper_bound), key=strength, default=strongest)
+    if strength(probe) < strength(strongest) + NOTED or probe.symmetric_auc is None:
+        return ""
+    _, _, knowing = probe.view.partition(", knowing ")
+    return f" More is there: AUC {number(probe.symmetric_auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
 
 
 def _leak_through(kind: str, attack: AttackResult) -> str:

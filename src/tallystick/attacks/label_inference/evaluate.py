@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.label_inference.auxiliary import FewLabels
+from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Received, View
@@ -45,12 +45,13 @@ def evaluate_label_inference(
         clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
             told: a stronger attacker, and Marvell's. None: it has only what it received.
         attacks: by name; by default all that can read this view and target: a view without recorded embeddings leaves out those
-            that read them, several classes leave out those for two.
+            that read them, one without a start those that simulate it, several classes those for two.
         evaluator: by default TPR at FPR 0.001, intervals of 95 %.
         seed: of the told labels, of attacks that draw, and of the bootstrap.
 
     Returns:
-        metrics per attack, leaving out attacks for which no batch could be evaluated.
+        metrics per attack, leaving out attacks for which no batch could be evaluated, and those whose attacker could be told no
+        label, or labels of one class only: what these then guess would say nothing of the leak.
 
     Raises:
         DataError: the view is broken, or labels do not fit it.
@@ -65,12 +66,21 @@ def evaluate_label_inference(
     for name, row in (_usable(view) if attacks is None else attacks).items():
         knows = FewLabels(count=auxiliary_labels) if isinstance(row.knows, FewLabels) else row.knows
         told = knows.reveal(whole if row.over_training else view, labels_N, rng=np.random.default_rng([seed, 3]))
+        if not _told_enough(row, told):
+            continue
         told = told if row.over_training else _with_clean_hints(told, clean)
         scores = row.attack(told, generator=torch.Generator().manual_seed(seed))
         metrics = evaluator(scores, labels_N, classes=classes, rng=np.random.default_rng([seed, 4]))
         if metrics is not None:
             found[name] = metrics
     return found
+
+
+def _told_enough(row: LabelInferenceAttack, told: View) -> bool:
+    if told.known_labels is None:
+        return True
+    known = torch.cat(told.known_labels)
+    return int((torch.bincount(known[known >= 0]) > 0).sum()) >= (1 if isinstance(row.knows, LabelsPerBatch) else 2)
 
 
 def _with_clean_hints(view: View, clean: Sequence[Tensor] | None) -> View:
@@ -93,7 +103,10 @@ def _usable(view: View) -> dict[str, LabelInferenceAttack]:
     return {
         name: row
         for name, row in LABEL_INFERENCE_ATTACKS.items()
-        if row.reads in recorded and row.allows(view.classes) and (not row.with_embeddings or "cut_embedding" in recorded)
+        if row.reads in recorded
+        and row.allows(view.classes)
+        and (not row.with_embeddings or "cut_embedding" in recorded)
+        and (not row.from_start or view.start is not None)
     }
 
 

@@ -16,6 +16,7 @@ from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.clusters import ClusterAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
 from tallystick.attacks.label_inference.direction import DirectionAttack
+from tallystick.attacks.label_inference.enumeration import LabelEnumeration
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
@@ -37,6 +38,7 @@ class LabelInferenceAttack:
         multiclass: whether it can tell more than two classes apart.
         over_training: reads one vector per row, and may be given the whole training's (``RowSums``) in place of single steps.
         with_embeddings: reads the own embeddings beside the gradients.
+        from_start: simulates the label party's model as it was before training (``View.start``).
         upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
     """
 
@@ -48,6 +50,7 @@ class LabelInferenceAttack:
     multiclass: bool = True
     over_training: bool = False
     with_embeddings: bool = False
+    from_start: bool = False
     upper_bound: bool = False
 
     def allows(self, classes: int) -> bool:
@@ -132,6 +135,20 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             knows=LabelsPerBatch(count=5),
             multiclass=False,
+        ),
+        "enumeration": LabelInferenceAttack(
+            attack=LabelEnumeration(),
+            description="each label's gradient is simulated from the contract's seed, and the likest one is the row's label",
+            reads="cut_gradient",
+            with_embeddings=True,
+            from_start=True,
+        ),
+        "enumeration-clusters": LabelInferenceAttack(
+            attack=LabelEnumeration(clusters=True),
+            description="embeddings are sorted into clusters, and named by the likest of the gradients simulated from the seed",
+            reads="cut_gradient",
+            with_embeddings=True,
+            from_start=True,
         ),
         "completion": LabelInferenceAttack(
             attack=ModelCompletion(),

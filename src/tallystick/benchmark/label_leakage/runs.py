@@ -133,7 +133,8 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
     chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in chosen]
-    alone = [name for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary and name not in OVER_EPOCHS]
+    rows = LABEL_INFERENCE_ATTACKS.items()
+    alone = [name for name, row in rows if row.binary and not row.from_start and name not in OVER_EPOCHS]
     names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
     clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])

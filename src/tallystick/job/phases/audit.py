@@ -5,7 +5,7 @@ Shapes: N aligned positions, R rows that are scored.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN
-from tallystick.attacks.label_inference.auxiliary import FewLabels
+from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, NoLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
@@ -31,6 +31,7 @@ from tallystick.job.disclosure import defense_lines
 from tallystick.job.job import Job
 from tallystick.job.log import Watcher
 from tallystick.job.phases.feature_audit import COLUMNS, audit_features, own_columns, save_columns
+from tallystick.job.phases.label_start import KnownStart
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.recorder import Recorder, RecordingPlan, ViewStore
 from tallystick.party.row_recorder import Observers, RowRecorder, RowStore
@@ -50,6 +51,7 @@ AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per clas
 LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
 GROWTH_ROWS = 8192
+NO_START = "it simulates the top model's start, which does not follow from the contract here"
 BATCH_ROWS = 32_768  # about so many, in batches evenly spread over the recorded ones, are enough for the third decimal
 
 
@@ -67,7 +69,8 @@ def recorders(
     if _audits_labels(job):
         true_N = dataset.known_labels.true_N
         own_N = dataset.is_own(torch.arange(len(true_N)))
-        save_labels(job.folder, job.contract, true_N, own_N, run_id=run_id)
+        start = KnownStart.of(job, dataset, widths)
+        save_labels(job.folder, job.contract, true_N, own_N, run_id=run_id, start=start)
     training = dataset.settled(job.contract.training)
     schedule, epochs = dataset.schedule(training, seed=job.contract.seed), training.epochs
     resume_epoch = schedule.epoch_of(resume_from)
@@ -206,15 +209,27 @@ def audit_membership(
     return shown.Audit(summary=summary, defense="synthetic rows; no formal guarantee", attacks=attacks)
 
 
-def save_labels(folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Tensor, *, run_id: str) -> None:
+@dataclass(frozen=True, kw_only=True)
+class KeptLabels:
+    """What an audit has beside the views: the true labels, which of them are real, the run, the known start if there is one."""
+
+    label_N: Tensor
+    own_N: Tensor
+    run_id: str
+    start: KnownStart | None = None
+
+
+def save_labels(
+    folder: RunFolder, contract: Contract, true_N: Tensor, own_N: Tensor, *, run_id: str, start: KnownStart | None = None
+) -> None:
     """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
-    facts = {"contract": contract.hash, "run_id": run_id}
+    facts = {"contract": contract.hash, "run_id": run_id, "start": start.facts() if start is not None else None}
     tensors = {"label_N": true_N.to(torch.int64), "own_N": own_N}
     write_tensors(folder.views / _LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
 
 
-def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, str]:
-    """Read the true labels back, which of them are real, and the run that they are of; raises DataError if that fails."""
+def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
+    """Read the true labels back; raises DataError if that fails."""
     path = folder.views / _LABELS
     if not path.exists():
         raise DataError(
@@ -225,14 +240,15 @@ def load_labels(folder: RunFolder, contract: Contract) -> tuple[Tensor, Tensor, 
     try:
         tensors, metadata = read_tensors(path)
         facts = json.loads(metadata["labels"])
-        label_N, own_N, of, run_id = tensors["label_N"], tensors["own_N"], str(facts["contract"]), str(facts["run_id"])
+        of, start = str(facts["contract"]), KnownStart.read(facts.get("start"))
+        kept = KeptLabels(label_N=tensors["label_N"], own_N=tensors["own_N"], run_id=str(facts["run_id"]), start=start)
     except (StorageError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path}: is cut short or holds no labels ({error}); run the contract again") from None
     if of != contract.hash:
         raise DataError(
             f"{path}: is of contract {of[:8]}, but here {contract.hash[:8]} is audited; give the folder of its own run"
         )
-    return label_N, own_N, run_id
+    return kept
 
 
 def audit_labels(
@@ -243,7 +259,8 @@ def audit_labels(
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
     another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
     """
-    label_N, own_N, run_id = load_labels(folder, contract)
+    kept = load_labels(folder, contract)
+    label_N, own_N = kept.label_N, kept.own_N
     classes = contract.target.classes
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
@@ -256,30 +273,45 @@ def audit_labels(
     seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
-        store = ViewStore(folder=folder.views / peer, contract=contract.hash, run_id=run_id)
-        view = View(received="cut_gradient", steps=_real_rows(store.load("cut_gradient"), own_N), classes=classes)
+        store = ViewStore(folder=folder.views / peer, contract=contract.hash, run_id=kept.run_id)
+        start = kept.start.seen_by(number, contract) if kept.start is not None else None
+        steps = _real_rows(store.load("cut_gradient"), own_N)
+        view = View(received="cut_gradient", steps=steps, classes=classes, start=start)
         by_epoch = _sums_by_epoch(_sums_of(store), own_N, classes)
         _, sums, whole = by_epoch[-1] if by_epoch else (None, None, None)
         seen.append((view, sums))
-        fewer = _evenly(view)
         for done, (name, row) in enumerate(attacks):
-            measured = evaluate_label_inference(
-                view if isinstance(row.attack, OverEpochs) else fewer,
-                label_N,
-                whole=whole,
-                classes=classes,
-                auxiliary_labels=auxiliary_labels,
-                attacks={name: row},
-                seed=seed,
-            )
-            found += [_shown(name, row, peer, metrics) for metrics in measured.values()]
-            if not measured:
-                unmeasured.append(f"{name}, in {peer}'s seat: {_why_not(row, label_N[own_N], view)}")
+            measured = _measured(name, row, view, whole, label_N, own_N, told=auxiliary_labels, seed=seed)
+            if isinstance(measured, str):
+                unmeasured.append(f"{name}, in {peer}'s seat: {measured}")
+            else:
+                found.append(_shown(name, row, peer, measured))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(by_epoch, label_N, dict(attacks), peer, seed=seed)
     summary = _summary(contract, seen, trained=epochs_trained(folder))
     defense = "; ".join(defense_lines(contract, of="labels"))
     return shown.Audit(summary=summary, defense=defense, attacks=found, growth=growth, not_measured=unmeasured)
+
+
+def _measured(
+    name: str, row: LabelInferenceAttack, view: View, whole: View | None, label_N: Tensor, own_N: Tensor, *, told: int, seed: int
+) -> AttackMetrics | str:
+    """What one attack found, or why it could not be measured."""
+    if row.from_start and view.start is None:
+        return NO_START
+    try:
+        found = evaluate_label_inference(
+            view if isinstance(row.attack, OverEpochs) else _evenly(view),
+            label_N,
+            whole=whole,
+            classes=view.classes,
+            auxiliary_labels=told,
+            attacks={name: row},
+            seed=seed,
+        )
+    except DataError as error:  # NaN of a training that diverged
+        return str(error)
+    return found[name] if found else _why_not(row, label_N[own_N], view)
 
 
 def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> list[tuple[int, RowSums, View]]:
@@ -317,9 +349,15 @@ def _growth(
         kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
         kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
         some = replace(whole, steps=(step.only(kept_B),))
-        measured = evaluate_label_inference(some, label_N, classes=some.classes, attacks=quick, evaluator=evaluator, seed=seed)
-        for name, metrics in measured.items():
-            found.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
+        for name, row in quick.items():
+            try:
+                measured = evaluate_label_inference(
+                    some, label_N, classes=some.classes, attacks={name: row}, evaluator=evaluator, seed=seed
+                )
+            except DataError:  # which is said among what was not measured
+                continue
+            for metrics in measured.values():
+                found.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
     return [
         shown.LeakGrowth(
             name=name,
@@ -328,6 +366,7 @@ def _growth(
             symmetric_auc=[auc for _, auc in points],
         )
         for name, points in found.items()
+        if len(points) == len(by_epoch)
     ]
 
 
@@ -337,6 +376,8 @@ def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
         return "the training rows have one class only"
     if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs):
         return "it compares epochs, and one epoch was recorded only"
+    if not isinstance(row.knows, NoLabels | ClassOrder):
+        return "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
     return "no group of the rows that it scores holds two classes"
 
 

@@ -65,6 +65,14 @@ class RunDefense:
         labels_N = self.defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
         return dataset.trained_on(labels_N.to(true_N.device))
 
+    def start_seed(self, agreed: int) -> int:
+        """What the label party's starting weights are drawn from: the run's secret where labels are defended, else ``agreed``.
+
+        Whoever knows the top model's starting weights can simulate what each label would have sent back in the first epoch, and
+        compare (``attacks/label_inference/enumeration.py``). Without a defence gradients tell labels anyway, and runs repeat.
+        """
+        return int.from_bytes(key_stream(self.secret, b"start")(7), "big") if starts_secretly(self.defenses) else agreed
+
     def cut(self, schedule: Schedule) -> CutDefense | None:
         """What training does to the cut gradients; None where it does nothing."""
         return CutDefense.of(self.defenses, secret=self.secret, steps_per_epoch=schedule.steps_per_epoch)
@@ -93,6 +101,11 @@ class RunDefense:
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
         folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
+
+
+def starts_secretly(defenses: Defenses) -> bool:
+    """Whether the label party's starting weights are its own secret, so that no other party can make the same ones."""
+    return bool(defenses.labels or defenses.penalties or defenses.gradients)
 
 
 def training_charged(folder: RunFolder) -> bool:

@@ -1,6 +1,7 @@
 """Training as a phase, per role: rows encoded, the network put together and trained or loaded, defences charged for first."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -57,8 +58,9 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     widths = _receive_widths(job, dataset)
     if not _trains(job, agreement):
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
-    model = job.architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
     defense = RunDefense.of(job.contract, job.folder)
+    architecture = replace(job.architecture, seed=defense.start_seed(job.contract.seed))
+    model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
