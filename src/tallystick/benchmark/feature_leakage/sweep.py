@@ -50,7 +50,7 @@ def settings() -> tuple[CutSetting, ...]:
     return (
         CutSetting(name=ALONE, partner=False),
         *(CutSetting(name=f"width {width}", cut_width=width) for width in WIDTHS),
-        CutSetting(name="one layer of 64", cut_width=64, depth=1),
+        *(CutSetting(name=f"one layer of {width}", cut_width=width, depth=1) for width in (WIDTH, 64)),
         *(gaussian(WIDTH, epsilon) for epsilon in (100.0, 30.0, 10.0)),
         *(gaussian(width, 100.0) for width in (8, 4, 1)),
         *(quantized(width) for width in (WIDTH, 8, 4)),
