@@ -15,6 +15,7 @@ from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.benchmark.experiment import Experiment, SplitData, TrainingPlan
 from tallystick.benchmark.feature_leakage.data import as_numbers
+from tallystick.config.contract import NetworkModel
 from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
 from tallystick.defenses.defense import Defense
@@ -23,7 +24,8 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.defended_bottom import DefendedBottom
 
-WIDTH = 128  # of every layer, as a contract's default; two layers below the cut, two above
+HIDDEN = NetworkModel().hidden  # a contract's default, cut after its first layer
+WIDTH = HIDDEN[0]
 EMBEDDING_WIDTH = 4
 
 
@@ -33,7 +35,7 @@ class CutSetting:
 
     name: str
     cut_width: int = WIDTH
-    depth: int = 2
+    depth: int = 1
     defense: tuple[Defense, ...] = ()
     partner: bool = True  # without one, the label party trains on its own columns alone
 
@@ -57,10 +59,10 @@ def run_setting(
     started = time.perf_counter()
     with seeded(seed, "feature leakage"):
         bottom: torch.nn.Module = TabularBottom(
-            theirs, embedding_width=EMBEDDING_WIDTH, hidden=(*(WIDTH,) * (setting.depth - 1), setting.cut_width)
+            theirs, embedding_width=EMBEDDING_WIDTH, hidden=(*HIDDEN[: setting.depth - 1], setting.cut_width)
         )
-        own_bottom = TabularBottom(own, embedding_width=EMBEDDING_WIDTH, hidden=(WIDTH,) * 2)
-        top = TabularTop(WIDTH + setting.cut_width, hidden=(WIDTH,) * 2, outputs=1)
+        own_bottom = TabularBottom(own, embedding_width=EMBEDDING_WIDTH, hidden=HIDDEN[: setting.depth])
+        top = TabularTop(own_bottom.width + setting.cut_width, hidden=HIDDEN[setting.depth :], outputs=1)
     if defenses := embedding_chain(setting.defense):
         bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
     if not setting.partner:

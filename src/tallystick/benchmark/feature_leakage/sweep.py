@@ -50,10 +50,10 @@ def settings() -> tuple[CutSetting, ...]:
     return (
         CutSetting(name=ALONE, partner=False),
         *(CutSetting(name=f"width {width}", cut_width=width) for width in WIDTHS),
-        *(CutSetting(name=f"one layer of {width}", cut_width=width, depth=1) for width in (WIDTH, 64)),
+        *(CutSetting(name=f"two layers, width {width}", cut_width=width, depth=2) for width in (WIDTH, 4)),
         *(gaussian(WIDTH, epsilon) for epsilon in (100.0, 30.0, 10.0)),
         *(gaussian(width, 100.0) for width in (8, 4, 1)),
-        *(quantized(width) for width in (WIDTH, 8, 4)),
+        *(quantized(width) for width in (WIDTH, 8, 4, 2)),
         *(correlation(WIDTH, weight) for weight in (0.1, 0.3, 1.0)),
         *(correlation(width, 0.03) for width in (8, 4)),
         *(rebuilt(WIDTH, weight) for weight in (0.1, 0.3)),
