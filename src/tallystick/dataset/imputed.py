@@ -6,6 +6,7 @@ impute. Shapes: U positions of the union, N own rows, B batch, D cut width, K dr
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor, nn
@@ -34,19 +35,30 @@ class ImputingSource:
         own_U: own row at each position, -1 where absent.
         imputer: gives what is absent.
         draws: numbers that choose donors; they come from a secret seed, or the other side could repeat them.
+        made_up: a row for each absent position, in their order, if the imputer makes them before training.
     """
 
     features: FeatureRows
     own_U: Tensor
     imputer: FeatureImputer
     draws: Draws
+    made_up: Features | None = None
 
     def __call__(self, index_B: Tensor) -> ImputedFeatures:
         """The batch at these positions."""
         own_B = self.own_U[index_B]
         inputs_B = self.imputer.inputs(own_B, own_rows=len(self.features), uniform_B=self.draws.at(index_B)[:, 0])
         rows = self.features.rows(inputs_B)
+        if self.made_up is not None:
+            absent_B = own_B < 0
+            made_up = self.made_up.rows(self._place_among_absent[index_B[absent_B]]).to(rows.numeric_NF.device)
+            rows.numeric_NF[absent_B], rows.categorical_NG[absent_B] = made_up.numeric_NF, made_up.categorical_NG
         return ImputedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, present_B=own_B >= 0)
+
+    @cached_property
+    def _place_among_absent(self) -> Tensor:
+        absent_U = (self.own_U < 0).long()
+        return torch.cumsum(absent_U, dim=0) - absent_U
 
 
 class ImputingBottom(nn.Module):

@@ -87,7 +87,7 @@ class LabelImputer(Imputer):
 
 
 class FeatureImputer(Imputer):
-    """Imputes absent features in one of two places: ``inputs`` before the bottom model, ``cut`` after it.
+    """Imputes absent features in one of three places: ``made_up`` before training, ``inputs`` before the bottom, ``cut`` after.
 
     Threat model of all: an honest-but-curious label party that reads the cut embeddings next to its labels and wants to know
     which of its own rows the feature party has. The label party uses the same objects for its own features on rows that it lacks.
@@ -96,6 +96,15 @@ class FeatureImputer(Imputer):
     def inputs(self, own_B: Tensor, *, own_rows: int, uniform_B: Tensor) -> Tensor:  # noqa: ARG002
         """Give the own row to embed for every row of the batch; ``own_B`` is -1 where the side lacks it, which embeds row 0."""
         return own_B.clamp(min=0)
+
+    makes_rows: ClassVar[bool] = False
+    """Whether ``made_up`` gives a row for every absent one, before training."""
+
+    def made_up(
+        self, numeric_NF: Tensor, categorical_NG: Tensor, count: int, *, generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Give the numbers and codes of ``count`` rows, to be embedded as real ones are; made of the side's own rows."""
+        raise NotImplementedError(f"{self.name} makes no rows")
 
     def cut(self, cut_BD: Tensor, present_B: Tensor, *, moments: MovingMoments, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """Give the cut embeddings that are sent; an embedding that is replaced passes no gradient."""

@@ -19,6 +19,7 @@ from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.random_positive_labels import RandomPositiveLabels
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.spliced_features import SplicedFeatures
 
 LABEL_IMPUTERS: Mapping[str, type[LabelImputer]] = MappingProxyType(
     {
@@ -27,7 +28,7 @@ LABEL_IMPUTERS: Mapping[str, type[LabelImputer]] = MappingProxyType(
     }
 )
 FEATURE_IMPUTERS: Mapping[str, type[FeatureImputer]] = MappingProxyType(
-    {imputer.name: imputer for imputer in (GaussianFeatures, RandomFeatures, SamplingFeatures)}
+    {imputer.name: imputer for imputer in (GaussianFeatures, RandomFeatures, SamplingFeatures, SplicedFeatures)}
 )
 SUFFIXES: Mapping[When, str] = MappingProxyType({"never": "", "training": "-tr", "prediction": "-te", "fitted": "-fit"})
 

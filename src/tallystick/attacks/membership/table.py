@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from tallystick.attacks.membership.agreement import LabelAgreement
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
@@ -26,6 +27,7 @@ MEMBERSHIP_ATTACKS: Mapping[Received, Mapping[str, Attack]] = MappingProxyType(
             "identical": IdenticalEmbeddings(),
             "twins": TwinEmbeddings(),
             "consistency": Consistency(),
+            "agreement": LabelAgreement(),
             "learned": LearnedDiscriminator(),
         },
     }

@@ -19,6 +19,8 @@ from tallystick.benchmark.experiment import PASS
 from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.config.contract import TrainingConfig
 from tallystick.dataset.union import Imputation
+from tallystick.defenses.chain import EmbeddingDefenses
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.imputation.draws import Redraw
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
 from tallystick.imputation.majority_labels import MajorityLabels
@@ -28,6 +30,7 @@ from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
+from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.in_process import CrossedStep, SplitNetwork
 from tallystick.training.plan import Schedule, no_positions
 
@@ -119,6 +122,7 @@ class Treatment:
     rows: Tensor  # rows of the union that are trained on
     labels: LabelImputer = field(default_factory=MajorityLabels)
     features: FeatureImputer = field(default_factory=SamplingFeatures)
+    noise: GaussianEmbeddings | None = None  # on all cut embeddings
     redraw: Redraw = "step"
     shift: LogitShift | None = None  # in training
     held_out: Tensor = field(default_factory=no_positions)  # rows of the union on which calibration is fitted
@@ -131,10 +135,13 @@ class Trained:
         self.treatment, self.data, self.setting, self.seed = treatment, data, setting, seed
         self.views: tuple[list[StepView], list[StepView]] = ([], [])
         with seeded(seed, "florist"):
-            self.bottom = TabularBottom(
+            self.bottom: TabularBottom | DefendedBottom = TabularBottom(
                 data.shape, embedding_width=setting.embedding_width, hidden=setting.hidden[: setting.cut_after]
             )
             self.top = TabularTop(self.bottom.width, hidden=setting.hidden[setting.cut_after :], outputs=1)
+        if treatment.noise is not None:
+            defenses = EmbeddingDefenses(embeddings=(treatment.noise,))
+            self.bottom = DefendedBottom(self.bottom, defenses, secret=seed.to_bytes(32, "big"))
         self.network = self._network()
         for epoch in range(setting.epochs):
             for step in self.network.epoch(epoch):

@@ -19,10 +19,12 @@ from tallystick.benchmark.clicks import ClickData, encode_clicks, read_clicks
 from tallystick.benchmark.florist import paper
 from tallystick.benchmark.florist.runs import Membership, Setting, Side, Trained, Treatment
 from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
 from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.imputation.imputer import When
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.spliced_features import SplicedFeatures
 from tallystick.imputation.table import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.training.calibration import Calibration, LogitShift
 
@@ -48,7 +50,13 @@ STRATEGIES: dict[Side, tuple[str, ...]] = {
 }
 EXTRAS: dict[Side, tuple[str, ...]] = {  # run only when asked for by name
     "labels": (*(f"random-pred:k={k}" for k in range(1, 11)), "majority" + FIT),
-    "features": (*(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)), "sampling" + FIT),
+    "features": (
+        *(f"gaussian:scale={scale:g}" for scale in (0.25, 1, 4, 16, 64, 128)),
+        "sampling" + FIT,
+        "sampling-tr" + ONCE,
+        *(f"splice-tr:switch={switch:g}" for switch in (0.03, 0.3, 1)),
+        *(f"splice-tr:epsilon={epsilon:g}" for epsilon in (100, 30, 10)),
+    ),
     "both": ("florist-vanilla" + FIT,),
 }
 
@@ -173,7 +181,8 @@ def _runs(
                     continue
                 started = time.perf_counter()
                 treatment, calibration = _treatment(name, side, members, clicks, seed=seed)
-                key = repr((treatment.labels, treatment.features, treatment.redraw, treatment.shift, len(treatment.held_out)))
+                kinds = [getattr(treatment, name) for name in ("labels", "features", "noise", "redraw", "shift")]
+                key = repr((kinds, len(treatment.held_out)))
                 if key not in cached:
                     cached.clear()  # views are large
                     trained = Trained(treatment, clicks, setting, seed=seed, record=attacked)
@@ -222,6 +231,9 @@ def _treatment(name: str, side: Side, members: Membership, clicks: ClickData, *,
         labels = RandomPredictedLabels(k=int(option[2:]))
     if option.startswith("scale="):
         features = GaussianFeatures(scale=float(option[6:]))
+    if option.startswith("switch="):
+        features = SplicedFeatures(switch=float(option[7:]))
+    noise = GaussianEmbeddings(epsilon=float(option[8:]), delta=1e-6, clip=1.0) if option.startswith("epsilon=") else None
     rows, held_out = torch.arange(len(members.has_labels_U)), torch.arange(0)
     if when == "fitted" or option == "fit":
         shuffled = torch.from_numpy(np.random.default_rng([seed, 2]).permutation(len(rows)))
@@ -234,6 +246,7 @@ def _treatment(name: str, side: Side, members: Membership, clicks: ClickData, *,
         rows=rows,
         labels=labels,
         features=features,
+        noise=noise,
         redraw="once" if option == "once" else "step",
         shift=shift if when in ("training", "fitted") else None,
         held_out=held_out,
