@@ -8,6 +8,7 @@ import pytest
 import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
+from tallystick.attacks.membership.agreement import LabelAgreement
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
@@ -99,6 +100,17 @@ def honest(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor,
     return REAL_EMBEDDING[rows_B] + 0.1 * torch.randn(len(rows_B), WIDTH, generator=source), LABEL[rows_B].float()
 
 
+def blind(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings that tell the label of a real row, and of an absent one that of some other row."""
+    told_B = torch.where(truth()[rows_B], LABEL[rows_B], LABEL[(rows_B * 7 + 3) % ROWS])
+    return told_B[:, None] * 2.0 + honest(rows_B, source)[0], LABEL[rows_B].float()
+
+
+def told(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Embeddings that tell every row's own label."""
+    return LABEL[rows_B, None] * 2.0 + honest(rows_B, source)[0], LABEL[rows_B].float()
+
+
 def evaluated(attack: Attack, view: View) -> AttackMetrics:
     metrics = EVALUATOR(attack(view, generator=generator()), truth(), rng=np.random.default_rng(0))
     assert metrics is not None
@@ -116,6 +128,7 @@ def evaluated(attack: Attack, view: View) -> AttackMetrics:
         (IdenticalEmbeddings(), batch_copies, 0.9),
         (IdenticalEmbeddings(pool=2), batch_copies, 0.9),
         (TwinEmbeddings(), kept_donors, 0.7),
+        (LabelAgreement(), blind, 0.6),
         (LearnedDiscriminator(), outliers, 0.95),
     ],
     ids=lambda value: getattr(value, "__name__", type(value).__name__),
@@ -133,6 +146,13 @@ def test_no_attack_finds_what_is_not_there(attack: Attack) -> None:
     """Real and synthetic rows drawn alike: the symmetric AUC stays near its null value. Seeded."""
     metrics = evaluated(attack, view_of(honest, lacking=40, planted=40))
     assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.06
+
+
+def test_agreement_finds_nothing_where_all_embeddings_go_with_their_labels_and_asks_for_labels() -> None:
+    metrics = evaluated(LabelAgreement(), view_of(told, lacking=40))
+    assert metrics.symmetric_auc.mean < 0.56  # 560 rows: the standard error of an AUC is .024
+    unlabelled = evaluate_membership("cut_embedding", [replace(step, targets_B=None) for step in view_of(told).steps], truth())
+    assert "agreement" not in unlabelled
 
 
 def test_majority_labels_leak_a_share_of_positives_without_a_false_alarm() -> None:
@@ -258,6 +278,8 @@ def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
         SpectralMembership(label_scale=-1)
     with pytest.raises(ConfigError, match="queries=0"):
         TwinEmbeddings(queries=0)
+    with pytest.raises(ConfigError, match="most=0"):
+        LabelAgreement(most=0)
     with pytest.raises(ConfigError, match="hidden=0"):
         LearnedDiscriminator(hidden=0)
     same = Scores(rows=rows, values=(torch.zeros(2),))
@@ -267,7 +289,7 @@ def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
 def test_audit_runs_all_attacks_and_leaves_out_those_with_nothing_to_see() -> None:
     steps = view_of(fresh_donors).steps
     found = evaluate_membership("cut_embedding", steps, truth(), planted=20)
-    assert set(found) == {"spectral", "spectral-signed", "identical", "twins", "consistency", "learned"}
+    assert set(found) == {"spectral", "spectral-signed", "identical", "twins", "consistency", "agreement", "learned"}
     assert found["consistency"].symmetric_auc.mean > 0.95
     assert {"symmetric_auc", "symmetric_auc_interval", "chance_symmetric_auc", "tpr_at_fpr"} <= set(found["learned"].as_figures())
     one_epoch = evaluate_membership("cut_embedding", steps[: ROWS // BATCH], truth(), planted=20)

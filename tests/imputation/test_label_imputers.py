@@ -116,7 +116,8 @@ def test_names() -> None:
     assert set(LABEL_STRATEGIES) == {
         "majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors",
     }  # fmt: skip
-    assert set(FEATURE_STRATEGIES) == {"gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit"}
+    calibrated = {name + suffix for name in ("sampling", "splice") for suffix in ("", "-tr", "-te", "-fit")}
+    assert set(FEATURE_STRATEGIES) == {"gaussian", "random", *calibrated}
     assert label_strategy("majority-tr") == (MajorityLabels(), "training")
     for name in LABEL_STRATEGIES:
         imputer, when = label_strategy(name)

@@ -80,7 +80,7 @@ class United(Setting):
         own, theirs = (torch.where(position_U % 3 != absent, position_U, -1) for absent in (0, 1))
         columns = features(SHAPES["shop"], torch.Generator().manual_seed(6))
         draws = Draws.of(rows=ROWS, k=1, redraw=redraw, generator=generators[0])
-        source = ImputingSource(features=columns, own_U=theirs, imputer=feature_imputer, draws=draws)
+        source = ImputingSource.of(columns, theirs, imputer=feature_imputer, draws=draws, generator=generators[0])
         plain = build_bottom(self.model, "shop", SHAPES["shop"], seed=1)
         bottom = ImputingBottom(plain, feature_imputer, generator=generators[1])
         labels_N = (columns.numeric_NF.sum(dim=1) > 0).float()

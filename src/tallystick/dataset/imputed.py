@@ -18,6 +18,8 @@ from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImput
 from tallystick.imputation.moments import MovingMoments
 from tallystick.training.calibration import Calibration
 
+MOST_DONORS = 100_000  # own rows that made-up ones are made of
+
 
 @dataclass(frozen=True, kw_only=True)
 class ImputedFeatures(Features):
@@ -43,6 +45,19 @@ class ImputingSource:
     imputer: FeatureImputer
     draws: Draws
     made_up: Features | None = None
+
+    @classmethod
+    def of(
+        cls, features: FeatureRows, own_U: Tensor, *, imputer: FeatureImputer, draws: Draws, generator: torch.Generator
+    ) -> "ImputingSource":
+        """Make up the rows that the imputer makes before training, of at most 100,000 own ones; ``generator`` is secret, too."""
+        absent, made_up = int((own_U < 0).sum()), None
+        if absent and imputer.makes_rows:
+            chosen = torch.linspace(0, len(features) - 1, min(len(features), MOST_DONORS), dtype=torch.float64).round().long()
+            donors = features.rows(chosen)
+            numeric, codes = imputer.made_up(donors.numeric_NF, donors.categorical_NG, absent, generator=generator)
+            made_up = Features(numeric_NF=numeric, categorical_NG=codes)
+        return cls(features=features, own_U=own_U, imputer=imputer, draws=draws, made_up=made_up)
 
     def __call__(self, index_B: Tensor) -> ImputedFeatures:
         """The batch at these positions."""

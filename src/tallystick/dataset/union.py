@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.config.contract import Contract, UnionConfig
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureRows, Features
+from tallystick.data.features import FeatureRows
 from tallystick.data.split import split_by_hash
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
@@ -27,8 +27,6 @@ from tallystick.privacy.randomness import secret_generator
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective
-
-MOST_DONORS = 100_000  # own rows that made-up ones are made of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +55,8 @@ class Imputation:
 
     def source(self, features: FeatureRows) -> ImputingSource:
         """Features at every position."""
-        return ImputingSource(
-            features=features,
-            own_U=self.own_U,
-            imputer=self.features,
-            draws=self._draws(1, stream=1),
-            made_up=self._made_up(features),
-        )
-
-    def _made_up(self, features: FeatureRows) -> Features | None:
-        """A row for each absent position, made of at most 100,000 own ones, if the imputer makes rows."""
-        absent = int((self.own_U < 0).sum())
-        if not (absent and self.features.makes_rows):
-            return None
-        chosen = torch.linspace(0, len(features) - 1, min(len(features), MOST_DONORS), dtype=torch.float64).round().long()
-        donors, generator = features.rows(chosen), self._generator(stream=4)
-        numeric, codes = self.features.made_up(donors.numeric_NF, donors.categorical_NG, absent, generator=generator)
-        return Features(numeric_NF=numeric, categorical_NG=codes)
+        draws, generator = self._draws(1, stream=1), self._generator(stream=4)
+        return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator)
 
     def bottom(self, bottom: nn.Module) -> ImputingBottom:
         """The bottom model with whatever the imputer does after it."""
