@@ -303,6 +303,7 @@ def feature_leakage(
     data: Annotated[Path, typer.Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
     partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
     seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    first_seed: Annotated[int, typer.Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
     only: Annotated[str, typer.Option(help="Settings, with semicolons between; all if empty.")] = "",
     limit: Annotated[int | None, typer.Option(help="Read no more rows than this of each file.")] = None,
@@ -313,21 +314,21 @@ def feature_leakage(
     """How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the price of hiding."""
 
     def work() -> None:
+        from dataclasses import replace
+
         from tallystick.benchmark.feature_leakage import sweep as benchmark
         from tallystick.benchmark.feature_leakage.page import page_of
-        from tallystick.benchmark.shared import command
+        from tallystick.benchmark.shared import Keeping, command
 
         folder = _prepare(out, resume=resume)
         found = benchmark.run(
             data=data,
             partner=partner,
-            seeds=range(1, seeds + 1),
-            epochs=epochs,
+            seeds=range(first_seed, first_seed + seeds),
             only=[part.strip() for part in only.split(";") if part.strip()],
+            plan=replace(benchmark.PLAN, epochs=epochs),
             limit=limit,
-            log=folder and folder / "runs.jsonl",
-            resume=resume,
-            progress=_watcher().progress,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
         )
         finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
 

@@ -8,6 +8,7 @@ know are the label party's own columns, which would help: a simulation that has 
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -100,9 +101,10 @@ def evaluate_feature_inference(
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
     chosen = torch.linspace(0, len(columns) - 1, min(len(columns), MOST_ROWS), dtype=torch.float64).round().long()
-    looks_NE = last_ND[chosen] if looks_NE is None else looks_NE[chosen]
     last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
+    looks_NE = last_ND if looks_NE is None else looks_NE[chosen]
     own_NA = None if own_NA is None else own_NA[chosen]
+    view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, own_NA=own_NA)
     unmeasured: list[str] = []
     measured: list[ColumnLeak] = []
     by_attack: dict[tuple[str, int], float] = {}
@@ -113,17 +115,8 @@ def evaluate_feature_inference(
         tally = _Tally(columns, count)
         for draw in range(draws):
             known_K, rest_N = _drawn(len(columns), count, np.random.default_rng([seed, 7, count, draw]))
-            view = FeatureView(
-                last_ND=last_ND,
-                mean_ND=mean_ND,
-                looks_NE=looks_NE,
-                known_K=known_K,
-                columns_K=columns.rows(known_K),
-                own_NA=own_NA,
-            )
-            truth = columns.rows(rest_N)
-            for name, row in attacks.items():
-                tally.add(name, row.attack(view, generator=torch.Generator().manual_seed(seed + draw)), truth, rest_N)
+            view = view_of(known_K=known_K, columns_K=columns.rows(known_K))
+            tally.attacked(view, attacks, columns.rows(rest_N), rest_N, seed=seed + draw)
         found, missing = tally.result()
         measured += found
         unmeasured += missing
@@ -155,6 +148,13 @@ class _Tally:
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
         self.missing: dict[str, str] = {}
+
+    def attacked(
+        self, view: FeatureView, attacks: Mapping[str, FeatureInferenceAttack], truth: ColumnValues, rest_N: Tensor, *, seed: int
+    ) -> None:
+        """Run all attacks on one draw of the known rows; the truth is of the rest."""
+        for name, row in attacks.items():
+            self.add(name, row.attack(view, generator=torch.Generator().manual_seed(seed)), truth, rest_N)
 
     def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from tallystick.benchmark.feature_leakage.runs import HIDDEN
 from tallystick.report.bench import Benchmark, Cell, ResultTable, counted, spread_of
 
 READS = (
@@ -26,7 +27,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             "Every figure is a floor: another attack may find more.",
         ],
         facts={
-            "model": "two layers below the cut and two above, 128 wide, but for the feature party's second, as wide as named",
+            "model": f"layers {'-'.join(map(str, HIDDEN))}, cut after the first or as named, there as wide as named",
             "optimiser": f"Adam {data['rate']:g}, batch {data['batch']:,}, {counted(data['epochs'], 'epoch')}",
             "seeds": ", ".join(map(str, found["seeds"])),
         },

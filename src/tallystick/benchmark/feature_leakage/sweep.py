@@ -13,17 +13,18 @@ from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.benchmark.experiment import TrainingPlan
 from tallystick.benchmark.feature_leakage.data import read_pair, split_and_encode
 from tallystick.benchmark.feature_leakage.runs import WIDTH, CutSetting, run_setting
-from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
+from tallystick.benchmark.fedads.data import AdTable
+from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.feature_distance_correlation import FeatureDistanceCorrelation
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
 from tallystick.defenses.reconstruction_penalty import ReconstructionPenalty
 from tallystick.errors import ConfigError
-from tallystick.network.channel import Progress, no_progress
 
 DEFAULT, ALONE = f"width {WIDTH}", "own columns alone"
 WIDTHS = (WIDTH, 32, 8, 4, 2, 1)
+PLAN = TrainingPlan(epochs=8)
 DELTA, CLIP = 1e-6, 1.0
 HALF, PRICE = 0.5, 0.01  # what a recommendation has to reach
 
@@ -66,14 +67,10 @@ def run(
     data: Path,
     partner: Path | None = None,
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
-    epochs: int = 8,
     only: Sequence[str] = (),
-    batch_size: int = 512,
-    learning_rate: float = 1e-3,
+    plan: TrainingPlan = PLAN,
     limit: int | None = None,
-    log: Path | None = None,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Train every setting once per seed, on one thread, and attack what the label party received.
 
@@ -81,41 +78,22 @@ def run(
         data: the label party's CSV file (id, y and columns) beside ``partner``, or one file of the FedAds benchmark's formats.
         partner: the feature party's CSV file (id and columns).
         seeds: of split, initialisation, batches and noise.
-        epochs: passes; the last one's weights are those that are tested.
         only: names of settings; all of them if empty.
-        batch_size: rows per step.
-        learning_rate: of Adam.
+        plan: of every training; the last epoch's weights are those that are tested.
         limit: read no more rows than this of each file.
-        log: where finished runs are kept; None keeps none.
-        resume: go on with the runs that ``log`` holds.
-        progress: called after every run.
+        keeping: of the runs; nowhere if left out.
 
     Raises DataError for data that is absent or of another format, ConfigError for an unknown setting.
     """
     known = {setting.name: setting for setting in settings()}
     if unknown := [name for name in only if name not in known]:
         raise ConfigError(f"--only {unknown[0]}: is no setting; known are: {'; '.join(known)}")
-    table = read_pair(data, partner, limit=limit)
-    plan = TrainingPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate)
+    table, keeping = read_pair(data, partner, limit=limit), keeping or Keeping()
+    about = {"data": table.name, "rows": table.frame.height, "epochs": plan.epochs}
+    about |= {"batch": plan.batch_size, "rate": plan.learning_rate}
     chosen = [known[name] for name in only] if only else list(known.values())
-    about = {"data": table.name, "rows": table.frame.height, "epochs": epochs, "batch": batch_size, "rate": learning_rate}
-    kept = SweepLog(log, setting=about, resume=resume) if log is not None else None
-    runs = list(kept.runs) if kept is not None else []
-    done = {(one["name"], one["seed"]) for one in runs}
     with one_thread():
-        for seed in seeds:
-            encoded = None
-            for setting in chosen:
-                if (setting.name, seed) in done:
-                    continue
-                encoded = encoded or split_and_encode(table, seed=seed)
-                found = run_setting(setting, *encoded, plan, seed=seed)
-                runs.append(found)
-                if kept is not None:
-                    kept.add(found)
-                progress(f"seed {seed}: {setting.name}", len(runs), len(seeds) * len(chosen))
-    wanted = {(setting.name, seed) for setting in chosen for seed in seeds}
-    runs = [one for one in runs if (one["name"], one["seed"]) in wanted]
+        runs = _runs(table, chosen, seeds, plan, keeping, about)
     return {
         "benchmark": "feature-leakage",
         "data": about | {"columns": len(table.feature_party.numeric) + len(table.feature_party.categorical)},
@@ -124,6 +102,32 @@ def run(
         "columns": _columns(chosen, runs),
         "runs": runs,
     }
+
+
+def _runs(
+    table: AdTable,
+    chosen: Sequence[CutSetting],
+    seeds: Sequence[int],
+    plan: TrainingPlan,
+    keeping: Keeping,
+    about: dict[str, Any],
+) -> list[dict[str, Any]]:
+    """Each setting with each seed, taken from the log where it has them."""
+    kept = keeping.open(about)
+    known = {(one["name"], one["seed"]): one for one in (kept.runs if kept is not None else ())}
+    runs = []
+    for seed in seeds:
+        encoded = None
+        for setting in chosen:
+            found = known.get((setting.name, seed))
+            if found is None:
+                encoded = encoded or split_and_encode(table, seed=seed)
+                found = run_setting(setting, *encoded, plan, seed=seed)
+                if kept is not None:
+                    kept.add(found)
+            runs.append(found)
+            keeping.progress(f"seed {seed}: {setting.name}", len(runs), len(seeds) * len(chosen))
+    return runs
 
 
 def _table(chosen: Sequence[CutSetting], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
