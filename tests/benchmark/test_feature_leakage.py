@@ -19,7 +19,7 @@ CHOSEN = (sweep.ALONE, sweep.DEFAULT, "width 4, quantized-embeddings 3")
 
 @pytest.fixture
 def files(tmp_path):
-    """A label party's and a feature party's table: three columns each, one of the partner's a category, one made of an own one."""
+    """Two tables; of the feature party one column is a category, and one nearly a copy of a label party column."""
     rng = np.random.default_rng(3)
     own, theirs = rng.normal(size=(ROWS, 2)), rng.normal(size=(ROWS, 3))
     y = (own[:, 0] + theirs.sum(axis=1) + rng.logistic(size=ROWS) > 0).astype(int)
