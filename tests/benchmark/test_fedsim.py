@@ -11,7 +11,7 @@ import torch
 
 from tallystick.alignment.federal import Pivots
 from tallystick.benchmark.fedsim import linkage, runs, sweep
-from tallystick.benchmark.fedsim.data import read_bike, read_frogs, read_hdb, read_synthetic
+from tallystick.benchmark.fedsim.data import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
 from tallystick.benchmark.fedsim.frontier import link_places
 from tallystick.benchmark.fedsim.methods import METHODS
 from tallystick.benchmark.fedsim.page import page_of
@@ -202,6 +202,14 @@ def test_one_table_split_by_columns():
     assert (noisy.numbers_NK[:, 0] != np.arange(400)).any()
     numbers_N1, _ = runs._links(noisy, METHODS["Combine"], 1)
     assert numbers_N1[:, 0].tolist() == list(range(400))
+
+
+def test_keys_that_tell_nothing_but_which_rows_are_one_thing():
+    pair, plain = read_independent(rows=400), read_synthetic(rows=400)
+    assert (runs.link_pair(pair, neighbors=3, seed=1).numbers_NK[:, 0] == np.arange(400)).all()
+    columns_NF = pair.theirs.select(pair.their_columns.numeric).to_numpy()
+    most = [abs(np.corrcoef(columns_NF.T, each.own_key_NP.T)[:20, 20:]).max() for each in (pair, plain)]
+    assert most[0] < 0.25 < most[1]  # a correlation of 400 rows by chance has deviation .05
 
 
 def test_what_there_is_not_is_refused(tmp_path):

@@ -5,7 +5,7 @@ linking, or not at all. Shapes: N rows of the label party, M rows of the feature
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -109,6 +109,13 @@ def read_synthetic(*, rows: int = 6000, seed: int = 0) -> Pair:
     return _by_columns("synthetic", frame, columns, keys=5, label="label", target="binary")
 
 
+def read_independent(*, rows: int = 6000, seed: int = 0) -> Pair:
+    """The same with random keys, which tell of nothing but which rows are one thing (the paper's sklearn-random, Table 10)."""
+    pair = read_synthetic(rows=rows, seed=seed)
+    key_NP = np.random.default_rng(seed).normal(size=pair.own_key_NP.shape)
+    return replace(pair, name="synthetic-random", own_key_NP=key_NP, their_key_MP=key_NP)
+
+
 def _by_columns(
     name: str, frame: pl.DataFrame, columns: Sequence[str], *, keys: int, label: str, target: Literal["binary", "multiclass"]
 ) -> Pair:
@@ -133,6 +140,8 @@ def _by_columns(
 
 READERS: Mapping[str, Callable[[Path], Pair]] = {"hdb": read_hdb, "bike": read_bike, "frogs": read_frogs}
 """A set's name to its reader."""
+GENERATED: Mapping[str, Callable[[], Pair]] = {"synthetic": read_synthetic, "synthetic-random": read_independent}
+"""The name of a set that needs no file to what makes it."""
 _FILES = {"hdb": "hdb_with_latlon.csv.gz", "bike": "nyc_taxi_10k.csv.gz", "frogs": "Frogs_MFCCs.csv.gz"}
 
 

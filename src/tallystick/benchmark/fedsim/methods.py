@@ -28,12 +28,14 @@ class ComparedMethod:
     Args:
         merge: how links are merged; None where nothing is linked.
         links: to link the K most similar rows, the most similar alone, the row that is the same thing, or none.
+        own_columns: whether the label party's own columns take part.
         shuffles: hands over an example's links in random order, as without the sort gate.
         paper: its name in the paper's tables, if it is there.
     """
 
     merge: MergeConfig | None
     links: str = "candidates"
+    own_columns: bool = True
     shuffles: bool = False
     paper: str | None = None
 
@@ -47,6 +49,9 @@ class ComparedMethod:
 
 METHODS: Mapping[str, ComparedMethod] = {
     "Solo": ComparedMethod(merge=None, links="none", paper="Solo"),
+    "Secondary": ComparedMethod(
+        merge=MergeConfig(method="top1", **_PLAIN), links="most similar", own_columns=False, paper="Secondary"
+    ),
     "Top1Sim": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="most similar", paper="Top1Sim"),
     "AvgSim": ComparedMethod(merge=MergeConfig(method="average", **_PLAIN), paper="AvgSim"),
     "FeatureSim": ComparedMethod(merge=MergeConfig(method="average", **{**_PLAIN, "similarity_input": True}), paper="FeatureSim"),
@@ -59,7 +64,7 @@ METHODS: Mapping[str, ComparedMethod] = {
         merge=MergeConfig(method="cnn", sort=False, **_PUBLISHED), shuffles=True, paper="FedSim (w/o Sort)"
     ),
     "FedSim without CNN": ComparedMethod(merge=MergeConfig(method="mlp", **_PUBLISHED), paper="FedSim (w/o CNN)"),
-    "FedSim, average": ComparedMethod(merge=MergeConfig(method="average", **_PUBLISHED)),
+    "FedSim averaging": ComparedMethod(merge=MergeConfig(method="average", **_PUBLISHED)),
     "Combine": ComparedMethod(merge=MergeConfig(method="top1", **_PLAIN), links="same row", paper="Combine"),
 }
 """A method's name to what it does."""

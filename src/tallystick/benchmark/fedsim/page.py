@@ -8,10 +8,12 @@ from tallystick.report.bench import Benchmark, Curve, ResultTable, Series, count
 
 _TITLES = {
     "table-1": "Table 1: methods and ablations",
+    "table-2": "Table 2: either side alone",
     "neighbors": "Figure 9: by the number of links K",
     "tau": "Figure 6: noise on similarities from tau",
     "frontier": "What noise costs and what it hides",
     "synthetic": "Figure 5: noise on the keys of one table split by columns",
+    "table-10": "Table 10: keys that tell nothing but which rows are one thing",
 }
 
 
@@ -42,7 +44,14 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-_SETTINGS = {"table-1": (), "neighbors": ("neighbors",), "tau": ("tau",), "synthetic": ("key_noise",)}
+_SETTINGS = {
+    "table-1": (),
+    "table-2": (),
+    "neighbors": ("neighbors",),
+    "tau": ("tau",),
+    "synthetic": ("key_noise",),
+    "table-10": ("neighbors",),
+}
 """Which setting a part varies besides the method."""
 
 

@@ -51,6 +51,8 @@ class Recipe:
         hidden: widths of the layers; those of the bottoms first.
         cut_after: how many of them are bottoms'.
         epochs, batch_size, learning_rate, weight_decay: of AdamW on a cosine schedule.
+        clip: largest norm of a party's gradients. At hdb's rate it has to be bounded: a few large steps at the start leave
+            most units dead in some starts, and FedSim's merge does not recover.
         published: the sizes of FedSim's merge for this set.
     """
 
@@ -61,6 +63,7 @@ class Recipe:
     batch_size: int
     learning_rate: float
     weight_decay: float = 0.01
+    clip: float | None = None
     published: MergeConfig = field(default_factory=MergeConfig)
 
     def training(self) -> TrainingConfig:
@@ -72,14 +75,16 @@ class Recipe:
             weight_decay=self.weight_decay,
             optimizer="adamw",
             schedule="cosine",
+            clip=self.clip,
             patience=None,
         )
 
 
 RECIPES = {
-    "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003),
+    "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003, clip=1.0),
     "frogs": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=20, batch_size=128, learning_rate=0.003),
     "synthetic": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
+    "synthetic-random": Recipe(neighbors=30, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
     "bike": Recipe(
         neighbors=5,
         hidden=(100, 50, 100),
@@ -237,7 +242,8 @@ def network_of(
         merge=merge if merge is not None else MergeConfig(),
     )
     training = recipe.training()
-    pair, own, own_shape = linked.pair, linked.own, linked.own_encoder.feature_shape
+    pair, own = linked.pair, linked.own
+    own_shape = linked.own_encoder.feature_shape if method.own_columns else None
     schedule = Schedule(
         train_N=torch.from_numpy(linked.train_N),
         validation_N=torch.from_numpy(linked.validation_N),

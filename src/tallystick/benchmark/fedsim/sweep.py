@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.benchmark.fedsim import cut, paper
-from tallystick.benchmark.fedsim.data import READERS, Pair, read_synthetic, recognise
+from tallystick.benchmark.fedsim.data import GENERATED, READERS, Pair, recognise
 from tallystick.benchmark.fedsim.frontier import link_places
 from tallystick.benchmark.fedsim.located import noise_settings
 from tallystick.benchmark.fedsim.methods import METHODS
@@ -16,7 +16,7 @@ from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 
-TREES = "boosted trees, K nearest"
+TREES = "boosted trees on K nearest"
 TABLE_1 = (
     "Solo",
     "Top1Sim",
@@ -32,8 +32,10 @@ TABLE_1 = (
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
 KEY_NOISE = (0.1, 0.2)
-PARTS = ("table-1", "neighbors", "tau", "frontier", "synthetic", "cut")
-"""Methods and ablations; Figure 9; Figure 6; what noise costs and hides; Figure 5; what crosses the cut, and how fast."""
+PARTS = ("table-1", "table-2", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut")
+"""Methods and ablations; either side alone; Figure 9; Figure 6; what noise costs and hides; Figure 5; keys that tell
+nothing; what crosses the cut, and how fast."""
+WITHOUT_FILES = ("synthetic", "table-10")
 PLACES = ("hdb",)
 """Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
 PAIRED = (
@@ -88,7 +90,7 @@ def run(
     _check(only, methods)
     started = time.perf_counter()
     folders = {recognise(folder): folder for folder in data}
-    parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part == "synthetic"]
+    parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
     plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
     kept = None if log is None else SweepLog(log, setting={"benchmark": "fedsim"}, resume=resume)
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
@@ -119,6 +121,13 @@ def _planned(
             for name in places
             for method in methods or TABLE_1
         ]
+    if part == "table-2":
+        return [
+            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, split=split)
+            for seed in seeds
+            for name in places
+            for method in ("Solo", "Secondary")
+        ]
     if part == "neighbors":
         return [
             FedSimRun(set=name, method=method, neighbors=count, seed=seed, split=split)
@@ -142,7 +151,7 @@ def _planned(
             for name in places
             if name in PLACES
             for noise in noise_settings()
-            for method in methods or ("Solo", "Top1Sim", "FedSim", "attention")
+            for method in methods or ("Top1Sim", "FedSim", "attention")
         ]
     if part == "synthetic":
         return [
@@ -150,7 +159,14 @@ def _planned(
             for seed in seeds
             for name in [*(name for name in folders if name == "frogs"), "synthetic"]
             for noise in (0.0, *KEY_NOISE)
-            for method in ("Solo", "Top1Sim", "AvgSim", "FedSim, average", "attention", "Combine")
+            for method in ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
+        ]
+    if part == "table-10":
+        return [
+            FedSimRun(set="synthetic-random", method=method, neighbors=count, seed=seed, split=split)
+            for seed in seeds
+            for count, compared in ((30, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")), (50, ("FedSim", "attention")))
+            for method in compared
         ]
     return []
 
@@ -171,7 +187,7 @@ def _make(
             found = known.get(tuple(asdict(key).values()))
             if found is None:
                 if key.set not in pairs:
-                    pairs[key.set] = read_synthetic() if key.set == "synthetic" else READERS[key.set](folders[key.set])
+                    pairs[key.set] = GENERATED[key.set]() if key.set in GENERATED else READERS[key.set](folders[key.set])
                 linking = tuple(value for name, value in asdict(key).items() if name != "method")
                 if linking not in linked:
                     linked = {linking: _link(pairs[key.set], key)}
@@ -238,6 +254,10 @@ def _of_paper(row: Mapping[str, Any]) -> float | None:
         return figures[(0.0, *KEY_NOISE).index(row["key_noise"])] if figures is not None else None
     if row["tau"] != 1 or row["noise"]:
         return None
+    if row["set"] == "synthetic-random":
+        return paper.TABLE_10.get(row["method"], {}).get(row["neighbors"])
+    if row["method"] == "Secondary":
+        return paper.TABLE_2[row["set"]]["Secondary"]
     by_neighbors = paper.FIGURE_9.get(row["set"], {}) if row["method"] == "FedSim" else {}
     if row["neighbors"] in by_neighbors:
         return by_neighbors[row["neighbors"]]
