@@ -13,8 +13,9 @@ from tallystick.data.features import FeatureShape
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
 from tallystick.errors import ConfigError
 from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.gates import SMALLEST, LearntWeight, ascending
-from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CNNMerge, Dropout
+from tallystick.models.similarity.merges import AttentionMerge, AverageMerge, CNNMerge
 from tallystick.models.similarity.table import MERGES
 from tallystick.party.trained import Architecture
 

@@ -102,6 +102,9 @@ class UnalignedConfig(Model):
         default=0.1,
         description="learning rate of a bottom model that starts from another's weights, as a share of the usual; 0 freezes it",
     )
+    dropout: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(
+        default=0.5, description="warm-start, offset: share of the joint top's inputs that each step leaves out, at random"
+    )
     label_condition: bool = Field(
         default=False, strict=True, description="regressor, diffu-at: the label too conditions what is made up, as in FedAds"
     )

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.data.features import Features
+from tallystick.models.dropout import Dropout
 from tallystick.models.split import LabelModel
 
 
@@ -60,12 +61,20 @@ class Synthesizing(SharedBottom):
 
 
 class FromLocal(BranchedModel):
-    """A joint model beside one of own columns alone, which stays as it is: its logit is the joint one's offset, if asked for."""
+    """A joint model beside one of own columns alone, which stays as it is: its logit is the joint one's offset, if asked for.
 
-    def __init__(self, joint: LabelModel, alone: LabelModel, *, offset: bool) -> None:
+    ``dropout`` leaves some of the joint top's inputs out in training.
+    """
+
+    def __init__(self, joint: LabelModel, alone: LabelModel, *, offset: bool, dropout: Dropout | None = None) -> None:
         super().__init__(joint.top, bottom=joint.bottom)
         self.alone = alone
         self.offset = offset
+        self.dropout = dropout
+
+    def predict(self, parts: Sequence[Tensor], own: Features | None) -> Tensor:
+        """The joint logits of all parts."""
+        return super().predict([self.dropout(part) for part in parts] if self.dropout is not None else parts, own)
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
         """The joint logits."""

@@ -93,6 +93,7 @@ def rows(*, group: str | None = None) -> tuple[Row, ...]:
         _row("multi-task, 4 small local steps", "multi-task", kind="ablation", **four),
         _row("multi-task", "multi-task", kind="ablation"),
         _row("warm start", "warm-start", kind="ours"),
+        _row("warm start, no dropout", "warm-start", kind="ours", dropout=0.0),
         _row("warm start, frozen", "warm-start", kind="ours", warm_rate=0.0),
         _row("offset", "offset", kind="ours"),
         _row("average", "average", kind="ours"),

@@ -9,30 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.merge import MergeConfig
-
-
-class Dropout(nn.Module):
-    """Leaves out numbers at random in training, by a generator of its own, so that a run can be repeated and resumed."""
-
-    def __init__(self, share: float) -> None:
-        super().__init__()
-        self.share = share
-        self._generator = torch.Generator().manual_seed(int(torch.randint(1 << 62, ())))  # of the seed that modules are made by
-
-    def forward(self, values: Tensor) -> Tensor:
-        """The values; in training some are 0 and the others larger by as much."""
-        if not self.training or not self.share:
-            return values
-        kept = torch.rand(values.shape, generator=self._generator).to(values.device) >= self.share
-        return values * kept / (1 - self.share)
-
-    def get_extra_state(self) -> Tensor:
-        """The generator's state, for checkpoints."""
-        return self._generator.get_state()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Put the generator back."""
-        self._generator.set_state(state)
+from tallystick.models.dropout import Dropout
 
 
 class CNNMerge(nn.Module):

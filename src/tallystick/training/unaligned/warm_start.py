@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tallystick.models.branches import BranchedModel, FromLocal
-from tallystick.models.build import BranchParts
+from tallystick.models.build import BranchParts, seeded
+from tallystick.models.dropout import Dropout
 from tallystick.models.split import LabelModel
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 
@@ -17,7 +18,8 @@ class WarmStart(UnalignedMethod):
     """A model of the label party's own columns is trained on unaligned rows; the joint model's bottom starts from its weights.
 
     Not in FedAds. Aligned rows are few, and a network with large embedding tables forgets on them what it could learn of own
-    columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0.
+    columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0. The top, which aligned
+    rows alone train, soon fits their noise; each step leaves out ``dropout`` of its inputs (Srivastava et al. 2014).
 
     Threat model: honest-but-curious feature parties, who see nothing of the training before: no message, only time that passes.
     No formal guarantee. Not protected: what these labels did to the weights shows in later cut gradients.
@@ -33,7 +35,9 @@ class WarmStart(UnalignedMethod):
 
     def model(self, parts: BranchParts) -> BranchedModel:
         """A joint model beside the one that comes first."""
-        return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset)
+        with seeded(self.seed, "dropout"):
+            dropout = Dropout(self.settings.dropout)
+        return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset, dropout=dropout)
 
     def prepare(self, model: LabelModel, own: OwnPart) -> None:
         """Train the first model on unaligned rows and start the joint one's bottom from it."""
