@@ -31,6 +31,9 @@ def test_a_generated_file_is_criteos_shape(tmp_path: Path, monkeypatch: pytest.M
     common = ours.with_columns(rows.select(other=pl.col("C26"))).join(theirs, on="id", maintain_order="left")
     assert common.height == 2000 - 8 - 8 - 4  # of pieces of 800, 800 and 400 rows
     assert common["other"].equals(common["C26"])
+    memory.write_tables(homes, 2000, aligned=0.2, seed=1)
+    ours, theirs = (pl.read_csv(home / "table.csv", infer_schema=False) for home in homes.values())
+    assert (ours.height, theirs.height) == (2000, 400)
 
 
 def test_peaks_are_those_of_the_processes_and_a_failure_is_told(tmp_path: Path) -> None:

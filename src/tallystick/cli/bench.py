@@ -114,6 +114,7 @@ def memory(
     leakage: Annotated[bool, typer.Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
     job: Annotated[bool, typer.Option(help="Measure all parties of a run.")] = True,
     alignment: Annotated[str, typer.Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
+    aligned: Annotated[float, typer.Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
     as_json: JsonFlag = False,
 ) -> None:
     """Peak memory of a Criteo-shaped file, generated, and bytes per row."""
@@ -122,7 +123,8 @@ def memory(
         from tallystick.benchmark.speed import memory as benchmark
 
         sizes = sorted(rows or [100_000, 400_000])
-        finish(benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment), as_json=as_json)
+        found = benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment, aligned=aligned)
+        finish(found, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=_LOADS)
 

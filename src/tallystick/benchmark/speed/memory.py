@@ -44,21 +44,31 @@ _CONTRACT: Mapping[str, Any] = {
 
 
 def run(
-    *, sizes: Sequence[int], leakage: bool = True, job: bool = True, alignment: str = "intersection", seed: int = 1
+    *,
+    sizes: Sequence[int],
+    leakage: bool = True,
+    job: bool = True,
+    alignment: str = "intersection",
+    aligned: float = 1.0,
+    seed: int = 1,
 ) -> dict[str, Any]:
     """Measure the peak of every process at each size, and what it grows by per row.
+
+    With ``aligned`` below 1 the feature party of the run has that share of the rows only, and the others train too.
 
     Gives per process its peak in MiB by size, and bytes per row between each size and the next. Raises TallystickError, with the
     process's last line, where one fails.
     """
     if alignment not in LINKAGES:
         raise ConfigError(f"alignment = {alignment!r}: expected one of {', '.join(LINKAGES)}")
+    if not 0 < aligned <= 1:
+        raise ConfigError(f"aligned = {aligned}: expected a share of the rows, above 0 and at most 1")
     found_at: dict[str, list[float]] = {}
     for rows in sizes:
         with tempfile.TemporaryDirectory(prefix="tallystick-memory-") as name:
             folder = Path(name)
             found = _leakage(folder, rows, seed) if leakage else {}
-            found |= _job(folder, rows, alignment, seed) if job else {}
+            found |= _job(folder, rows, alignment, aligned, seed) if job else {}
         for process, peak in found.items():
             found_at.setdefault(process, []).append(peak)
     return {
@@ -114,8 +124,11 @@ def write_criteo(path: Path, rows: int, *, seed: int) -> None:
             piece.write_csv(file, include_header=False, separator="\t")
 
 
-def write_tables(homes: Mapping[str, Path], rows: int, *, seed: int) -> None:
-    """Write both parties' CSV files: the same ids but for one in a hundred, in each piece in another order."""
+def write_tables(homes: Mapping[str, Path], rows: int, *, aligned: float = 1.0, seed: int) -> None:
+    """Write both parties' CSV files: the same ids but for one in a hundred, in each piece in another order.
+
+    The feature party has ``aligned`` of the rows.
+    """
     first = 0
     with (homes[LABEL] / "table.csv").open("wb") as ours, (homes[FEATURE] / "table.csv").open("wb") as theirs:
         for piece in CriteoLike(seed).pieces(rows):
@@ -123,7 +136,7 @@ def write_tables(homes: Mapping[str, Path], rows: int, *, seed: int) -> None:
             whole = piece.insert_column(0, ids)
             whole.select("id", "label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(ours, include_header=first == 0)
             other = pl.when(pl.int_range(pl.len()) % UNCOMMON == 0).then("s" + pl.col("id")).otherwise(pl.col("id")).alias("id")
-            mixed = whole.with_columns(other).sample(fraction=1.0, shuffle=True, seed=seed)
+            mixed = whole.with_columns(other).sample(fraction=aligned, shuffle=True, seed=seed)
             mixed.drop("label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(theirs, include_header=first == 0)
             first += piece.height
 
@@ -136,12 +149,12 @@ def _leakage(folder: Path, rows: int, seed: int) -> dict[str, float]:
     return found
 
 
-def _job(folder: Path, rows: int, alignment: str, seed: int) -> dict[str, float]:
+def _job(folder: Path, rows: int, alignment: str, aligned: float, seed: int) -> dict[str, float]:
     helper = (HELPER,) if LINKAGES[alignment].helper else ()
     homes = {name: folder / name for name in (LABEL, FEATURE, *helper)}
     for home in homes.values():
         home.mkdir()
-    write_tables(homes, rows, seed=seed)
+    write_tables(homes, rows, aligned=aligned, seed=seed)
     write_test_certificates(folder / "certificates", list(homes))
     addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
     roles = {LABEL: "label", FEATURE: "feature", HELPER: "helper"}
@@ -149,6 +162,7 @@ def _job(folder: Path, rows: int, alignment: str, seed: int) -> dict[str, float]
         **_CONTRACT,
         "parties": {name: {"role": roles[name]} for name in homes},
         "alignment": {"method": alignment, "keys": [{"name": "id"}]},
+        "unaligned": {"method": "none"} if aligned == 1 else {"method": "warm-start", "epochs": 1},
     }
     (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
     dialled = {LABEL: helper, FEATURE: (LABEL, *helper), HELPER: ()}
