@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tallystick.attacks.linkage.cells import Cells
+from tallystick.attacks.linkage.cells import Cells, NearestKeys
 from tallystick.attacks.linkage.evaluate import evaluate_linkage, located_error
 from tallystick.attacks.linkage.geometry import FilterGeometry
 from tallystick.attacks.linkage.greedy import Greedy
@@ -120,3 +120,36 @@ def test_every_attack_reads_only_the_view_of_its_seat():
 def test_settings_out_of_range_are_refused(make):
     with pytest.raises(ConfigError, match="expected at least"):
         make()
+
+
+# --- where similarity saturates
+
+
+def test_nearest_keys_by_saturated_distances_equal_brute_force():
+    rng = np.random.default_rng(5)
+    for dimensions in (1, 2, 3):
+        keys_MD, points_GD = rng.random((40, dimensions)), rng.random((500, dimensions))
+        metric = DistanceModel(
+            bits_per_unit_D=rng.uniform(500, 2000, dimensions), window=0.05, mean=0.0, deviation=1.0, sigma=0.0
+        )
+        wanted_GM = metric.distance(points_GD[:, None], keys_MD[None])
+        found_GK = NearestKeys(keys_MD, metric, 6)(points_GD)
+        by_distance_GK = np.argsort(wanted_GM, axis=1, kind="stable")[:, :6]
+        assert (np.sort(found_GK, axis=1) == np.sort(by_distance_GK, axis=1)).all()
+
+
+def test_a_place_beyond_saturation_is_marked_as_a_bound_and_the_others_are_found():
+    """Keys in one corner, rows everywhere: of a row far away only that it is far can be known."""
+    rng = np.random.default_rng(6)
+    keys_MD, rows_ND = 0.3 * rng.random((60, 2)), rng.random((300, 2))
+    metric = DistanceModel(bits_per_unit_D=np.full(2, 1000.0), window=0.1, mean=0.0, deviation=1.0, sigma=0.0)
+    numbers_NK = np.argsort(metric.distance(rows_ND[:, None], keys_MD[None]), axis=1, kind="stable")[:, :5]
+    view = LinkageView(seat="feature party", targets=300, metric=metric, own_ND=keys_MD, numbers_NK=np.sort(numbers_NK))
+    located = Cells(positions=120, grid=10_000)(view, rng=np.random.default_rng(0))
+    far_T = (rows_ND[located.targets_T] > 0.5).any(axis=1)
+    near_T = (rows_ND[located.targets_T] < 0.3).all(axis=1)
+    assert located.bound_T[far_T].mean() > 0.8
+    assert not located.bound_T[near_T].any()
+    error_T = np.linalg.norm(located.place_TD - rows_ND[located.targets_T], axis=1)
+    assert np.median(error_T[near_T]) < 0.03
+    assert located_error(located, rows_ND, UNIT, rng=rng).bounds == int(located.bound_T.sum())

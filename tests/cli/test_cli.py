@@ -208,7 +208,7 @@ def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading
 def test_check_says_how_numbers_will_be_embedded(lay_out_job):
     job = lay_out_job(rows=1300, model__numeric="auto")
     arguments = [job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml"]
-    said = "model.numeric = auto: 2 numeric columns get piecewise-linear embeddings of 128 to 128 bins, by the 1,235 rows"
+    said = "model.numeric = auto: 2 numeric columns get piecewise-linear embeddings of 128 bins, by the 1,235 rows"
     assert said in " ".join(json.loads(call("check", *arguments, "--json").stdout.splitlines()[-1])["encoding"])
     assert "model.numeric = auto" in call("check", *arguments).stdout
 

@@ -267,7 +267,10 @@ def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:
     if chosen == "plain":
         return "numeric columns stay plain numbers"
     bins = [len(column.edges) - 1 for column in columns if column.edges]
-    return f"{len(bins)} numeric columns get {chosen} embeddings of {min(bins)} to {max(bins)} bins" if bins else "nothing to bin"
+    if not bins:
+        return "nothing to bin"
+    each = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
+    return f"{len(bins)} numeric columns get {chosen} embeddings of {each} bins"
 
 
 def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:

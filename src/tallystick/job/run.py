@@ -18,7 +18,7 @@ from tallystick.job.job import Job
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
 from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
-from tallystick.job.phases.linkage import audit_linkage
+from tallystick.job.phases.linkage_audit import audit_linkage
 from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
 from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party

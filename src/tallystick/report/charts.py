@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tallystick.evaluation.decisions import Decisions
-from tallystick.report.result import AttackResult, ColumnFall, Leak, LinkWeights, PhaseRecord, Sweep, TrainingSummary, Trial
+from tallystick.report.result import (
+    AttackResult,
+    ColumnFall,
+    Leak,
+    LinkMap,
+    LinkWeights,
+    PhaseRecord,
+    SimilarityHistogram,
+    Sweep,
+    TrainingSummary,
+    Trial,
+)
 
 Point = tuple[float, float]
 
@@ -102,6 +113,7 @@ class Plot:
     mark_label: str = ""
     rule: float | None = None  # where an upright line stands
     rule_label: str = ""
+    bars: list[tuple[float, float, float, float]] = field(default_factory=list)  # left, top, width and height of each, behind
 
 
 LEFT, TOP, RIGHT, BOTTOM = 58, 12, 12, 42
@@ -267,28 +279,73 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
     )
 
 
-def weight_plot(links: Sequence[LinkWeights]) -> Plot | None:
-    """What a link weighs by its similarity, a line per feature party; None without any."""
-    if not links:
-        return None
-    colours = ("other0", "other1", "other2", "muted")
-    lines = [
-        Line(name=one.party, colour=colours[min(index, 3)], xs=one.similarities, ys=one.weights)
-        for index, one in enumerate(links)
+def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkWeights]) -> Plot:
+    """How similar the links with a feature party are, and what the trained network makes of a similarity (FedSim, figure 10)."""
+    edges, most = found.edges, max([*found.counts, 1])
+    x, y = _axes(560, 340, (edges[0], max(edges[-1], edges[0] + 1e-9)), (0.0, 1.0))
+    series = []
+    if any(found.before):
+        shares = [count / max(found.before) for count in found.before]
+        steps = [(x.at(edge), y.at(share)) for i, share in enumerate(shares) for edge, share in _step(edges, i, share)]
+        series.append(PlottedSeries(name="before noise, as an attack implies", colour="muted", points=steps, dashed=True))
+    for one in (each for each in links if each.party == name):
+        inside = [(s, w) for s, w in zip(one.similarities, one.weights, strict=True) if edges[0] <= s <= edges[-1]]
+        if len(inside) > 1:
+            points = _points(x, y, [s for s, _ in inside], [w for _, w in inside])
+            series.append(PlottedSeries(name="weight of a link that was learnt", colour="joint", points=points, dots=points))
+    bars = [
+        (x.at(low), y.at(count / most), max(x.at(high) - x.at(low) - 1, 0.5), y.start - y.at(count / most))
+        for low, high, count in zip(edges, edges[1:], found.counts, strict=False)
     ]
-    x, y = _axes(560, 340, (min(lines[0].xs), max(lines[0].xs)), (0.0, max(1.0, *(max(line.ys) for line in lines))))
     return Plot(
-        title="Learnt weight by similarity",
-        summary="; ".join(f"{line.name}: from {line.ys[0]:.3g} to {line.ys[-1]:.3g}" for line in lines),
+        title=f"How similar links with {name} are" + (", and what they weigh" if series else ""),
+        summary="; ".join(
+            [f"most links have a similarity of about {edges[found.counts.index(max(found.counts))]:.2f}"]
+            + [f"{line.name} drawn over it" for line in series]
+        ),
         width=560,
         height=340,
         x=x,
         y=y,
-        x_label="similarity of a link, in standard deviations",
-        y_label="weight",
-        series=[PlottedSeries(name=line.name, colour=line.colour, points=_points(x, y, line.xs, line.ys)) for line in lines],
+        x_label="similarity of a link",
+        y_label="weight; links, the most in a bar being 1",
+        series=series,
         x_ticks=x.ticks(),
+        bars=bars,
     )
+
+
+def _step(edges: Sequence[float], place: int, share: float) -> list[tuple[float, float]]:
+    return [(edges[place], share), (edges[place + 1], share)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlacedLinks:
+    """A map of links: own keys, the other side's where an attack places them, and the links as lines."""
+
+    of: LinkMap
+    width: int
+    height: int
+    x: Axis
+    y: Axis
+    own: list[Point]
+    located: list[Point]
+    lines: list[tuple[Point, Point]]
+
+
+def link_map(found: LinkMap) -> PlacedLinks:
+    """Place a map's points in a frame."""
+    points = [*found.own, *found.located]
+    # Where an attack errs far beyond all keys, such points lie on the frame.
+    spans = [spanning([point[axis] for point in (found.own or points)]) for axis in (0, 1)]
+    x, y = _axes(560, 420, *((span.low, span.high) for span in spans))
+
+    def placed(some: Sequence[Point]) -> list[Point]:
+        return _points(x, y, [a for a, _ in some], [b for _, b in some])
+
+    own, located = placed(found.own), placed(found.located)
+    lines = [(own[i], located[j]) for i, j in found.links]
+    return PlacedLinks(of=found, width=560, height=420, x=x, y=y, own=own, located=located, lines=lines)
 
 
 def _loss_line(name: str, colour: str, training: TrainingSummary, loss: str) -> Line:

@@ -1,5 +1,6 @@
 """Numbers, times and sizes as people read them."""
 
+import math
 from collections.abc import Iterable
 from datetime import datetime
 from itertools import groupby
@@ -22,6 +23,16 @@ def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str
     large = abs(value)
     form = f".{digits}f" if large < 10 else ".2f" if large < 100 else ".1f" if large < 1000 else ".0f"
     return f"{value:{'+' if signed else ''},{form}}".replace("-", MINUS)
+
+
+def amount(value: float, unit: str) -> str:
+    """Three digits and the unit, never as a power of ten: 28.1 m, 1.24 km."""
+    if unit == "m" and abs(value) >= 1000:
+        value, unit = value / 1000, "km"
+    if value == 0:
+        return f"0 {unit}".strip()
+    digits = min(max(0, 2 - math.floor(math.log10(abs(value)))), 9)
+    return f"{value:,.{digits}f} {unit}".strip().replace("-", MINUS)
 
 
 def interval(low: float | None, high: float | None, *, signed: bool = False, digits: int = 4) -> str:

@@ -48,7 +48,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         falls=[_falls(one) for one in shown.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
         promise=words.promise(shown),
-        link_weights=charts.weight_plot(shown.sections.link_weights),
+        linked=_linked(shown),
         loss=charts.loss_plot(shown.training, shown.local_baseline_training) if shown.training else None,
         bars=bars,
         clock=clock,
@@ -60,6 +60,25 @@ def to_html(result: Result | dict[str, Any]) -> str:
         strongest=charts.strongest,
         outdone=charts.outdone,
         words=words,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linked:
+    """The pictures of links by similar keys."""
+
+    similarities: dict[str, charts.Plot]
+    maps: list[charts.PlacedLinks]
+
+
+def _linked(result: Result) -> Linked | None:
+    found = result.sections.linkage
+    if found is None:
+        return None
+    weights = result.sections.link_weights
+    return Linked(
+        similarities={name: charts.similarity_plot(name, each, weights) for name, each in found.similarities.items()},
+        maps=[charts.link_map(one) for one in found.maps],
     )
 
 
@@ -208,6 +227,8 @@ class Falls:
     """One party's columns, the one that matters most first, on an axis."""
 
     of: ImportanceSummary
+    title: str  # of the metric, within a sentence
+    rises: bool  # the metric is an error, which grows where the model gets worse
     axis: charts.Axis
     rows: list[tuple[ColumnFall, charts.Track]]
 
@@ -216,7 +237,15 @@ def _falls(one: ImportanceSummary) -> Falls:
     ordered = sorted(one.columns, key=lambda fall: -fall.mean)
     reach = [0.0, *(end for fall in ordered for end in (fall.mean - fall.deviation, fall.mean + fall.deviation))]
     axis = charts.Axis(low=min(reach), high=max(*reach, min(reach) + 1e-9))
-    return Falls(of=one, axis=axis, rows=[(fall, charts.fall_track(fall, axis)) for fall in ordered])
+    metric = next((each for table in METRICS.values() for each in table.values() if each.title == one.metric), None)
+    title = one.metric if one.metric[:2].isupper() or not one.metric[1:2].isalpha() else one.metric[0].lower() + one.metric[1:]
+    return Falls(
+        of=one,
+        title=title,
+        rises=metric is not None and not metric.higher_is_better,
+        axis=axis,
+        rows=[(fall, charts.fall_track(fall, axis)) for fall in ordered],
+    )
 
 
 def _curves(result: Result) -> list[tuple[str, str, Any]]:

@@ -42,6 +42,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         number=formats.number,
+        amount=formats.amount,
         duration=formats.duration,
         size=formats.size,
         moment=formats.moment,

@@ -332,21 +332,43 @@ class LocatedResult(_Part, frozen=True, kw_only=True):
     tenth: float  # a tenth of the keys are placed at least so well
     chance: float  # median of a guess at random
     unit: str = ""
-    note: str = ""
-
-    def sentence(self) -> str:
-        """Say it in a line."""
-        return (
-            f"{self.attacker} could place keys of {self.located} by {self.name} to within {self.median:,.3g} {self.unit} "
-            f"(median of {self.placed}; a guess: {self.chance:,.3g})"
-        )
+    dimensions: list[str] = []  # of the keys, in which the distance is taken
+    bounds: int = 0  # of the placed ones, those of which only a bound is known
+    note: str = ""  # what stood in for what only the other side has
 
 
 class SimilarityHistogram(_Part, frozen=True, kw_only=True):
-    """How similar linked rows are, noise included."""
+    """How similar linked rows are, noise included; and before noise, as far as this party can tell."""
 
     edges: list[float]
     counts: list[int]
+    before: list[int] = []  # of links whose other end an attack placed, by the distances to there
+    typical: float | None = None  # the distance of a similarity of 0, in ``unit``
+    deviation: float | None = None  # how much further 1 less is
+    unit: str = ""
+
+
+class LinkMap(_Part, frozen=True, kw_only=True):
+    """Links on a map: this party's own keys, and the other side's where an attack on its own view places them."""
+
+    party: str
+    peer: str
+    axes: list[str]  # of both directions, with units
+    rest: list[str] = []  # dimensions that the map does not show
+    own: list[tuple[float, float]]
+    located: list[tuple[float, float]]
+    links: list[tuple[int, int]]  # (own, located)
+    attack: str
+    square: bool = False  # both directions have one unit
+
+
+class LinkExample(_Part, frozen=True, kw_only=True):
+    """Texts of one party's own rows, and what they are linked to as far as it knows."""
+
+    party: str
+    peer: str
+    own: str  # empty at a feature party, which does not know the other row
+    linked: list[str]
 
 
 class LinkageSummary(_Part, frozen=True, kw_only=True):
@@ -361,6 +383,8 @@ class LinkageSummary(_Part, frozen=True, kw_only=True):
     improvement: dict[str, dict[str, float]] = {}  # by feature party, over AvgSim and Top1Sim
     similarities: dict[str, SimilarityHistogram] = {}
     attacks: list[LocatedResult] = []
+    maps: list[LinkMap] = []
+    examples: list[LinkExample] = []
     notes: list[str] = []
 
 
@@ -594,7 +618,13 @@ def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None
         return None
     whole = max(parts, key=lambda one: len(one.improvement))
     notes = _unique([note for one in parts for note in one.notes])
-    return msgspec.structs.replace(whole, attacks=[attack for one in parts for attack in one.attacks], notes=notes)
+    return msgspec.structs.replace(
+        whole,
+        attacks=[attack for one in parts for attack in one.attacks],
+        maps=[each for one in parts for each in one.maps],
+        examples=[each for one in parts for each in one.examples],
+        notes=notes,
+    )
 
 
 def _merged_importance(found: list[ImportanceSummary]) -> list[ImportanceSummary]:

@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
-from tallystick.report.formats import interval, number
-from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit, Result
+from tallystick.report.formats import amount, interval, number
+from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit, LinkageSummary, LocatedResult, Result
 
 MUCH = 0.1  # above a guess
 NOTED = 0.02  # by which a probe finds more than any attack
@@ -231,6 +232,36 @@ def most_auc(epsilon: float, delta: float = 0.0) -> float:
 def plain(name: str) -> str:
     """What a label attack does, in a line; nothing for one that is not known here."""
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
+
+
+def located_sentence(attack: LocatedResult) -> str:
+    """Say in a line how near one attack came to keys."""
+    of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
+    bound = f", of which {attack.bounds:,} only to a bound" if attack.bounds else ""
+    median, chance = amount(attack.median, attack.unit), amount(attack.chance, attack.unit)
+    return (
+        f"{attack.attacker} could place keys of {attack.located}{of} by {attack.name} to within {median} "
+        f"(median of {attack.placed:,}{bound}; a guess: {chance})"
+    )
+
+
+def linkage_headline(linkage: LinkageSummary) -> list[str]:
+    """Say first who could locate whose keys, and how well: the strongest attack of each, by what it gains over a guess."""
+    best: dict[tuple[str, str, tuple[str, ...]], LocatedResult] = {}
+    for attack in linkage.attacks:
+        key = attack.attacker, attack.located, tuple(attack.dimensions)
+        if key not in best or _gain(attack) > _gain(best[key]):
+            best[key] = attack
+    return [located_sentence(attack) + "." for attack in best.values()]
+
+
+def _gain(attack: LocatedResult) -> float:
+    return attack.chance / max(attack.median, 1e-12)
+
+
+def linkage_attack(name: str) -> str:
+    """What an attack on a linkage does, in a line; nothing for one that is not known here."""
+    return LINKAGE_ATTACKS[name].description if name in LINKAGE_ATTACKS else ""
 
 
 def _runnable(attack: AttackResult) -> bool:

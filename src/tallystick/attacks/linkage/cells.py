@@ -1,15 +1,18 @@
 """Where is a row, of which only the set of its nearest known places is known? Shapes: N positions, M numbers, G grid points."""
 
 from dataclasses import dataclass
+from itertools import combinations
 
 import numpy as np
 from scipy.spatial import cKDTree
 
-from tallystick.attacks.linkage.view import Floats, Integers, LinkageView, Located
+from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, LinkageView, Located, OnProgress, quietly
 from tallystick.errors import ConfigError
 
 MOST_NEIGHBORS = 4_000_000
 """Nearest keys of all points of a grid together: 32 MB of numbers."""
+MOST_DIMENSIONS = 4
+"""Above it keys are looked for as if no distance saturated: there would be 2^D searches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +20,8 @@ class Cells:
     """Looks for the places whose K nearest own keys are those that a position is linked to, and takes their middle.
 
     Not in the paper. A set of K nearest keys leaves a small cell of the map (an order-K Voronoi cell). Noise on similarities does
-    not blur it, as it is added after the links are chosen. For the feature party's view.
+    not blur it, as it is added after the links are chosen. Where similarity saturates a cell is open: then its middle says
+    little, and the place is marked as only a bound. For the feature party's view.
 
     Args:
         positions: how many to place at most, a random sample.
@@ -31,42 +35,90 @@ class Cells:
         if self.positions < 1 or self.grid < 100:
             raise ConfigError(f"cells attack: positions={self.positions}, grid={self.grid}; expected at least 1 and 100")
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:
+    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place sampled positions that have links."""
         assert view.own_ND is not None, "the feature party has keys"
         assert view.numbers_NK is not None, "the feature party has links"
         own_MD, metric = view.own_ND, view.metric
         linked = np.flatnonzero((view.numbers_NK >= 0).any(axis=1))
         chosen = np.sort(rng.permutation(linked)[: self.positions])
-        order = 2 if metric.bits_per_unit_D is None else 1
-        weight_D = np.ones(own_MD.shape[1]) if metric.bits_per_unit_D is None else metric.bits_per_unit_D
-        tree = cKDTree(own_MD * weight_D)
         neighbors = min(int((view.numbers_NK >= 0).sum(axis=1).max(initial=1)), len(own_MD))
         grid = min(self.grid, MOST_NEIGHBORS // neighbors)
-
-        def nearest_of(points_GD: Floats) -> Integers:
-            """Numbers of the nearest keys of each point (G, K), the nearest first."""
-            return np.asarray(tree.query(points_GD * weight_D, k=np.arange(1, neighbors + 1), p=order)[1])
-
+        nearest_of = NearestKeys(own_MD, metric, neighbors)
         low_D, high_D = own_MD.min(axis=0), own_MD.max(axis=0)
         margin_D = 0.1 * (high_D - low_D)
+        if metric.bits_per_unit_D is not None:
+            margin_D = np.maximum(margin_D, 3 * metric.window)  # beyond where similarity saturates, so that open cells show
         points_GD = low_D - margin_D + rng.random((grid, own_MD.shape[1])) * (high_D - low_D + 2 * margin_D)
         near_GK = nearest_of(points_GD)
         places = np.empty((len(chosen), own_MD.shape[1]))
+        bound_T = np.zeros(len(chosen), dtype=bool)
         for place, position in enumerate(chosen):
+            progress(place, len(chosen))
             numbers = view.numbers_NK[position][view.numbers_NK[position] >= 0]
             wanted_M = np.zeros(len(own_MD), dtype=bool)
             wanted_M[numbers] = True
             # So many keys are linked, which may be fewer than the contract's K: only so many of a point's nearest count.
-            middle_D, spread_D = _best(points_GD, wanted_M[near_GK[:, : len(numbers)]].sum(axis=1))
-            reach_D = 3 * spread_D + 3 * margin_D / np.sqrt(grid)
-            around_GD = middle_D + reach_D * (2 * rng.random((grid // 10, own_MD.shape[1])) - 1)
-            overlap_G = wanted_M[nearest_of(around_GD)[:, : len(numbers)]].sum(axis=1)
-            places[place], _ = _best(around_GD, overlap_G)
-        return Located(targets_T=chosen, place_TD=places)
+            coarse_GD = _best(points_GD, wanted_M[near_GK[:, : len(numbers)]].sum(axis=1))
+            reach_D = 3 * coarse_GD.std(axis=0) + 3 * margin_D / np.sqrt(grid)
+            around_GD = coarse_GD.mean(axis=0) + reach_D * (2 * rng.random((grid // 10, own_MD.shape[1])) - 1)
+            fine_GD = _best(around_GD, wanted_M[nearest_of(around_GD)[:, : len(numbers)]].sum(axis=1))
+            places[place] = fine_GD.mean(axis=0)
+            bound_T[place] = _is_open(np.concatenate((coarse_GD, fine_GD)), own_MD[numbers], metric)
+        return Located(targets_T=chosen, place_TD=places, bound_T=bound_T)
 
 
-def _best(points_GD: Floats, overlap_G: Integers) -> tuple[Floats, Floats]:
-    """Middle and spread of the points whose nearest keys are most like a position's."""
-    best_GD = points_GD[overlap_G == overlap_G.max()]
-    return best_GD.mean(axis=0), best_GD.std(axis=0)
+class NearestKeys:
+    """The K keys nearest to points, by the distance at which the helper finds them: it grows no more where it saturates.
+
+    A saturated distance is the least, over all sets of dimensions, of the plain distance in those and a constant for the others;
+    so who is among the K nearest is among them by the plain distance of one of these sets, which a tree searches.
+    """
+
+    def __init__(self, keys_MD: Floats, metric: DistanceModel, neighbors: int) -> None:
+        weight_D = np.ones(keys_MD.shape[1]) if metric.bits_per_unit_D is None else metric.bits_per_unit_D
+        self._keys_MD, self._metric, self._neighbors, self._weight_D = keys_MD, metric, neighbors, weight_D
+        every = tuple(range(keys_MD.shape[1]))
+        self._order = 2 if metric.bits_per_unit_D is None else 1
+        saturates = metric.bits_per_unit_D is not None and len(every) <= MOST_DIMENSIONS
+        some = [part for size in every[1:] for part in combinations(every, size)] if saturates else []
+        self._trees = [(part, cKDTree((keys_MD * weight_D)[:, part])) for part in (every, *some)]
+        self._reach = 2 * metric.window * float(weight_D.min()) if saturates else np.inf
+
+    def __call__(self, points_GD: Floats) -> Integers:
+        """Numbers of the nearest keys of each point (G, K), the nearest first; ties go by number."""
+        distance_GK, near_GK = self._of_tree(0, points_GD)
+        further_G = np.flatnonzero(distance_GK[:, -1] > self._reach)  # nearer ones lie where nothing saturates
+        block = max(1, MOST_NEIGHBORS // (self._neighbors * 2 ** len(self._weight_D)))
+        for start in range(0, len(further_G), block):
+            near_GK[further_G[start : start + block]] = self._saturated(points_GD[further_G[start : start + block]])
+        return near_GK
+
+    def _of_tree(self, which: int, points_GD: Floats) -> tuple[Floats, Integers]:
+        part, tree = self._trees[which]
+        found = tree.query((points_GD * self._weight_D)[:, part], k=np.arange(1, self._neighbors + 1), p=self._order)
+        return np.asarray(found[0]), np.asarray(found[1])
+
+    def _saturated(self, points_GD: Floats) -> Integers:
+        first_GK = np.broadcast_to(np.arange(self._neighbors), (len(points_GD), self._neighbors))
+        parts = [first_GK, *(self._of_tree(which, points_GD)[1] for which in range(len(self._trees)))]
+        number_GC = np.sort(np.concatenate(parts, axis=1), axis=1)
+        distance_GC = self._metric.distance(points_GD[:, None], self._keys_MD[number_GC])
+        distance_GC[:, 1:][number_GC[:, 1:] == number_GC[:, :-1]] = np.inf
+        order_GC = np.argsort(distance_GC, axis=1, kind="stable")[:, : self._neighbors]
+        return np.asarray(np.take_along_axis(number_GC, order_GC, axis=1))
+
+
+def _best(points_GD: Floats, overlap_G: Integers) -> Floats:
+    """The points whose nearest keys are most like a position's: its cell."""
+    return np.asarray(points_GD[overlap_G == overlap_G.max()])
+
+
+def _is_open(cell_GD: Floats, linked_KD: Floats, metric: DistanceModel) -> bool:
+    """Whether a cell goes on beyond saturation: where no linked key is near in a dimension, the links say no more of it."""
+    if metric.bits_per_unit_D is None:
+        return False
+    return any(
+        bool((np.abs(cell_GD[:, d, None] - linked_KD[None, :, d]).min(axis=1) >= 2 * metric.window).any())
+        for d in range(cell_GD.shape[1])
+    )

@@ -3,8 +3,9 @@
 Shapes: T targets that were placed, D dimensions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -21,6 +22,7 @@ class LocatedError:
         median, low, high: median distance from the truth, with a 95 % bootstrap interval, in the unit of the truth.
         tenth: a tenth of the targets are placed at least so well.
         chance: median distance of a guess that knows no more than where keys of that side lie in general: another key at random.
+        bounds: of the placed ones, those of which only a bound is known, as similarity saturates there.
     """
 
     placed: int
@@ -29,6 +31,7 @@ class LocatedError:
     high: float
     tenth: float
     chance: float
+    bounds: int = 0
 
 
 def located_error(located: Located, truth_MD: Floats, unit_D: Floats, *, rng: np.random.Generator) -> LocatedError | None:
@@ -54,7 +57,23 @@ def located_error(located: Located, truth_MD: Floats, unit_D: Floats, *, rng: np
         high=float(high),
         tenth=float(np.quantile(error_T, 0.1)),
         chance=float(np.median(np.linalg.norm((guess_TD - true_TD) * unit_D, axis=1))),
+        bounds=0 if located.bound_T is None else int(located.bound_T.sum()),
     )
+
+
+def locate(
+    view: LinkageView,
+    *,
+    attacks: Mapping[str, LinkageAttackRow] | None = None,
+    progress: Callable[[str, int, int], None] = lambda *_: None,
+    seed: int = 0,
+) -> dict[str, Located]:
+    """Where every attack that fits a view says that keys lie. Arguments as for ``evaluate_linkage``."""
+    return {
+        name: row.attack(view, rng=np.random.default_rng([seed, 1]), progress=partial(progress, f"attack on links: {name}"))
+        for name, row in (LINKAGE_ATTACKS if attacks is None else attacks).items()
+        if row.fits(view)
+    }
 
 
 def evaluate_linkage(
@@ -71,10 +90,8 @@ def evaluate_linkage(
     unit of the answer per dimension, attacks by name (by default all), and the seed of what they draw.
     """
     found = {}
-    for name, row in (LINKAGE_ATTACKS if attacks is None else attacks).items():
-        if row.fits(view):
-            located = row.attack(view, rng=np.random.default_rng([seed, 1]))
-            error = located_error(located, truth_MD, unit_D, rng=np.random.default_rng([seed, 2]))
-            if error is not None:
-                found[name] = error
+    for name, located in locate(view, attacks=attacks, seed=seed).items():
+        error = located_error(located, truth_MD, unit_D, rng=np.random.default_rng([seed, 2]))
+        if error is not None:
+            found[name] = error
     return found

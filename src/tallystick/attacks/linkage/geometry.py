@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from tallystick.attacks.linkage.view import Floats, LinkageView, Located
+from tallystick.attacks.linkage.view import Floats, LinkageView, Located, OnProgress, quietly
 from tallystick.errors import ConfigError
 
 BYTES_AT_ONCE = 4096
@@ -20,7 +20,13 @@ class RankGeometry:
     Pivots are uniform over the contract's range, which the helper reads too. For the helper's view of ranks.
     """
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:  # noqa: ARG002 - nothing to draw
+    def __call__(
+        self,
+        view: LinkageView,
+        *,
+        rng: np.random.Generator,  # noqa: ARG002 - nothing to draw
+        progress: OnProgress = quietly,  # noqa: ARG002 - nothing that takes long
+    ) -> Located:
         """Place every key."""
         assert view.ranks_ND2 is not None, "this helper sees ranks"
         assert view.low_D is not None, "ranks come with their range"
@@ -47,7 +53,7 @@ class FilterGeometry:
         if self.keys < 2:
             raise ConfigError(f"geometry attack: keys={self.keys}; expected at least 2")
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:
+    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place sampled keys that hang together with at least two known ones in every dimension."""
         assert view.filters is not None, "this helper sees filters"
         assert view.known_T is not None, "without known keys a geometry has neither place nor scale"
@@ -57,6 +63,7 @@ class FilterGeometry:
         known = len(view.known_T)
         place_TD = np.full((len(sample_T), len(view.filters)), np.nan)
         for dimension, packed_NW in enumerate(view.filters):
+            progress(dimension, len(view.filters))
             line_T, part_T = _line(packed_NW[sample_T])
             for part in range(part_T.max() + 1):
                 landmarks = np.flatnonzero(part_T[:known] == part)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tallystick.attacks.linkage.view import LinkageView, Located, links_of
+from tallystick.attacks.linkage.view import LinkageView, Located, OnProgress, links_of, quietly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,7 +16,13 @@ class Greedy:
     look like protection: see ``Trilateration``.
     """
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:
+    def __call__(
+        self,
+        view: LinkageView,
+        *,
+        rng: np.random.Generator,
+        progress: OnProgress = quietly,  # noqa: ARG002 - nothing that takes long
+    ) -> Located:
         """Place every number that has a link."""
         assert view.own_ND is not None, "the label party has keys"
         assert view.similarity_NK is not None, "the label party has similarities"

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from tallystick.attacks.linkage.view import LinkageView, Located, links_of
+from tallystick.attacks.linkage.view import LinkageView, Located, OnProgress, links_of, quietly
 from tallystick.errors import ConfigError
 
 
@@ -27,7 +27,7 @@ class Trilateration:
         if self.numbers < 1 or self.pairs < 3:
             raise ConfigError(f"trilateration attack: numbers={self.numbers}, pairs={self.pairs}; expected at least 1 and 3")
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:
+    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place sampled numbers that have more pairs than dimensions."""
         assert view.own_ND is not None, "the label party has keys"
         assert view.similarity_NK is not None, "the label party has similarities"
@@ -38,7 +38,8 @@ class Trilateration:
         enough = np.flatnonzero(count > own_ND.shape[1])
         chosen = rng.permutation(enough)[: self.numbers]
         places = []
-        for number in chosen:
+        for done, number in enumerate(chosen):
+            progress(done, len(chosen))
             pair_P = first[number] + rng.permutation(count[number])[: self.pairs]
             key_PD = own_ND[position_L[pair_P]]
             distance_P = metric.distance_of(similarity_L[pair_P], shrink=False)

@@ -4,6 +4,7 @@ Shapes: N rows of the label party, M of a feature party, K links, D dimensions, 
 """
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -12,6 +13,12 @@ import numpy as np
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Seat = Literal["label party", "feature party", "helper"]
+OnProgress = Callable[[int, int], None]
+"""Told how many of how many targets an attack is done with."""
+
+
+def quietly(done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,16 +89,20 @@ class LinkageView:
 
 @dataclass(frozen=True, kw_only=True)
 class Located:
-    """Where an attacker says that keys lie: the targets that it placed, and their places (T, D)."""
+    """Where an attacker says that keys lie: the targets that it placed, and their places (T, D).
+
+    ``bound_T`` marks those of which it knows no more, in some dimension, than that they lie beyond where similarity saturates.
+    """
 
     targets_T: Integers
     place_TD: Floats
+    bound_T: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
 
 class LinkageAttack(Protocol):
     """Reads a view and places targets; sees nothing else."""
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator) -> Located:
+    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place targets of the view."""
         ...
 

@@ -8,32 +8,24 @@ from there, by the true links. What a helper could locate is measured on what th
 Shapes: N positions, M numbers, K links, D dimensions.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 
 from tallystick.alignment.encoding import EncodedKeys, encode_keys
 from tallystick.alignment.federal import Pivots
-from tallystick.alignment.improvement import estimated_improvement
-from tallystick.alignment.key_noise import key_guarantee
 from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_distance
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
-from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
+from tallystick.attacks.linkage.evaluate import LocatedError, locate, located_error
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
-from tallystick.attacks.linkage.view import DistanceModel, LinkageView
+from tallystick.attacks.linkage.view import DistanceModel, LinkageView, Located
 from tallystick.config.contract import Contract
 from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.keys import Keys
 from tallystick.data.similar_keys import SimilarKeys
-from tallystick.job.job import Job
 from tallystick.job.phases.align import noisy_keys_name
+from tallystick.network.channel import Progress, no_progress
 from tallystick.party.folder import RunFolder
-from tallystick.report import result as shown
-from tallystick.structs import prepared
 
-NOTE = "linkage"
 KNOWN = 10
 """Keys that a helper knows of those that a filter-geometry attack places."""
 AUDIT_SECRET = b"a secret of the audit's own, like the run's"
@@ -47,7 +39,8 @@ class Exposure:
         attack: its name in the table.
         attacker: who could make it.
         located: whose keys.
-        error: how far off it is.
+        error: how far off it is, in ``scale``'s unit.
+        scale: of which dimensions, in which unit.
         stand_in: what stood in for what only the other side has; empty where nothing had to.
     """
 
@@ -55,82 +48,60 @@ class Exposure:
     attacker: str
     located: str
     error: LocatedError
+    scale: "Scale"
     stand_in: str = ""
 
 
-def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSummary | None:
-    """Attack what this party's part of the linkage gave the others, once per alignment; None where nothing was linked by
-    similarity.
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """Dimensions that are measured together.
 
-    No guarantee: no attack here found more, another may.
+    Args:
+        names: of the dimensions.
+        unit: metres, or the keys' own.
+        unit_D: what one of the metric's scale is in that unit; 0 for every other dimension.
     """
-    terms = job.contract.alignment.similarity
-    if terms is None or keys.similar is None:
-        return None
-    if kept := job.folder.noted(NOTE):
-        return msgspec.convert(kept, prepared(shown.LinkageSummary))
-    watcher = job.logbook.watcher
-    summary = summary_of(terms, alignment, party=job.name)
-    if terms.numbers and not terms.texts:
-        watcher.say("attacking what this side gave the linkage, as the others could")
-        label, helper = job.contract.label_party, job.contract.helper or ""
-        sent = sent_keys(job.contract, job.folder, keys.similar)
-        exposures = exposure_to_helper(keys.similar, sent, terms, party=job.name, helper=helper)
-        if job.is_label:
-            rows_N = alignment.rows_N
-            exposures += exposure_of_label_party(keys.similar, sent, rows_N, alignment.candidates, terms, party=job.name)
-        else:
-            found = alignment.candidates[job.name]
-            exposures += exposure_of_feature_party(keys.similar, sent, found, terms, party=job.name, label_party=label)
-        unit = units_of(terms)[1]
-        summary = msgspec.structs.replace(summary, attacks=[_shown(exposure, unit) for exposure in exposures])
-        for attack in summary.attacks:
-            watcher.say(attack.sentence())
-    job.folder.note(NOTE, msgspec.to_builtins(summary))
-    return summary
+
+    names: tuple[str, ...]
+    unit: str
+    unit_D: Floats
 
 
-def summary_of(terms: SimilarityConfig, alignment: Alignment, *, party: str) -> shown.LinkageSummary:
-    """What can be said of an alignment's links without any attack."""
-    candidates = alignment.candidates
-    notes = []
-    if terms.helper_sees == "clear":
-        notes.append("The helper saw the keys in the clear, as the contract says: there was nothing left to attack.")
-    if terms.texts:
-        notes.append("Keys with text are not attacked here: that is no sign that they are safe.")
-    histograms = {}
-    for name, found in candidates.items():
-        if found.similarity_NK is not None:
-            counts, edges = np.histogram(found.similarity_NK[found.numbers_NK != PAD], bins=20)
-            histograms[name] = shown.SimilarityHistogram(edges=edges.tolist(), counts=counts.tolist())
-    return shown.LinkageSummary(
-        party=party,
-        neighbors=terms.links,
-        helper_sees=terms.helper_sees,
-        guarantee=key_guarantee(terms),
-        sigma={name: found.scale.sigma for name, found in candidates.items() if found.scale is not None},
-        links={name: int((found.numbers_NK != PAD).sum()) for name, found in candidates.items()},
-        improvement={name: estimated_improvement(found) for name, found in candidates.items() if found.similarity_NK is not None},
-        similarities=histograms,
-        notes=notes,
-    )
+@dataclass(frozen=True, kw_only=True)
+class Attacked:
+    """An attack's places on one side's true keys.
 
+    Args:
+        view: what was attacked.
+        truth_ND: the true keys of its targets.
+        attacker, located: who could do it, and whose keys it finds.
+        stand_in: what stood in for what only the other side has.
+    """
 
-def _shown(exposure: Exposure, unit: str) -> shown.LocatedResult:
-    error = exposure.error
-    return shown.LocatedResult(
-        name=exposure.attack,
-        attacker=exposure.attacker,
-        located=exposure.located,
-        placed=error.placed,
-        median=error.median,
-        low=error.low,
-        high=error.high,
-        tenth=error.tenth,
-        chance=error.chance,
-        unit=unit,
-        note=f"played with {exposure.stand_in}" if exposure.stand_in else "",
-    )
+    view: LinkageView
+    truth_ND: Floats
+    attacker: str
+    located: str
+    stand_in: str = ""
+
+    def exposures(self, terms: SimilarityConfig, *, seed: int = 0, progress: Progress = no_progress) -> list[Exposure]:
+        """Attack, and measure in each scale."""
+        found = []
+        for name, located in locate(self.view, progress=progress, seed=seed).items():
+            for scale in scales_of(terms):
+                error = located_error(located, self.truth_ND, scale.unit_D, rng=np.random.default_rng([seed, 2]))
+                if error is not None:
+                    found.append(
+                        Exposure(
+                            attack=name,
+                            attacker=self.attacker,
+                            located=self.located,
+                            error=error,
+                            scale=scale,
+                            stand_in=self.stand_in,
+                        )
+                    )
+        return found
 
 
 def metric_of(terms: SimilarityConfig, scale: SimilarityScale | None) -> DistanceModel:
@@ -160,6 +131,23 @@ def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
     units = {d.unit for d in terms.numbers}
     (unit,) = units if len(units) == 1 else ("",)
     return scale_D, unit or ""
+
+
+def scales_of(terms: SimilarityConfig) -> list[Scale]:
+    """Which dimensions are measured together: places in metres, others of one unit, each in that."""
+    weighted = terms.helper_sees == "clear"
+    groups: dict[str, dict[int, float]] = {}
+    for place, d in enumerate(terms.numbers):
+        unit = "m" if d.metres is not None else d.unit or ""
+        of_one = d.scale / (d.weight if weighted else 1.0) * (d.metres or 1.0)
+        groups.setdefault(unit or f" of {d.name}", {})[place] = of_one
+    scales = []
+    for unit, factors in groups.items():
+        unit_D = np.zeros(len(terms.numbers))
+        unit_D[list(factors)] = list(factors.values())
+        names = tuple(terms.numbers[place].name for place in factors)
+        scales.append(Scale(names=names, unit="" if unit.startswith(" ") else unit, unit_D=unit_D))
+    return scales
 
 
 def label_view(own_ND: Floats, candidates: Candidates, terms: SimilarityConfig) -> LinkageView:
@@ -205,7 +193,14 @@ def helper_view(encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig,
 
 
 def exposure_to_helper(
-    keys: SimilarKeys, sent: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, seed: int = 0
+    keys: SimilarKeys,
+    sent: SimilarKeys,
+    terms: SimilarityConfig,
+    *,
+    party: str,
+    helper: str,
+    seed: int = 0,
+    progress: Progress = no_progress,
 ) -> list[Exposure]:
     """What the helper could locate of a party's keys by those that were sent; nothing is left where it sees them in the clear."""
     if terms.helper_sees == "clear" or not terms.numbers:
@@ -216,27 +211,19 @@ def exposure_to_helper(
     numbers_only = terms.model_copy(update={"dimensions": terms.numbers, "block": 0})
     some = SimilarKeys(numbers_RD=sent.numbers_RD[sample])
     view = helper_view(encode_keys(some, numbers_only, AUDIT_SECRET), truth_ND[sample], numbers_only, rng=rng)
-    found = evaluate_linkage(view, truth_ND[sample], units_of(terms)[0], seed=seed)
-    return [Exposure(attack=name, attacker=helper, located=party, error=error) for name, error in found.items()]
+    attacked = Attacked(view=view, truth_ND=truth_ND[sample], attacker=helper, located=party)
+    return attacked.exposures(terms, seed=seed, progress=progress)
 
 
 def exposure_of_feature_party(
-    keys: SimilarKeys,
-    sent: SimilarKeys,
-    candidates: Candidates,
-    terms: SimilarityConfig,
-    *,
-    party: str,
-    label_party: str,
-    seed: int = 0,
-) -> list[Exposure]:
-    """What the label party could locate of a feature party's keys, measured by the feature party."""
+    keys: SimilarKeys, sent: SimilarKeys, candidates: Candidates, terms: SimilarityConfig, *, contract: Contract, party: str
+) -> tuple[Attacked, Located]:
+    """What the label party could locate of a feature party's keys, and where that one itself places the label party's rows."""
     assert candidates.own_rows is not None, "the feature party knows which of its rows a number is"
-    rng = np.random.default_rng([seed, 4])
+    rng = np.random.default_rng([0, 4])
     truth_MD, sent_MD = (places_of(some, terms)[candidates.own_rows] for some in (keys, sent))
     metric = metric_of(terms, candidates.scale)
-    view = feature_view(sent_MD, candidates, terms)
-    cells = LINKAGE_ATTACKS["cells"].attack(view, rng=rng)
+    cells = LINKAGE_ATTACKS["cells"].attack(feature_view(sent_MD, candidates, terms), rng=rng)
     numbers_TK = candidates.numbers_NK[cells.targets_T]
     distance_TK = _measured(cells.place_TD, sent_MD, numbers_TK, terms)
     similarity_TK = metric.similarity(distance_TK, np.asarray(rng.standard_normal(distance_TK.shape)))
@@ -248,43 +235,37 @@ def exposure_of_feature_party(
         numbers_NK=numbers_TK,
         similarity_NK=np.where(numbers_TK == PAD, 0.0, similarity_TK),
     )
-    found = evaluate_linkage(played, truth_MD, units_of(terms)[0], seed=seed)
-    stand_in = f"{len(cells.targets_T)} rows of {label_party}, placed by their links, at the distances that they then have"
-    return [
-        Exposure(attack=name, attacker=label_party, located=party, error=error, stand_in=stand_in)
-        for name, error in found.items()
-    ]
+    label = contract.label_party
+    stand_in = (
+        f"{label} has its own rows' keys, which {party} does not know: {len(cells.targets_T)} rows of {label} stood where their "
+        f"links place them"
+    )
+    return Attacked(view=played, truth_ND=truth_MD, attacker=label, located=party, stand_in=stand_in), cells
 
 
 def exposure_of_label_party(
-    keys: SimilarKeys,
-    sent: SimilarKeys,
-    rows_N: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]",
-    candidates: Mapping[str, Candidates],
-    terms: SimilarityConfig,
-    *,
-    party: str,
-    seed: int = 0,
-) -> list[Exposure]:
-    """What each feature party could locate of the label party's keys, measured by the label party."""
-    truth_ND, sent_ND = (places_of(some, terms)[rows_N] for some in (keys, sent))
-    exposures = []
-    for name, found in candidates.items():
-        view = label_view(sent_ND, found, terms)
-        located = LINKAGE_ATTACKS["trilateration"].attack(view, rng=np.random.default_rng([seed, 5]))
-        if len(located.targets_T) < 3:
-            continue
-        # Only keys that could be located stand in: links to others are left out of the played view.
-        new_number = np.full(found.rows + 1, PAD)
-        new_number[located.targets_T] = np.arange(len(located.targets_T))
-        played = feature_view(located.place_TD, _renumbered(found, new_number, len(located.targets_T)), terms)
-        errors = evaluate_linkage(played, truth_ND, units_of(terms)[0], seed=seed)
-        stand_in = f"{len(located.targets_T)} rows of {name}, as trilateration places them"
-        exposures += [
-            Exposure(attack=attack, attacker=name, located=party, error=error, stand_in=stand_in)
-            for attack, error in errors.items()
-        ]
-    return exposures
+    keys: SimilarKeys, sent: SimilarKeys, alignment: Alignment, peer: str, terms: SimilarityConfig, *, party: str
+) -> tuple[Attacked | None, Located]:
+    """What a feature party could locate of the label party's keys, and where that one itself places the feature party's.
+
+    None where too few keys can be placed to play the feature party.
+    """
+    truth_ND, sent_ND = (places_of(some, terms)[alignment.rows_N] for some in (keys, sent))
+    found = alignment.candidates[peer]
+    view = label_view(sent_ND, found, terms)
+    located = LINKAGE_ATTACKS["trilateration"].attack(view, rng=np.random.default_rng([0, 5]))
+    count = len(located.targets_T)
+    if count < 3:
+        return None, located
+    # Only keys that could be located stand in: links to others are left out of the played view.
+    new_number = np.full(found.rows + 1, PAD)
+    new_number[located.targets_T] = np.arange(count)
+    played = feature_view(located.place_TD, _renumbered(found, new_number, count), terms)
+    stand_in = (
+        f"{peer} has its own rows' keys, which {party} does not know: {count} rows of {peer} stood where trilateration does "
+        "place them"
+    )
+    return Attacked(view=played, truth_ND=truth_ND, attacker=peer, located=party, stand_in=stand_in), located
 
 
 def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> SimilarKeys:

@@ -126,7 +126,7 @@ def privacy_section(
         spent_epsilon=spent,
         spent_delta=delta,
         cap_epsilon=budget.cap,
-        summary=f"Data set: {budget.dataset}. Spent by all runs so far.",
+        summary=f"Data set: {budget.dataset}. What is spent counts all runs so far.",
     )
 
 

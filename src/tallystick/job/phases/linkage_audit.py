@@ -1,0 +1,254 @@
+"""What a linkage by similarity gave away, and what this party may see of it: attacks, a map, examples and distributions.
+
+All of it is of this party's own view: its own keys, the links that it was sent, and where an attack on these places the other
+side's keys. Nothing is sent for it.
+
+Shapes: N positions, M numbers, K links, D dimensions, T targets.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from tallystick.alignment.improvement import estimated_improvement
+from tallystick.alignment.key_noise import key_guarantee
+from tallystick.alignment.nearest import PAD, Floats, Integers
+from tallystick.alignment.outcome import Alignment, Candidates
+from tallystick.attacks.linkage.view import Located
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.keys import Keys
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.job.job import Job
+from tallystick.job.phases.linkage import (
+    Exposure,
+    exposure_of_feature_party,
+    exposure_of_label_party,
+    exposure_to_helper,
+    metric_of,
+    places_of,
+    scales_of,
+    sent_keys,
+)
+from tallystick.report import result as shown
+from tallystick.report.words import located_sentence
+from tallystick.structs import prepared
+
+NOTE = "linkage"
+BINS = 20
+ON_THE_MAP = 40
+"""Keys of the other side that a map shows, with the links to them."""
+LINKS_OF_ONE = 6
+"""Links that it shows of each."""
+OTHERS_ON_THE_MAP = 400
+EXAMPLES = 6
+
+
+def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSummary | None:
+    """Attack what this party's part of the linkage gave the others, once per alignment; None where nothing was linked by
+    similarity.
+
+    No guarantee: no attack here found more, another may.
+    """
+    terms = job.contract.alignment.similarity
+    if terms is None or keys.similar is None:
+        return None
+    if kept := job.folder.noted(NOTE):
+        return msgspec.convert(kept, prepared(shown.LinkageSummary))
+    watcher = job.logbook.watcher
+    with job.logbook.during("linkage audit", ()):
+        watcher.say("attacking what this side gave the linkage, as the others could")
+        summary = _audited(job, terms, keys.similar, alignment)
+        for attack in summary.attacks:
+            watcher.say(located_sentence(attack))
+    job.folder.note(NOTE, msgspec.to_builtins(summary))
+    return summary
+
+
+def _audited(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> shown.LinkageSummary:
+    contract, progress = job.contract, job.logbook.watcher.progress
+    sent = sent_keys(contract, job.folder, keys)
+    helper = contract.helper or ""
+    exposures = exposure_to_helper(keys, sent, terms, party=job.name, helper=helper, progress=progress)
+    maps, before = [], {}
+    if terms.numbers and not terms.texts:
+        for peer in contract.feature_parties if job.is_label else (contract.label_party,):
+            if job.is_label:
+                attacked, located = exposure_of_label_party(keys, sent, alignment, peer, terms, party=job.name)
+                found, own_rows = alignment.candidates[peer], alignment.rows_N
+                before[peer] = _before_noise(found, located, places_of(sent, terms)[own_rows], terms)
+            else:
+                found = alignment.candidates[job.name]
+                attacked, located = exposure_of_feature_party(keys, sent, found, terms, contract=contract, party=job.name)
+                assert found.own_rows is not None, "the feature party knows which of its rows a number is"
+                own_rows = found.own_rows
+            exposures += attacked.exposures(terms, progress=progress) if attacked is not None else []
+            maps.append(_map(places_of(keys, terms)[own_rows], located, found, terms, names=(job.name, peer)))
+    summary = summary_of(terms, alignment, party=job.name, before=before)
+    return msgspec.structs.replace(
+        summary,
+        attacks=[_shown(exposure) for exposure in exposures],
+        maps=[one for one in maps if one.links],
+        examples=_examples(keys, alignment, party=job.name) if terms.texts else [],
+    )
+
+
+def summary_of(
+    terms: SimilarityConfig, alignment: Alignment, *, party: str, before: Mapping[str, Floats] | None = None
+) -> shown.LinkageSummary:
+    """What can be said of an alignment's links without any attack; with ``before``, similarities as they were before noise."""
+    candidates = alignment.candidates
+    notes = []
+    if terms.helper_sees == "clear":
+        notes.append("The helper saw the keys in the clear, as the contract says: there was nothing left to attack.")
+    histograms = {}
+    for name, found in candidates.items():
+        if found.similarity_NK is not None:
+            counts, edges = np.histogram(found.similarity_NK[found.numbers_NK != PAD], bins=BINS)
+            earlier = (before or {}).get(name)
+            typical, deviation, unit = _distance_in_words(terms, found)
+            histograms[name] = shown.SimilarityHistogram(
+                edges=edges.tolist(),
+                counts=counts.tolist(),
+                before=[] if earlier is None or not len(earlier) else np.histogram(earlier, bins=edges)[0].tolist(),
+                typical=typical,
+                deviation=deviation,
+                unit=unit,
+            )
+    return shown.LinkageSummary(
+        party=party,
+        neighbors=terms.links,
+        helper_sees=terms.helper_sees,
+        guarantee=key_guarantee(terms),
+        sigma={name: found.scale.sigma for name, found in candidates.items() if found.scale is not None},
+        links={name: int((found.numbers_NK != PAD).sum()) for name, found in candidates.items()},
+        improvement={name: estimated_improvement(found) for name, found in candidates.items() if found.similarity_NK is not None},
+        similarities=histograms,
+        notes=notes,
+    )
+
+
+def _shown(exposure: Exposure) -> shown.LocatedResult:
+    error, scale = exposure.error, exposure.scale
+    return shown.LocatedResult(
+        name=exposure.attack,
+        attacker=exposure.attacker,
+        located=exposure.located,
+        placed=error.placed,
+        median=error.median,
+        low=error.low,
+        high=error.high,
+        tenth=error.tenth,
+        chance=error.chance,
+        unit=scale.unit,
+        dimensions=list(scale.names),
+        bounds=error.bounds,
+        note=exposure.stand_in,
+    )
+
+
+def _distance_in_words(terms: SimilarityConfig, found: Candidates) -> tuple[float | None, float | None, str]:
+    """The distance of a similarity of 0, how much further 1 less is, and in which unit; none where dimensions do not mix."""
+    if found.scale is None:
+        return None, None, ""
+    mean, deviation = -found.scale.mean, found.scale.deviation
+    if terms.texts:
+        return (mean, deviation, "differing bits") if not terms.numbers and terms.helper_sees != "clear" else (None, None, "")
+    scales = scales_of(terms)
+    bits_D = metric_of(terms, found.scale).bits_per_unit_D
+    per_one_D = np.ones(len(terms.numbers)) if bits_D is None else bits_D
+    if len(scales) > 1:
+        return None, None, ""
+    unit_D = scales[0].unit_D / per_one_D
+    if unit_D.max() > 1.2 * unit_D.min():  # dimensions that count unequally have no one distance
+        return None, None, ""
+    return mean * float(unit_D.mean()), deviation * float(unit_D.mean()), scales[0].unit
+
+
+def _before_noise(found: Candidates, located: Located, own_ND: Floats, terms: SimilarityConfig) -> Floats:
+    """Similarities before the helper's noise, as the places that the attack finds imply; none where there was no noise."""
+    if found.scale is None or not found.scale.sigma:
+        return np.empty(0)
+    metric = metric_of(terms, found.scale)
+    place_M = np.full(found.rows, -1)
+    place_M[located.targets_T] = np.arange(len(located.targets_T))
+    position_L, link_L = np.nonzero(found.numbers_NK != PAD)
+    place_L = place_M[found.numbers_NK[position_L, link_L]]
+    kept_L = place_L >= 0
+    distance_L = metric.distance(own_ND[position_L[kept_L]], located.place_TD[place_L[kept_L]])
+    return (-distance_L - metric.mean) / metric.deviation
+
+
+def _map(
+    own_ND: Floats, located: Located, found: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
+) -> shown.LinkMap:
+    """Own keys, and the other side's where the attack places them, with links between them."""
+    weighted_D = np.array([d.scale / (d.weight if terms.helper_sees == "clear" else 1.0) for d in terms.numbers])
+    at_label = found.own_rows is None  # the label party locates numbers, a feature party positions
+    targets_T = located.targets_T[:ON_THE_MAP]
+    place_TD = located.place_TD[:ON_THE_MAP] * weighted_D
+    own_ND = own_ND * weighted_D
+    pairs: list[tuple[int, int]] = []
+    by_number = _by_number(found.numbers_NK) if at_label else None
+    for place, target in enumerate(targets_T):
+        rows = by_number(int(target)) if by_number is not None else found.numbers_NK[target]
+        pairs += [(int(row), place) for row in rows[rows != PAD][:LINKS_OF_ONE]]
+    linked = list(dict.fromkeys(row for row, _ in pairs))
+    others = np.linspace(0, len(own_ND) - 1, min(len(own_ND), OTHERS_ON_THE_MAP), dtype=np.int64).tolist()
+    shown_rows = list(dict.fromkeys([*linked, *others]))
+    index = {row: at for at, row in enumerate(shown_rows)}
+    first, second = terms.numbers[0], terms.numbers[min(1, len(terms.numbers) - 1)]
+    flat = len(terms.numbers) == 1
+    axes = [f"{d.name}{f' ({d.unit})' if d.unit else ''}" for d in (first, second)]
+
+    def points(place_PD: Floats) -> list[tuple[float, float]]:
+        return [(float(place[0]), float(place[0 if flat else 1])) for place in place_PD]
+
+    return shown.LinkMap(
+        party=names[0],
+        peer=names[1],
+        axes=axes,
+        rest=[d.name for d in terms.numbers[2:]],
+        own=points(own_ND[shown_rows]),
+        located=points(place_TD),
+        links=[(index[row], place) for row, place in pairs],
+        attack="trilateration" if at_label else "cells",
+        square=not flat and first.unit == second.unit,
+    )
+
+
+def _by_number(numbers_NK: Integers) -> "partial[Integers]":
+    """Looks up the positions that a number is linked to."""
+    position_L, place_L = np.nonzero(numbers_NK != PAD)
+    number_L = numbers_NK[position_L, place_L]
+    order_L = np.argsort(number_L, kind="stable")
+    return partial(_positions_of, number_L[order_L], position_L[order_L])
+
+
+def _positions_of(number_L: Integers, position_L: Integers, number: int) -> Integers:
+    low, high = np.searchsorted(number_L, (number, number + 1))
+    return np.asarray(position_L[low:high])
+
+
+def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[shown.LinkExample]:
+    """Own texts with what they are linked to: numbers and similarities at the label party, own rows that share links at a
+    feature party."""
+    texts = [" · ".join(column[row] for column in keys.texts) for row in range(len(keys))]
+    examples = []
+    for name, found in alignment.candidates.items():
+        linked_N = np.flatnonzero(found.numbers_NK[:, 0] != PAD)
+        some = np.linspace(0, max(len(linked_N) - 1, 0), min(EXAMPLES, len(linked_N)), dtype=np.int64)
+        for position in linked_N[some]:
+            numbers = [int(number) for number in found.numbers_NK[position] if number != PAD][:LINKS_OF_ONE]
+            if found.own_rows is not None:
+                linked = [texts[found.own_rows[number]] for number in numbers]
+                examples.append(shown.LinkExample(party=party, peer="", own="", linked=linked))
+            elif found.similarity_NK is not None:
+                linked = [
+                    f"row {number} of {name}, similarity {found.similarity_NK[position, place]:.2f}"
+                    for place, number in enumerate(numbers)
+                ]
+                own = texts[alignment.rows_N[position]]
+                examples.append(shown.LinkExample(party=party, peer=name, own=own, linked=linked))
+    return examples
