@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tallystick.attacks.linkage.cells import Cells, NearestKeys
-from tallystick.attacks.linkage.evaluate import evaluate_linkage, located_error
+from tallystick.attacks.linkage.evaluate import evaluate_linkage, locate, located_error
 from tallystick.attacks.linkage.geometry import FilterGeometry
 from tallystick.attacks.linkage.greedy import Greedy
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
@@ -153,3 +153,10 @@ def test_a_place_beyond_saturation_is_marked_as_a_bound_and_the_others_are_found
     error_T = np.linalg.norm(located.place_TD - rows_ND[located.targets_T], axis=1)
     assert np.median(error_T[near_T]) < 0.03
     assert located_error(located, rows_ND, UNIT, rng=rng).bounds == int(located.bound_T.sum())
+
+
+def test_attacks_tell_how_far_they_are():
+    seen = []
+    _, _, label, _ = linked(rows=(200, 20))
+    locate(label, progress=lambda *moved: seen.append(moved))
+    assert ("attack on links: trilateration", 19, 20) in seen

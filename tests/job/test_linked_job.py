@@ -28,7 +28,7 @@ def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
     weights = {one.party: one.weights for one in result.sections.link_weights}
     assert set(weights) == {"club", "shop"}
     assert all(0 < weight <= 1 for each in weights.values() for weight in each)
-    assert "Learnt weight by similarity" in to_html(result)
+    assert "and what they weigh" in to_html(result)
 
 
 def test_three_classes_by_the_published_merge():

@@ -80,8 +80,28 @@ def test_a_run_shows_links_estimates_and_what_each_attack_located(tmp_path):
     assert by_name["trilateration"].unit == "m"
     assert by_name["trilateration"].median < by_name["trilateration"].chance / 10
     assert by_name["cells"].median < by_name["cells"].chance / 4
-    assert "What do links by similar keys tell" in to_html(result)
     assert "rows with a link" in result.alignment.sizes
+    _shows_each_sides_links_in_metres(linkage, to_html(result))
+
+
+def _shows_each_sides_links_in_metres(linkage, page):
+    """Two maps, each of what one party knows; distances in metres."""
+    true = {name: frame.select("lon", "lat").to_numpy() for name, frame in similar_tables().items()}
+    assert [(map.party, map.peer, map.attack) for map in linkage.maps] == [
+        ("bank", "shop", "trilateration"),
+        ("shop", "bank", "cells"),
+    ]
+    for map in linkage.maps:
+        own, theirs = ({tuple(row) for row in true[name].round(9).tolist()} for name in (map.party, map.peer))
+        drawn = {tuple(round(value, 9) for value in point) for point in map.own}
+        assert drawn <= own
+        assert map.links
+        assert not {tuple(round(value, 9) for value in point) for point in map.located} & theirs
+    histogram = linkage.similarities["shop"]
+    assert histogram.unit == "m"
+    assert 1_000 < histogram.typical < 100_000
+    for said in ("Links on a map", "As shop sees it", "where trilateration places them", " km</td>", "No noise was added"):
+        assert said in page
 
 
 def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(tmp_path):

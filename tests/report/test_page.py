@@ -10,6 +10,7 @@ import pytest
 
 from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
+from tallystick.report import result as r
 from tallystick.report.charts import outdone, strongest, sweep_plots
 from tallystick.report.formats import duration, number, size
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
@@ -362,3 +363,18 @@ def test_numbers_for_people() -> None:
     assert number(0.05, signed=True, digits=3) == "+0.050"
     assert [duration(x) for x in (0.421, 12.34, 59.99, 192, 7500)] == ["0.42 s", "12.3 s", "1 min 0 s", "3 min 12 s", "2 h 5 min"]
     assert [size(x) for x in (0, 999, 1000, 20.9e6, 241e6, 3e9)] == ["0 B", "999 B", "1.0 kB", "20.9 MB", "241 MB", "3.0 GB"]
+
+
+def test_an_error_that_grows_is_called_a_rise_and_an_unspent_budget_is_said(make):
+    falls = r.ImportanceSummary(
+        party="carrier",
+        metric="Root mean squared error",
+        rows=100,
+        repeats=3,
+        columns=[r.ColumnFall(number=1, name="distance", mean=0.2, deviation=0.01)],
+    )
+    privacy = r.PrivacySummary(not_private=["exact labels"], cap_epsilon=3.0, summary="Data set: labels.")
+    page = to_html(msgspec.structs.replace(make(), sections=r.Sections(importance=[falls], privacy=privacy)))
+    assert "Rise of root mean squared error" in page
+    assert "Fall of" not in page
+    assert "Spent: ε = 0 of at most 3." in page

@@ -217,11 +217,14 @@ def link_helper(
             send_array(label, _LINKS, numbers_NK.astype(np.int32))
             send_array(label, _SIMILARITIES, similarity_NK)
             sizes |= {label.peer: own.rows, feature.peer: others.rows}
-            learnt.append(f"{label.peer} has {own.rows} rows and {feature.peer} {others.rows}; their keys as {_seen(terms)}.")
+            learnt.append(
+                f"{label.peer} has {own.rows} rows and {feature.peer} {others.rows}; their keys as {seen_by_helper(terms)}."
+            )
     return HelperOutcome(sizes=sizes, learnt=learnt)
 
 
-def _seen(terms: SimilarityConfig) -> str:
+def seen_by_helper(terms: SimilarityConfig) -> str:
+    """Say as what the helper sees keys."""
     if terms.helper_sees == "clear":
         return "they are, in the clear, as the contract says"
     if terms.helper_sees == "filters":
@@ -232,7 +235,7 @@ def _seen(terms: SimilarityConfig) -> str:
 
 
 def _said_of_helper(helper: str, terms: SimilarityConfig) -> str:
-    return f"{helper} saw how many rows there are, and the keys as {_seen(terms)}."
+    return f"{helper} saw how many rows there are, and the keys as {seen_by_helper(terms)}."
 
 
 def _said_of_noise(scale: SimilarityScale | None) -> str:

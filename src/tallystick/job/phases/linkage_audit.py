@@ -16,6 +16,7 @@ from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import key_guarantee
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Alignment, Candidates
+from tallystick.alignment.similarity import seen_by_helper
 from tallystick.attacks.linkage.view import Located
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.keys import Keys
@@ -119,7 +120,7 @@ def summary_of(
     return shown.LinkageSummary(
         party=party,
         neighbors=terms.links,
-        helper_sees=terms.helper_sees,
+        helper_sees=seen_by_helper(terms),
         guarantee=key_guarantee(terms),
         sigma={name: found.scale.sigma for name, found in candidates.items() if found.scale is not None},
         links={name: int((found.numbers_NK != PAD).sum()) for name, found in candidates.items()},
