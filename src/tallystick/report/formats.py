@@ -25,7 +25,7 @@ def number(value: float | None, *, signed: bool = False, digits: int = 4) -> str
     return f"{value:{'+' if signed else ''},{form}}".replace("-", MINUS)
 
 
-def amount(value: float, unit: str) -> str:
+def quantity(value: float, unit: str) -> str:
     """Three digits and the unit, never as a power of ten: 28.1 m, 1.24 km."""
     if unit == "m" and abs(value) >= 1000:
         value, unit = value / 1000, "km"

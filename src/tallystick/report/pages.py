@@ -42,7 +42,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         number=formats.number,
-        amount=formats.amount,
+        quantity=formats.quantity,
         duration=formats.duration,
         size=formats.size,
         moment=formats.moment,

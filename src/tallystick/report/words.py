@@ -8,7 +8,7 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
-from tallystick.report.formats import amount, interval, number
+from tallystick.report.formats import interval, number, quantity
 from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit, LinkageSummary, LocatedResult, Result
 
 MUCH = 0.1  # above a guess
@@ -238,7 +238,7 @@ def located_sentence(attack: LocatedResult) -> str:
     """Say in a line how near one attack came to keys."""
     of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
     bound = f", of which {attack.bounds:,} only to a bound" if attack.bounds else ""
-    median, chance = amount(attack.median, attack.unit), amount(attack.chance, attack.unit)
+    median, chance = quantity(attack.median, attack.unit), quantity(attack.chance, attack.unit)
     return (
         f"{attack.attacker} could place keys of {attack.located}{of} by {attack.name} to within {median} "
         f"(median of {attack.placed:,}{bound}; a guess: {chance})"

@@ -48,12 +48,12 @@ class Exposure:
     attacker: str
     located: str
     error: LocatedError
-    scale: "Scale"
+    scale: "KeyUnits"
     stand_in: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scale:
+class KeyUnits:
     """Dimensions that are measured together.
 
     Args:
@@ -133,7 +133,7 @@ def units_of(terms: SimilarityConfig) -> tuple[Floats, str]:
     return scale_D, unit or ""
 
 
-def scales_of(terms: SimilarityConfig) -> list[Scale]:
+def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
     """Which dimensions are measured together: places in metres, others of one unit, each in that."""
     weighted = terms.helper_sees == "clear"
     groups: dict[str, dict[int, float]] = {}
@@ -146,7 +146,7 @@ def scales_of(terms: SimilarityConfig) -> list[Scale]:
         unit_D = np.zeros(len(terms.numbers))
         unit_D[list(factors)] = list(factors.values())
         names = tuple(terms.numbers[place].name for place in factors)
-        scales.append(Scale(names=names, unit="" if unit.startswith(" ") else unit, unit_D=unit_D))
+        scales.append(KeyUnits(names=names, unit="" if unit.startswith(" ") else unit, unit_D=unit_D))
     return scales
 
 
