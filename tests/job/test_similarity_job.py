@@ -281,3 +281,33 @@ def test_the_contract_has_keys_or_similarity_as_its_method_asks():
 def test_more_neighbours_than_rows_ends_the_job_with_the_reason():
     with pytest.raises(DataError, match=r"neighbors = 70: .* has 60 rows"):
         simulate(similarity_contract(neighbors=70), similar_tables(), similar_columns())
+
+
+def test_a_linkage_of_texts_shows_examples_and_what_attacks_named():
+    rng = np.random.default_rng(3)
+    parts = ("kala", "miren", "tasul", "dover", "nipa", "grohe", "brizu", "walste", "oru", "fenti")
+    own = [" ".join(rng.choice(parts, 3)) for _ in range(150)]
+    theirs = [text.replace("a", "e", 1) for text in own[:60]]
+    x = rng.normal(size=60)
+    bank = pl.DataFrame({"name": own, "x": rng.normal(size=150), "y": (np.concatenate([x, rng.normal(size=90)]) > 0).astype(int)})
+    shop = pl.DataFrame({"name": theirs, "x": x})
+    columns = {name: {"keys": {"name": "name"}, "features": {"numeric": ["x"]}} for name in ("bank", "shop")}
+    columns["bank"]["label"] = "y"
+    contract = similarity_contract(dimensions=[{"name": "name", "kind": "text"}], neighbors=3)
+    result = simulate(contract, {"bank": bank, "shop": shop}, columns)
+    linkage = result.sections.linkage
+    named = {(attack.name, attack.attacker, attack.located): attack for attack in linkage.named}
+    assert set(named) == {
+        ("filter-graph", "helper", "bank"),
+        ("filter-graph", "helper", "shop"),
+        ("neighbor-fit", "shop", "bank"),
+        ("similarity-fit", "bank", "shop"),
+    }
+    assert named["filter-graph", "helper", "bank"].right > 0.8
+    for example in linkage.examples:
+        texts = own if example.party == "bank" else theirs
+        assert example.own in texts if example.party == "bank" else set(example.linked) <= set(texts)
+    assert {example.party for example in linkage.examples} == {"bank", "shop"}
+    page = to_html(result)
+    assert "What each attack named" in page
+    assert "Links, for example" in page

@@ -337,6 +337,20 @@ class LocatedResult(_Part, frozen=True, kw_only=True):
     note: str = ""  # what stood in for what only the other side has
 
 
+class NamedResult(_Part, frozen=True, kw_only=True):
+    """How many text keys one attack named rightly, with a list that they are all on."""
+
+    name: str
+    attacker: str
+    located: str  # whose keys
+    named: int
+    right: float  # share of these
+    low: float
+    high: float
+    chance: float
+    note: str = ""
+
+
 class SimilarityHistogram(_Part, frozen=True, kw_only=True):
     """How similar linked rows are, noise included; and before noise, as far as this party can tell."""
 
@@ -383,6 +397,7 @@ class LinkageSummary(_Part, frozen=True, kw_only=True):
     improvement: dict[str, dict[str, float]] = {}  # by feature party, over AvgSim and Top1Sim
     similarities: dict[str, SimilarityHistogram] = {}
     attacks: list[LocatedResult] = []
+    named: list[NamedResult] = []
     maps: list[LinkMap] = []
     examples: list[LinkExample] = []
     notes: list[str] = []
@@ -621,6 +636,7 @@ def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None
     return msgspec.structs.replace(
         whole,
         attacks=[attack for one in parts for attack in one.attacks],
+        named=[each for one in parts for each in one.named],
         maps=[each for one in parts for each in one.maps],
         examples=[each for one in parts for each in one.examples],
         notes=notes,

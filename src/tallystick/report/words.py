@@ -6,10 +6,20 @@ from dataclasses import dataclass
 
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
+from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number, quantity
-from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit, LinkageSummary, LocatedResult, Result
+from tallystick.report.result import (
+    AttackResult,
+    Audit,
+    ColumnRebuilt,
+    FeatureAudit,
+    LinkageSummary,
+    LocatedResult,
+    NamedResult,
+    Result,
+)
 
 MUCH = 0.1  # above a guess
 NOTED = 0.02  # by which a probe finds more than any attack
@@ -252,7 +262,15 @@ def linkage_headline(linkage: LinkageSummary) -> list[str]:
         key = attack.attacker, attack.located, tuple(attack.dimensions)
         if key not in best or _gain(attack) > _gain(best[key]):
             best[key] = attack
-    return [located_sentence(attack) + "." for attack in best.values()]
+    return [f"{line}." for line in (*map(located_sentence, best.values()), *map(named_sentence, linkage.named))]
+
+
+def named_sentence(attack: NamedResult) -> str:
+    """Say in a line how many text keys one attack named."""
+    return (
+        f"{attack.attacker}, with a list that has them all, could name {attack.right:.1%} of {attack.named:,} keys of "
+        f"{attack.located} by {attack.name} (a guess: {attack.chance:.1%})"
+    )
 
 
 def _gain(attack: LocatedResult) -> float:
@@ -261,7 +279,8 @@ def _gain(attack: LocatedResult) -> float:
 
 def linkage_attack(name: str) -> str:
     """What an attack on a linkage does, in a line; nothing for one that is not known here."""
-    return LINKAGE_ATTACKS[name].description if name in LINKAGE_ATTACKS else ""
+    row = LINKAGE_ATTACKS.get(name) or TEXT_ATTACKS.get(name)
+    return row.description if row is not None else ""
 
 
 def _runnable(attack: AttackResult) -> bool:

@@ -32,8 +32,14 @@ from tallystick.job.phases.linkage import (
     scales_of,
     sent_keys,
 )
+from tallystick.job.phases.linkage_texts import (
+    Naming,
+    texts_named_by_feature_party,
+    texts_named_by_helper,
+    texts_named_by_label_party,
+)
 from tallystick.report import result as shown
-from tallystick.report.words import located_sentence
+from tallystick.report.words import located_sentence, named_sentence
 from tallystick.structs import prepared
 
 NOTE = "linkage"
@@ -63,6 +69,8 @@ def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSu
         summary = _audited(job, terms, keys.similar, alignment)
         for attack in summary.attacks:
             watcher.say(located_sentence(attack))
+        for naming in summary.named:
+            watcher.say(named_sentence(naming))
     job.folder.note(NOTE, msgspec.to_builtins(summary))
     return summary
 
@@ -86,12 +94,51 @@ def _audited(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Al
                 own_rows = found.own_rows
             exposures += attacked.exposures(terms, progress=progress) if attacked is not None else []
             maps.append(_map(places_of(keys, terms)[own_rows], located, found, terms, names=(job.name, peer)))
+    named = (
+        _texts_named(job, terms, keys, alignment)
+        if terms.texts and not (terms.numbers and terms.helper_sees == "filters")
+        else []
+    )
     summary = summary_of(terms, alignment, party=job.name, before=before)
     return msgspec.structs.replace(
         summary,
         attacks=[_shown(exposure) for exposure in exposures],
+        named=[_shown_naming(each) for each in named],
         maps=[one for one in maps if one.links],
         examples=_examples(keys, alignment, party=job.name) if terms.texts else [],
+    )
+
+
+def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> list[Naming]:
+    """What helper and peers could name of this party's text keys."""
+    contract, progress = job.contract, job.logbook.watcher.progress
+    found = texts_named_by_helper(keys, terms, party=job.name, helper=contract.helper or "", progress=progress)
+    for name, candidates in alignment.candidates.items():
+        if not (candidates.numbers_NK != PAD).any():
+            continue
+        if job.is_label:
+            found += texts_named_by_feature_party(
+                keys, alignment.rows_N, candidates, terms, party=job.name, peer=name, progress=progress
+            )
+        else:
+            found += texts_named_by_label_party(
+                keys, candidates, terms, party=name, label_party=contract.label_party, progress=progress
+            )
+    return found
+
+
+def _shown_naming(naming: Naming) -> shown.NamedResult:
+    share = naming.share
+    return shown.NamedResult(
+        name=naming.attack,
+        attacker=naming.attacker,
+        located=naming.located,
+        named=share.named,
+        right=share.right,
+        low=share.low,
+        high=share.high,
+        chance=share.chance,
+        note=naming.stand_in,
     )
 
 

@@ -1,0 +1,245 @@
+"""Which text is behind a key of which only encodings, similarities or links are known?
+
+Every attack here has a list of texts that the other side's are among, such as a telephone book, and says which one each key is.
+
+Shapes: T targets, S texts of the list, H keys known to the helper, N own rows, K links, P pairs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Protocol
+
+import numpy as np
+
+from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, OnProgress, Seat, quietly
+from tallystick.errors import ConfigError
+
+UNNAMED = -1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextView:
+    """One seat's view of text keys, and the list; the truth is not in here.
+
+    Args:
+        seat: whose it is.
+        texts: S, the length of the list.
+        targets: T keys to name.
+        likeness_SS: q-grams that two texts of the list have in common (helper, which knows no secret).
+        overlap_TT: bits that two filters have in common (helper).
+        known_H: targets whose text the helper knows, and which text of the list it is.
+        known_text_H: see there.
+        distance_NS: distances of own keys to every text of the list, under the secret that the parties share.
+        numbers_NK: links of each position, by number (-1 pads): own rows are positions (label party) or numbers (feature party).
+        similarity_NK: noisy similarities (label party).
+        metric: how distances became similarities (label party).
+    """
+
+    seat: Seat
+    texts: int
+    targets: int
+    likeness_SS: Floats | None = None
+    overlap_TT: Floats | None = None
+    known_H: Integers | None = None
+    known_text_H: Integers | None = None
+    distance_NS: Floats | None = None
+    numbers_NK: Integers | None = None
+    similarity_NK: Floats | None = None
+    metric: DistanceModel | None = None
+
+
+class TextAttack(Protocol):
+    """Reads a view and names targets; sees nothing else."""
+
+    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+        """Give the place on the list of each target's text (T,), -1 for those that it leaves out."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class FilterGraph:
+    """Matches the graph of filters, by bits in common, with that of listed texts, by q-grams in common, from a few known keys.
+
+    After Vidanage, Christen, Ranbaduge and Schnell, "A graph matching attack on privacy-preserving record linkage" (CIKM 2020),
+    with seeds: a ridge regression on the matched pairs foretells the bits that any listed text has in common with every filter,
+    and the surest pairs join them, round by round. No secret, filter size or number of hashes has to be known. For the helper.
+
+    Args:
+        rounds: how often the matched pairs grow.
+        ridge: of the regression, in the texts' mean likeness to themselves.
+    """
+
+    rounds: int = 4
+    ridge: float = 0.1
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1 or not self.ridge > 0:
+            raise ConfigError(f"filter-graph attack: rounds={self.rounds}, ridge={self.ridge}; expected at least 1 and above 0")
+
+    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+        """Name every filter."""
+        assert view.likeness_SS is not None, "the helper has a list"
+        assert view.overlap_TT is not None, "the helper has filters"
+        assert view.known_H is not None, "the helper knows some keys"
+        assert view.known_text_H is not None, "the helper knows some keys"
+        likeness_SS, overlap_TT = _centred(view.likeness_SS), _centred(view.overlap_TT)
+        target_P, text_P = view.known_H, view.known_text_H
+        guess_T = np.full(view.targets, UNNAMED)
+        for done in range(self.rounds):
+            progress(done, self.rounds)
+            score_ST = self._score(likeness_SS, overlap_TT, text_P, target_P)
+            guess_T = score_ST.argmax(axis=0)
+            ordered_ST = np.partition(score_ST, -2, axis=0)
+            margin_T = ordered_ST[-1] - ordered_ST[-2]
+            mutual_T = score_ST.argmax(axis=1)[guess_T] == np.arange(view.targets)
+            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(view.targets), view.known_H))
+            share = (done + 1) / self.rounds
+            sure = sure[np.argsort(-margin_T[sure], kind="stable")][: int(share * view.targets)]
+            target_P = np.concatenate((view.known_H, sure))
+            text_P = np.concatenate((view.known_text_H, guess_T[sure]))
+        guess_T[view.known_H] = view.known_text_H
+        return np.asarray(guess_T)
+
+    def _score(self, likeness_SS: Floats, overlap_TT: Floats, text_P: Integers, target_P: Integers) -> Floats:
+        """How well every listed text (S) fits every filter (T): the cosine of foretold and true bits."""
+        ridge = self.ridge * float(np.diag(likeness_SS).mean())
+        matched_PP = likeness_SS[np.ix_(text_P, text_P)] + ridge * np.eye(len(text_P))
+        weight_SP = np.linalg.solve(matched_PP, likeness_SS[text_P]).T
+        foretold_ST = weight_SP @ overlap_TT[target_P]
+        length_S = np.sqrt(np.einsum("sp,pq,sq->s", weight_SP, overlap_TT[np.ix_(target_P, target_P)], weight_SP, optimize=True))
+        length_T = np.sqrt(np.diag(overlap_TT))
+        return np.asarray(foretold_ST / np.maximum(length_S, 1e-12)[:, None] / np.maximum(length_T, 1e-12))
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarityFit:
+    """Names a key by the listed text whose distances to own rows fit its similarities to them best; noise averages out.
+
+    Not in the paper: trilateration among texts. The label party shares the filters' secret, so it can encode any listed text and
+    knows how far it is from each own row. For its view.
+    """
+
+    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+        """Name every number that is linked."""
+        assert view.distance_NS is not None, "the label party has keys, a secret and a list"
+        assert view.numbers_NK is not None, "the label party has links"
+        assert view.similarity_NK is not None, "the label party has similarities"
+        assert view.metric is not None, "similarities come with their scale"
+        position_L, place_L = np.nonzero(view.numbers_NK >= 0)
+        number_L = view.numbers_NK[position_L, place_L]
+        distance_L = view.metric.distance_of(view.similarity_NK[position_L, place_L], shrink=False)
+        guess_T = np.full(view.targets, UNNAMED)
+        for number in range(view.targets):
+            progress(number, view.targets)
+            pair_P = np.flatnonzero(number_L == number)
+            if len(pair_P):
+                miss_PS = view.distance_NS[position_L[pair_P]] - distance_L[pair_P, None]
+                guess_T[number] = np.square(miss_PS).mean(axis=0).argmin()
+        return guess_T
+
+
+@dataclass(frozen=True, kw_only=True)
+class NeighborFit:
+    """Names a row by the listed text whose nearest own rows are those that the row is linked to; of several, the nearest.
+
+    Not in the paper: cells among texts. It needs no similarities, and no noise on these blurs it. For a feature party's view.
+    """
+
+    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+        """Name every position that has links."""
+        assert view.distance_NS is not None, "a feature party has keys, a secret and a list"
+        assert view.numbers_NK is not None, "a feature party has links"
+        neighbors = min(view.numbers_NK.shape[1], len(view.distance_NS))
+        edge_S = np.partition(view.distance_NS, neighbors - 1, axis=0)[neighbors - 1]
+        near_NS = view.distance_NS <= edge_S
+        furthest = 1 + float(np.abs(view.distance_NS[np.isfinite(view.distance_NS)]).max(initial=0.0))
+        guess_T = np.full(view.targets, UNNAMED)
+        for position, numbers_K in enumerate(view.numbers_NK):
+            progress(position, view.targets)
+            if len(linked := numbers_K[numbers_K >= 0]):
+                apart_S = np.minimum(view.distance_NS[linked], furthest).mean(axis=0)
+                guess_T[position] = (near_NS[linked].sum(axis=0) - apart_S / (2 * furthest)).argmax()
+        return guess_T
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextAttackRow:
+    """An attack on text keys, whose view it reads, and how it works, in a line for the report."""
+
+    attack: TextAttack
+    seat: Seat
+    description: str
+
+
+TEXT_ATTACKS: Mapping[str, TextAttackRow] = MappingProxyType(
+    {
+        "filter-graph": TextAttackRow(
+            attack=FilterGraph(),
+            seat="helper",
+            description="matches filters, by bits in common, with a list of texts, by characters in common, from ten known keys",
+        ),
+        "similarity-fit": TextAttackRow(
+            attack=SimilarityFit(),
+            seat="label party",
+            description="the text of a list whose distances to own rows fit the similarities best",
+        ),
+        "neighbor-fit": TextAttackRow(
+            attack=NeighborFit(),
+            seat="feature party",
+            description="the text of a list whose nearest own rows are those that are linked; needs no similarities",
+        ),
+    }
+)
+"""The attacks on text keys: a new one is a class here and a row."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedShare:
+    """How many keys an attack named rightly.
+
+    Args:
+        named: keys that it named.
+        right: share of these whose text it is.
+        low, high: 95 % interval of the share (Wilson's).
+        chance: what naming every key by the most frequent text would give.
+    """
+
+    named: int
+    right: float
+    low: float
+    high: float
+    chance: float
+
+
+def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedShare]:
+    """Attack a view by every attack of its seat, and measure by the truth, -1 where a target is not to be counted.
+
+    No guarantee: no attack here found more, another may. A helper's known keys are not counted.
+    """
+    counted_T = truth_T >= 0
+    if view.known_H is not None:
+        counted_T[view.known_H] = False
+    found = {}
+    for name, row in TEXT_ATTACKS.items():
+        if row.seat != view.seat:
+            continue
+        guess_T = row.attack(view, progress=progress)
+        judged_T = counted_T & (guess_T != UNNAMED)
+        if judged_T.any():
+            found[name] = _share(guess_T[judged_T] == truth_T[judged_T], truth_T[counted_T])
+    return found
+
+
+def _share(right_T: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], truth_T: Integers) -> NamedShare:
+    count, share, z = len(right_T), float(right_T.mean()), 1.959964
+    middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
+    half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
+    chance = float(np.unique(truth_T, return_counts=True)[1].max() / len(truth_T))
+    return NamedShare(named=count, right=share, low=float(middle - half), high=float(middle + half), chance=chance)
+
+
+def _centred(matrix: Floats) -> Floats:
+    """Inner products of what is left when the mean is taken away."""
+    mean = matrix.mean(axis=0)
+    return np.asarray(matrix - mean - mean[:, None] + mean.mean())

@@ -1,0 +1,201 @@
+"""What each seat of a linkage by text could name: views put together from what a party has, attacked, and measured.
+
+The attacker's list of texts is this party's own keys, all of them and no others: the best list that it could have. As in
+``linkage.py`` a party plays the other with what it could itself tell of that one.
+
+Shapes: N positions, M numbers, K links, S listed keys, T targets.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+
+from tallystick.alignment.distances import block_distance
+from tallystick.alignment.encoding import encode_keys
+from tallystick.alignment.federal import grams
+from tallystick.alignment.nearest import PAD, Floats, Integers
+from tallystick.alignment.outcome import Candidates
+from tallystick.attacks.linkage.texts import NamedShare, TextView, evaluate_texts
+from tallystick.attacks.linkage.view import DistanceModel
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.job.phases.linkage import AUDIT_SECRET, KNOWN
+from tallystick.network.channel import Progress
+
+MOST_KEYS = 1500
+"""Listed, and attacked: all pairs are compared."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Naming:
+    """What an attack on text keys named: its name, who could make it, whose keys, how well, and what stood in for what."""
+
+    attack: str
+    attacker: str
+    located: str
+    share: NamedShare
+    stand_in: str = ""
+
+
+def texts_named_by_helper(
+    keys: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, progress: Progress
+) -> list[Naming]:
+    """What a helper that knows ten keys could name by this party's filters; nothing is left where it sees texts in the clear."""
+    if terms.helper_sees == "clear" or not terms.texts:
+        return []
+    rng = np.random.default_rng([0, 6])
+    listed = _distinct(keys, rng)
+    texts_only = terms.model_copy(update={"dimensions": terms.texts, "block": 0})
+    filters = encode_keys(_rows(keys, listed), texts_only, AUDIT_SECRET).filters
+    overlap_TT = np.zeros((len(listed), len(listed)))
+    likeness_SS = np.zeros_like(overlap_TT)
+    for place, dimension in enumerate(terms.texts):
+        bits_TP = np.unpackbits(filters[dimension.name], axis=1).astype(np.float32)
+        overlap_TT += bits_TP @ bits_TP.T
+        likeness_SS += _grams_in_common([keys.texts[place][row] for row in listed], terms.gram)
+    order_S = rng.permutation(len(listed))  # of the list: it tells nothing of the filters' order
+    place_T = np.argsort(order_S)
+    known_H = np.sort(rng.permutation(len(listed))[: min(KNOWN, len(listed) // 2)])
+    view = TextView(
+        seat="helper",
+        texts=len(listed),
+        targets=len(listed),
+        likeness_SS=likeness_SS[np.ix_(order_S, order_S)],
+        overlap_TT=overlap_TT,
+        known_H=known_H,
+        known_text_H=place_T[known_H],
+    )
+    return _measured(view, place_T, attacker=helper, located=party, progress=progress)
+
+
+def texts_named_by_label_party(
+    keys: SimilarKeys, candidates: Candidates, terms: SimilarityConfig, *, party: str, label_party: str, progress: Progress
+) -> list[Naming]:
+    """What the label party could name of a feature party's keys by similarities, measured by the feature party."""
+    assert candidates.own_rows is not None, "the feature party knows which of its rows a number is"
+    assert candidates.scale is not None, "every party knows the scale"
+    rng, scale = np.random.default_rng([0, 7]), candidates.scale
+    linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
+    chosen = np.sort(rng.permutation(linked)[:MOST_KEYS])
+    numbers_NK = candidates.numbers_NK[chosen]
+    targets_T, number_NK = _renumbered(numbers_NK)
+    some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # which of a row's links reads most like it, nobody here knows
+    played = candidates.own_rows[numbers_NK[np.arange(len(chosen)), some]]
+    truth = candidates.own_rows[targets_T]
+    listed = _distinct(keys, rng, first=truth)
+    distance_NT = _apart(keys, played, truth, terms)
+    distance_NK = np.take_along_axis(distance_NT, np.maximum(number_NK, 0), axis=1)
+    metric = DistanceModel(
+        bits_per_unit_D=None, window=terms.window, mean=scale.mean, deviation=scale.deviation, sigma=scale.sigma
+    )
+    view = TextView(
+        seat="label party",
+        texts=len(listed),
+        targets=len(targets_T),
+        distance_NS=_apart(keys, played, listed, terms),
+        numbers_NK=number_NK,
+        similarity_NK=metric.similarity(distance_NK, np.asarray(rng.standard_normal(distance_NK.shape))),
+        metric=metric,
+    )
+    stand_in = (
+        f"{label_party} has its own rows' texts, which {party} does not know: {len(chosen):,} rows of {label_party} read like "
+        "one of the rows that they are linked to"
+    )
+    return _measured(
+        view, _place_of(keys, listed, truth), attacker=label_party, located=party, progress=progress, stand_in=stand_in
+    )
+
+
+def texts_named_by_feature_party(
+    keys: SimilarKeys,
+    rows_N: Integers,
+    candidates: Candidates,
+    terms: SimilarityConfig,
+    *,
+    party: str,
+    peer: str,
+    progress: Progress,
+) -> list[Naming]:
+    """What a feature party could name of the label party's keys by its links, measured by the label party."""
+    rng = np.random.default_rng([0, 8])
+    linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
+    chosen = np.sort(rng.permutation(linked)[: MOST_KEYS // 5])
+    numbers_M, number_NK = _renumbered(candidates.numbers_NK)
+    if len(numbers_M) > MOST_KEYS:
+        return []
+    position_L, place_L = np.nonzero(number_NK != PAD)
+    order_L = np.lexsort((place_L, number_NK[position_L, place_L]))  # the most similar first
+    first_M = np.unique(number_NK[position_L, place_L][order_L], return_index=True)[1]
+    played = rows_N[position_L[order_L[first_M]]]
+    truth = rows_N[chosen]
+    listed = _distinct(keys, rng, first=truth)
+    view = TextView(
+        seat="feature party",
+        texts=len(listed),
+        targets=len(chosen),
+        distance_NS=_apart(keys, played, listed, terms),
+        numbers_NK=number_NK[chosen],
+    )
+    stand_in = (
+        f"{peer} has its own rows' texts, which {party} does not know: {len(numbers_M):,} rows of {peer} read like the row of "
+        f"{party} that is most similar to each"
+    )
+    return _measured(view, _place_of(keys, listed, truth), attacker=peer, located=party, progress=progress, stand_in=stand_in)
+
+
+def _measured(
+    view: TextView, truth_T: Integers, *, attacker: str, located: str, progress: Progress, stand_in: str = ""
+) -> list[Naming]:
+    moved: Callable[[int, int], None] = partial(progress, "attack on links: texts")
+    return [
+        Naming(attack=name, attacker=attacker, located=located, share=share, stand_in=stand_in)
+        for name, share in evaluate_texts(view, truth_T, progress=moved).items()
+    ]
+
+
+def _apart(keys: SimilarKeys, own: Integers, others: Integers, terms: SimilarityConfig) -> Floats:
+    """Distances as the helper measures them, under a secret; who attacks knows that of the run."""
+    whole = terms.model_copy(update={"block": 0})
+    own_keys, other_keys = (encode_keys(_rows(keys, rows), whole, AUDIT_SECRET) for rows in (own, others))
+    return block_distance(own_keys, other_keys, whole, slice(0, len(own)))
+
+
+def _rows(keys: SimilarKeys, rows: Integers) -> SimilarKeys:
+    return SimilarKeys(numbers_RD=keys.numbers_RD[rows], texts=tuple(tuple(column[row] for row in rows) for column in keys.texts))
+
+
+def _distinct(keys: SimilarKeys, rng: np.random.Generator, *, first: Integers | None = None) -> Integers:
+    """Rows of distinct texts, in no order: those of ``first``, then others, up to the most that are listed."""
+    rows = rng.permutation(len(keys))
+    rows = rows if first is None else np.concatenate((first, rows))
+    by_text = {_text(keys, int(row)): int(row) for row in rows[::-1]}
+    chosen = list({_text(keys, int(row)): by_text[_text(keys, int(row))] for row in rows}.values())
+    most = MOST_KEYS if first is None else max(MOST_KEYS, len(set(first.tolist())))
+    return rng.permutation(np.array(chosen[:most], dtype=np.int64))
+
+
+def _text(keys: SimilarKeys, row: int) -> tuple[str, ...]:
+    return tuple(column[row] for column in keys.texts)
+
+
+def _place_of(keys: SimilarKeys, listed: Integers, rows: Integers) -> Integers:
+    """Which place on the list has the text of each row."""
+    place = {_text(keys, int(row)): at for at, row in enumerate(listed)}
+    return np.array([place.get(_text(keys, int(row)), -1) for row in rows], dtype=np.int64)
+
+
+def _renumbered(numbers_NK: Integers) -> tuple[Integers, Integers]:
+    """The numbers that occur, and the links with each number's place among them."""
+    numbers_M = np.unique(numbers_NK[numbers_NK != PAD])
+    return numbers_M, np.where(numbers_NK == PAD, PAD, np.searchsorted(numbers_M, numbers_NK))
+
+
+def _grams_in_common(texts: list[str], length: int) -> Floats:
+    vocabulary: dict[str, int] = {}
+    of_text = [[vocabulary.setdefault(gram, len(vocabulary)) for gram in sorted(grams(text, length))] for text in texts]
+    has_SG = np.zeros((len(texts), len(vocabulary)), dtype=np.float32)
+    for place, some in enumerate(of_text):
+        has_SG[place, some] = 1
+    return np.asarray(has_SG @ has_SG.T, dtype=np.float64)

@@ -1,0 +1,103 @@
+"""Attacks on text keys: each names what is there to be named, and nothing where the view tells nothing."""
+
+import numpy as np
+import pytest
+
+from tallystick.alignment.federal import text_filters
+from tallystick.attacks.linkage.texts import TEXT_ATTACKS, FilterGraph, TextView, evaluate_texts
+from tallystick.attacks.linkage.view import DistanceModel
+from tallystick.config.similarity import DimensionConfig, SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.errors import ConfigError
+from tallystick.job.phases.linkage_texts import texts_named_by_helper
+from tallystick.network.channel import no_progress
+
+SYLLABLES = ("ka", "lo", "mi", "ren", "ta", "sul", "do", "ver", "ni", "pa", "gro", "he", "bri", "zu", "wal", "ste")
+
+
+def names(count, *, seed=0):
+    rng = np.random.default_rng(seed)
+    found = {}
+    while len(found) < count:
+        found["".join(rng.choice(SYLLABLES, rng.integers(3, 6)))] = None
+    return tuple(found)
+
+
+TERMS = SimilarityConfig(dimensions=(DimensionConfig(name="name", kind="text"),), neighbors=4, text_bits=2048, hashes=15)
+
+
+def test_a_helper_with_ten_known_keys_names_filters():
+    keys = SimilarKeys(numbers_RD=np.empty((300, 0)), texts=(names(300),))
+    (found,) = texts_named_by_helper(keys, TERMS, party="bank", helper="helper", progress=no_progress)
+    assert (found.attack, found.attacker, found.located) == ("filter-graph", "helper", "bank")
+    assert found.share.named == 290
+    assert found.share.right > 0.9
+    assert found.share.low < found.share.right
+    assert found.share.chance == pytest.approx(1 / 290)
+
+
+def test_filters_each_under_a_secret_of_their_own_tell_nothing():
+    texts = names(120)
+    (dimension,) = TERMS.dimensions
+    filters = [text_filters([text], terms=TERMS, dimension=dimension, secret=bytes([row]) * 32) for row, text in enumerate(texts)]
+    bits_TP = np.unpackbits(np.concatenate(filters), axis=1).astype(np.float64)
+    shared = {text: {text[i : i + 2] for i in range(len(text) - 1)} for text in texts}
+    likeness_SS = np.array([[len(shared[a] & shared[b]) for b in texts] for a in texts], dtype=np.float64)
+    known = np.arange(10)
+    view = TextView(
+        seat="helper",
+        texts=120,
+        targets=120,
+        likeness_SS=likeness_SS,
+        overlap_TT=bits_TP @ bits_TP.T,
+        known_H=known,
+        known_text_H=known,
+    )
+    # 110 guesses, each right with a chance of about 1/120: more than 10 right ones have a chance below 1e-8.
+    assert evaluate_texts(view, np.arange(120))["filter-graph"].right < 10 / 110
+
+
+def linked(*, told=True, seed=1):
+    """Rows and keys on a line in place of texts: own keys know how far they are from each listed one."""
+    rng = np.random.default_rng(seed)
+    own_N, listed_S = rng.random(200), np.sort(rng.random(50))
+    distance_NS = np.abs(own_N[:, None] - listed_S)
+    truth_T = rng.permutation(50)
+    behind_NT = distance_NS[:, truth_T if told else rng.permutation(50)]
+    return rng, distance_NS, truth_T, behind_NT
+
+
+def test_similarities_name_a_key_through_noise_and_nothing_if_they_are_of_others():
+    metric = DistanceModel(bits_per_unit_D=None, window=1.0, mean=-0.3, deviation=0.2, sigma=0.3)
+    right = []
+    for told in (True, False):
+        rng, distance_NS, truth_T, behind_NT = linked(told=told)
+        numbers_NK = np.argsort(behind_NT, axis=1)[:, :10]
+        distance_NK = np.take_along_axis(behind_NT, numbers_NK, axis=1)
+        view = TextView(
+            seat="label party",
+            texts=50,
+            targets=50,
+            distance_NS=distance_NS,
+            numbers_NK=numbers_NK,
+            similarity_NK=metric.similarity(distance_NK, rng.normal(size=distance_NK.shape)),
+            metric=metric,
+        )
+        right.append(evaluate_texts(view, truth_T)["similarity-fit"].right)
+    # 50 keys on a line, told apart to a third of the noise of a single similarity; by chance 12 right ones never happen.
+    assert right[0] > 0.25
+    assert right[1] < 12 / 50
+
+
+def test_links_alone_name_a_row():
+    _, distance_MS, truth_T, behind_MT = linked()
+    numbers_TK = np.argsort(behind_MT, axis=0)[:8].T
+    view = TextView(seat="feature party", texts=50, targets=50, distance_NS=distance_MS, numbers_NK=np.sort(numbers_TK))
+    assert evaluate_texts(view, truth_T)["neighbor-fit"].right > 0.8
+
+
+def test_every_seat_has_an_attack_and_settings_out_of_range_are_refused():
+    assert {row.seat for row in TEXT_ATTACKS.values()} == {"helper", "label party", "feature party"}
+    for wrong in ({"rounds": 0}, {"ridge": 0.0}):
+        with pytest.raises(ConfigError, match="filter-graph attack"):
+            FilterGraph(**wrong)
