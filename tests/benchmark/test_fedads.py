@@ -11,7 +11,10 @@ import torch
 
 from tallystick.benchmark.fedads import defenses as fedads
 from tallystick.benchmark.fedads import page as fedads_page
-from tallystick.benchmark.fedads.data import encode_ads, read_ads
+from tallystick.benchmark.fedads import unaligned
+from tallystick.benchmark.fedads.data import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads
+from tallystick.benchmark.fedads.unaligned_data import read_both_parties, share_out
+from tallystick.data.encoder import MISSING
 from tallystick.errors import DataError
 
 
@@ -48,6 +51,29 @@ def test_fedads_own_files_keep_their_test_rows_and_leave_the_time_of_conversion_
     raw = [pl.read_csv(fedads_folder / f"sample_{name}.csv") for name in ("train_aligned", "test")]
     assert data.training_labels_N.tolist() == [float(cell == "['1']") for cell in raw[0].get_column("label")]
     assert data.test_labels_T.tolist() == [float(cell == "['1']") for cell in raw[1].get_column("label")]
+
+
+def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path) -> None:
+    aligned = pl.read_csv(fedads_folder / TRAINING_FILE, infer_schema=False)
+    ours = aligned.drop("f_u_fea_1", "f_c").head(200)
+    ours.write_csv(fedads_folder / UNALIGNED_FILE)
+    table = read_both_parties(fedads_folder)
+    assert table.frame.height == 300 + 200 + 80
+    rows = share_out(table, seed=3)
+    held = len(rows.validation_N)
+    assert held == 37  # an eighth of the aligned rows
+    assert set(rows.aligned_N.tolist()) | set(rows.validation_N.tolist()) == set(range(300))
+    assert rows.unaligned_N.sort().values.tolist() == list(range(300, 500))
+    assert rows.test_N.tolist() == list(range(500, 580))
+    for part_N, given in ((rows.unaligned_N, 0), (torch.cat([rows.aligned_N, rows.test_N]), 1)):
+        missing = rows.theirs.rows(part_N).categorical_NG == MISSING
+        assert float(missing.float().mean()) == 1 - given
+    assert "ORALE" not in [row.name for row in unaligned._chosen(table, [])]
+    data, _, _ = encode_ads(table, seed=1, min_count=1)
+    assert len(data.training) == 300
+    ours.drop("label").write_csv(fedads_folder / UNALIGNED_FILE)
+    with pytest.raises(DataError, match=r"not FedAds' .*sample_train_nonaligned\.csv"):
+        read_ads(fedads_folder)
 
 
 def test_swapping_gives_each_party_the_others_columns(fedads_folder: Path, criteo: Path) -> None:

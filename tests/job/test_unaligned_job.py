@@ -136,7 +136,9 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"alignment__method": "union"}, "rows without a partner's row are left over by an intersection only"),
+        ({"alignment__method": "union"}, "alignment.method = union leaves no row without a partner's row"),
+        ({"alignment__method": "similarity"}, "by similarity every row has its nearest candidates"),
+        ({"settings": {"dropout": 1.0}}, "unaligned.dropout"),
         ({"settings": {"method": "fedcvt"}, "target": {"type": "multiclass", "classes": 3}}, "needs two classes"),
         ({"settings": {"method": "fedcvt"}, "parties": ("bank", "club", "shop")}, "is for one feature party, found 2"),
         ({"settings": {"group": "kind"}}, "groups nothing; leave unaligned.group"),

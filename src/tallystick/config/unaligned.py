@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from tallystick.config.linkage import LINKAGES
 from tallystick.config.reading import Count, Model, Text
 
 MOST_EVALUATIONS = 50
@@ -135,8 +134,10 @@ def unaligned_problems(unaligned: UnalignedConfig, *, alignment: str, target: st
     where, facts = f"unaligned.method = {unaligned.method}", unaligned.facts
     problems = []
     if alignment != "intersection":
-        others = ", ".join(name for name in LINKAGES if name != "intersection")
-        problems.append(f"{where}: rows without a partner's row are left over by an intersection only, not by {others}; use none")
+        problems.append(
+            f"{where}: alignment.method = {alignment} leaves no row without a partner's row: by similarity every row has its "
+            "nearest candidates, and a union makes up what a side lacks; use none, or an intersection"
+        )
     if facts.two_classes and target != "binary":
         problems.append(f"{where}: needs two classes; target.type = {target}; choose multi-task or average")
     if unaligned.group is not None and not facts.groups:

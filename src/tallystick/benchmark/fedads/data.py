@@ -2,7 +2,8 @@
 
 Shapes: N training rows, T test rows.
 
-FedAds' own files (a folder with sample_train_aligned.csv and sample_test.csv, every cell written as ['value']), the IJCAI-18
+FedAds' own files (a folder with sample_train_aligned.csv, sample_test.csv and, of rows that the label party alone has,
+sample_train_nonaligned.csv; every cell written as ['value'], a list of several taken as one category), the IJCAI-18
 purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
 """
 
@@ -21,7 +22,7 @@ from tallystick.data.features import FeatureShape
 from tallystick.data.lazy import LazyTable, sample, store, unpacked
 from tallystick.errors import DataError
 
-TRAINING_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_test.csv"
+TRAINING_FILE, UNALIGNED_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_train_nonaligned.csv", "sample_test.csv"
 LABEL_PARTY_COLUMNS = 16  # FedAds' number; the rest is the feature party's
 IJCAI_NUMERIC = ("shop_review_positive_rate", "shop_score_service", "shop_score_delivery", "shop_score_description")
 IJCAI_TEST = "te_8k"
@@ -37,7 +38,8 @@ class AdTable:
     label: str
     label_party: FeatureColumns
     feature_party: FeatureColumns
-    test_N: pl.Series | None = None  # bool per row; None: a random tenth
+    test_N: pl.Series | None = None  # bool per row; None: some are drawn
+    has_partner_N: pl.Series | None = None  # bool per row: the feature party has it too; None: all, whatever a benchmark hides
 
 
 def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> AdTable:
@@ -64,14 +66,16 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
 
 
 def _read_fedads(folder: Path, limit: int | None) -> AdTable:
+    names = [name for name in (TRAINING_FILE, UNALIGNED_FILE, TEST_FILE) if name != UNALIGNED_FILE or (folder / name).exists()]
     try:
-        files = [pl.scan_csv(folder / name, infer_schema=False, glob=False) for name in (TRAINING_FILE, TEST_FILE)]
-        (training, count), (test, _) = (sample(file, limit, seed=SAMPLE_SEED) for file in files)
+        files = [pl.scan_csv(folder / name, infer_schema=False, glob=False) for name in names]
+        parts, counts = zip(*(sample(file, limit, seed=SAMPLE_SEED) for file in files), strict=True)
         cells = pl.exclude("sample_id").str.strip_chars("[]' \"")
-        parts = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in (training, test)]
-        frame = store(pl.concat(parts, how="vertical"))
+        read = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in parts]
+        frame = store(pl.concat(read, how="diagonal"))
     except (pl.exceptions.PolarsError, OSError) as error:
-        raise DataError(f"{folder}: not FedAds' {TRAINING_FILE} and {TEST_FILE}: {error}") from None
+        raise DataError(f"{folder}: not FedAds' {' and '.join(names)}: {error}") from None
+    file_N = pl.Series(np.repeat(names, [*counts[:-1], frame.height - sum(counts[:-1])]))
     label_party = tuple(name for name in frame.columns if name.startswith(("l_i_", "l_u_")))
     feature_party = tuple(name for name in frame.columns if name.startswith("f_"))
     if not (label_party and feature_party):
@@ -83,7 +87,8 @@ def _read_fedads(folder: Path, limit: int | None) -> AdTable:
         label="label",
         label_party=FeatureColumns(categorical=label_party),
         feature_party=FeatureColumns(categorical=feature_party),
-        test_N=pl.Series(np.arange(frame.height) >= count),
+        test_N=file_N == TEST_FILE,
+        has_partner_N=file_N != UNALIGNED_FILE if UNALIGNED_FILE in names else None,
     )
 
 
@@ -142,7 +147,8 @@ def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData,
         test = np.flatnonzero(table.test_N.to_numpy())
     else:
         test = np.sort(np.random.default_rng(seed).permutation(rows)[: rows // 10])
-    training = np.setdiff1d(np.arange(rows), test)
+    aligned = np.arange(rows) if table.has_partner_N is None else np.flatnonzero(table.has_partner_N.to_numpy())
+    training = np.setdiff1d(aligned, test)
     labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
     if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
         raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")

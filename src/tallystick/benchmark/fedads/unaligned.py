@@ -159,7 +159,9 @@ def _chosen(table: AdTable, only: Sequence[str]) -> list[Row]:
     everything = {row.name: row for row in rows(group=group)}
     if unknown := [name for name in only if name not in everything]:
         raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
-    return [row for name, row in everything.items() if not only or name in only]
+    chosen = [row for name, row in everything.items() if not only or name in only]
+    # what the feature party has of unaligned rows is what the bound trains on
+    return chosen if table.has_partner_N is None else [row for row in chosen if row.joint != "all"]
 
 
 GROUPS = {"criteo": "C9", "fedads": "l_u_fea_1", "ijcai18": "shop_id"}

@@ -53,7 +53,10 @@ def read_both_parties(path: Path, *, limit: int | None = None) -> AdTable:
 
 
 def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED) -> Rows:
-    """Draw test, validation and aligned rows, and encode: the label party by all its training rows, the other by aligned ones."""
+    """Draw test, validation and aligned rows, and encode: the label party by all its training rows, the other by aligned ones.
+
+    Where the data says which rows the feature party has, validation rows are of those, and all others of them are aligned.
+    """
     rows, random = table.frame.height, np.random.default_rng(seed)
     order_N = random.permutation(rows)
     if table.test_N is not None:
@@ -61,9 +64,13 @@ def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED) -> Rows:
         test, rest = np.flatnonzero(is_test_N), order_N[~is_test_N[order_N]]
     else:
         test, rest = order_N[: int(TEST * rows)], order_N[int(TEST * rows) :]
+    lone = rest[:0]
+    if table.has_partner_N is not None:
+        has_partner_N = table.has_partner_N.to_numpy()
+        rest, lone, aligned = rest[has_partner_N[rest]], rest[~has_partner_N[rest]], 1.0
     held = int(VALIDATION / (1 - TEST) * len(rest))
-    validation, training = rest[:held], rest[held:]
-    both = training[: int(aligned * len(training))]
+    validation, training = rest[:held], np.concatenate([rest[held:], lone])
+    both = training[: int(aligned * (len(rest) - held))]
     labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
     if not len(both) or not 0 < float(labels_N[both].mean()) < 1:
         raise DataError(f"{table.name}: {len(both)} aligned training rows, or one class only among them; give more rows")
