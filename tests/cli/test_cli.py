@@ -205,11 +205,15 @@ def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading
     assert shown.stderr == ""
 
 
-def test_check_says_how_numbers_will_be_embedded(lay_out_job):
-    job = lay_out_job(rows=1300, model__numeric="auto")
+def test_check_says_what_auto_comes_to_by_the_rows_for_training(lay_out_job):
+    job = lay_out_job(rows=1500, model__numeric="auto", training__epochs="auto")
     arguments = [job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml"]
-    said = "model.numeric = auto: 2 numeric columns get piecewise-linear embeddings of 128 bins, by the 1,235 rows"
-    assert said in " ".join(json.loads(call("check", *arguments, "--json").stdout.splitlines()[-1])["encoding"])
+    told = " ".join(json.loads(call("check", *arguments, "--json").stdout.splitlines()[-1])["encoding"])
+    # 1,425 own rows, of which seven tenths are for training.
+    assert "2 numeric columns get piecewise-linear embeddings of 128 bins, by the 1,0" in told
+    assert "training.epochs = auto: 60, by 1,0" in told
+    assert "training.batch_size" not in told  # the contract says it
+    assert "rows that all parties have, and may then choose otherwise" in told
     assert "model.numeric = auto" in call("check", *arguments).stdout
 
 

@@ -198,6 +198,15 @@ class TrainingTerms(Model):
         epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
         return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs})
 
+    def settled_notes(self, rows: int) -> list[str]:
+        """What ``auto`` comes to for so many training rows, in words."""
+        settled = self.for_rows(rows)
+        return [
+            f"training.{key} = auto: {getattr(settled, key)}, by {rows:,} training rows"
+            for key in ("batch_size", "epochs")
+            if getattr(self, key) == "auto"
+        ]
+
 
 class TrainingConfig(TrainingTerms):
     """How the network is trained, with every number settled; what is left out is as in the papers, which train plainly."""

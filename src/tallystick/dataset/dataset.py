@@ -95,12 +95,7 @@ class Dataset(ABC):
 
     def settled_notes(self, training: TrainingTerms) -> list[str]:
         """What ``auto`` came to, in words."""
-        settled = self.settled(training)
-        return [
-            f"training.{key} = auto: {getattr(settled, key)}, by {len(self.train_N):,} training rows"
-            for key in ("batch_size", "epochs")
-            if getattr(training, key) == "auto"
-        ]
+        return training.settled_notes(len(self.train_N))
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training."""

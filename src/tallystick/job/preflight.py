@@ -24,7 +24,7 @@ from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, fingerprint, read_keys
 from tallystick.data.lazy import Frame
-from tallystick.data.split import TEST, TRAINING, VALIDATION, check_times, split_by_hash
+from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
@@ -170,16 +170,18 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
     training = np.arange(here.height)
     if not contract.linkage.imputes and contract.split.method == "hash":
         parts = split_by_hash(keys.ids, contract.split, seed=contract.seed)
-        found.tried(lambda: _check_parts(contract, parts))
+        if found.tried(lambda: _check_parts(contract, parts)):
+            training = np.flatnonzero(parts == TRAINING)
         if contract.split.test and not (parts == TEST).any():
             found.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
     if is_label:
-        found.tried(lambda: check_label(contract, party, here, training))
+        found.tried(lambda: check_label(contract, party, here, np.arange(here.height)))
         if party.weight is not None:
             found.tried(lambda: encode_weights(require_column(here, str(party.weight), use="weight")))
         if party.time is not None and contract.split.method == "time":
-            found.tried(lambda: check_times(require_column(here, str(party.time), use="time"), contract.split))
-    found.notes += found.tried(lambda: _check_features(contract, party, here, is_label=is_label)) or ()
+            times = found.tried(lambda: split_by_time(require_column(here, str(party.time), use="time"), contract.split))
+            training = np.flatnonzero(times == TRAINING) if times is not None else training
+    found.notes += found.tried(lambda: _check_features(contract, party, here, training, is_label=is_label)) or ()
 
 
 def check_label(contract: Contract, party: PartyFile, here: Frame, training: Any) -> None:
@@ -200,21 +202,28 @@ def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:
         )
 
 
-def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> None:
+def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
+    """Refuse a split that leaves a part of this side empty, whoever else has its rows."""
     for part, name, share in ((TRAINING, "training", 1.0), (VALIDATION, "validation", contract.split.validation)):
         if share and not (parts_N == part).any():
             raise DataError(
                 f"split: none of this side's {len(parts_N)} ids fall into the {name} part; bring more rows or change split"
             )
+    return True
 
 
-def _check_features(contract: Contract, party: PartyFile, here: Frame, *, is_label: bool) -> tuple[str, ...]:
+def _check_features(
+    contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, is_label: bool
+) -> tuple[str, ...]:
+    """Fit and try what a run would, on this side's rows for training; says what it came to, and what may yet change it."""
     columns = feature_columns(here, party)
     if columns.numeric or columns.categorical:
-        encoder = Encoder.fit(here, columns, np.arange(here.height), encoding=party.encoding, numbers=contract.model.numeric)
+        encoder = Encoder.fit(here, columns, training, encoding=party.encoding, numbers=contract.model.numeric)
         if encoder.numeric or encoder.categorical:
             _check_model(contract, party, encoder, here)
-            return encoder.notes
+            notes = (*encoder.notes, *contract.training.settled_notes(len(training)))
+            told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
+            return notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
     if not is_label:
         raise DataError(f"party {party.party} has no usable feature column; list some under features")
     return ()
