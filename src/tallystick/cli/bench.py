@@ -29,17 +29,21 @@ app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, lossles
 def training(
     scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
     turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
+    compare_default: Annotated[
+        bool, typer.Option("--compare-default", help="Instead: the default network beside the former default's.")
+    ] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Steps per second over mutual TLS beside the same model in one process."""
 
     def work() -> None:
+        from tallystick.benchmark.speed import defaults
         from tallystick.benchmark.speed import training as benchmark
 
         names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
         found: dict[str, Any] = {}
         for name in names:
-            measured = benchmark.run(scenario=name, turns=turns)
+            measured = (defaults if compare_default else benchmark).run(scenario=name, turns=turns)
             found |= measured if name == names[0] else {name: measured}
         finish(found, as_json=as_json)
 
@@ -395,10 +399,11 @@ def quality(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the public files, as docs/quality.md names them; without it, packages' tables.")
     ] = None,
-    tables: Annotated[str, typer.Option(help="Tables, with commas between; all that can be had if left out.")] = "",
+    tables: Annotated[str, typer.Option(help="Tables, with commas between; or held-out; all but these if left out.")] = "",
     methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
     leaks: Annotated[bool, typer.Option("--leaks", help="Audit the default and the former one on --tables instead.")] = False,
+    pace: Annotated[bool, typer.Option("--pace", help="Time to the former default's validation loss instead.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
@@ -407,7 +412,7 @@ def quality(
     def work() -> None:
         from tallystick.benchmark.quality import sweep as benchmark
         from tallystick.benchmark.quality.methods import METHODS
-        from tallystick.benchmark.quality.page import leaks_page_of, page_of
+        from tallystick.benchmark.quality.page import leaks_page_of, pace_page_of, page_of
         from tallystick.benchmark.shared import command
 
         folder = _prepare(out, resume=resume)
@@ -419,10 +424,17 @@ def quality(
             audited = audits.run(folder, names, data, seeds=range(1, seeds + 1), resume=resume, progress=_watcher().progress)
             finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
             return
+        chosen = benchmark.tables_of(tables, data)
+        if pace:
+            from tallystick.benchmark.quality import pace as times
+
+            timed = times.run(folder, chosen, data, seeds=range(1, seeds + 1), resume=resume, progress=_watcher().progress)
+            finish_bench(timed, pace_page_of(timed, command=command()), out=out, as_json=as_json)
+            return
         found = benchmark.run(
             folder,
             data=data,
-            tables=tables.split(",") if tables else benchmark.tables_in(data),
+            tables=chosen,
             methods=methods.split(",") if methods else list(METHODS),
             seeds=range(1, seeds + 1),
             resume=resume,

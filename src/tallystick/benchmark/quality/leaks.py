@@ -10,7 +10,7 @@ from typing import Any
 from tallystick.benchmark.audited import audited
 from tallystick.benchmark.quality.methods import FORMER_ENCODING, FORMER_MODEL, former_training
 from tallystick.benchmark.quality.tables import PublicTable, load_table
-from tallystick.benchmark.shared import SweepLog, summarize_seeds
+from tallystick.benchmark.shared import SweepLog, make_output_folder, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.report.result import Result
@@ -37,6 +37,7 @@ def run(
     loaded = {name: load_table(name, data) for name in tables}
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
+    make_output_folder(folder)
     log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality-leaks"}, resume=resume)
     done = {(line["table"], line["method"], line["seed"]) for line in log.runs}
     wanted = [(name, method, seed) for seed in seeds for name in tables for method in METHODS]

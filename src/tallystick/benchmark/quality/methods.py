@@ -4,7 +4,7 @@ Shapes: N rows, T test rows.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -62,7 +62,15 @@ class NetworkMethod:
     def __call__(self, table: PublicTable, seed: int) -> Figure:
         """Train, keep the epoch that is best on the validation rows, and score the test rows."""
         started = time.perf_counter()
-        train, validation, test = table.parts(seed)
+        network, coder = self.network(table, seed)
+        _, _, test = table.parts(seed)
+        logits, epochs = _best(network, torch.from_numpy(test))
+        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        return Figure(value=value, seconds=time.perf_counter() - started, epochs=epochs)
+
+    def network(self, table: PublicTable, seed: int) -> tuple[SplitNetwork, LabelCoder]:
+        """The network before its first step, and the coding of the labels."""
+        train, validation, _ = table.parts(seed)
         halves = table.halves(seed) if self.columns == "split" else (table.columns,)
         encoders = [Encoder.fit(table.frame, half, train, encoding=self.encoding, numbers=self.model.numeric) for half in halves]
         own, *others = encoders
@@ -92,26 +100,33 @@ class NetworkMethod:
                 seed=seed,
             ),
         )
-        logits, epochs = _best(network, training, torch.from_numpy(test))
-        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
-        return Figure(value=value, seconds=time.perf_counter() - started, epochs=epochs)
+        return network, coder
 
 
-def _best(network: SplitNetwork, training: TrainingConfig, test_T: Tensor) -> tuple[Tensor, int]:
-    """Train with the contract's patience; gives the test logits of the best epoch, and how many epochs it took."""
-    best, since, logits_T = float("inf"), 0, None
+def validated(network: SplitNetwork) -> Iterator[tuple[int, float, bool]]:
+    """Train with the contract's patience; gives each epoch, its validation loss, and whether it is the best so far."""
+    training, index_V = network.training, network.schedule.validation_N
+    best, since = float("inf"), 0
     for epoch in range(training.epochs):
         for _ in network.epoch(epoch):
             pass
-        index_V = network.schedule.validation_N
         loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, 4096)), index_V))
-        since += 1
-        if loss < best:
-            best, since, logits_T = loss, 0, network.logits(torch.split(test_T, 4096))
+        since = 0 if loss < best else since + 1
+        yield epoch, loss, loss < best
+        best = min(best, loss)
         if training.patience is not None and since >= training.patience:
-            break
+            return
+
+
+def _best(network: SplitNetwork, test_T: Tensor) -> tuple[Tensor, int]:
+    """The test logits of the best epoch, and how many epochs it took."""
+    logits_T, epochs = None, 0
+    for epoch, _, is_best in validated(network):
+        epochs = epoch + 1
+        if is_best:
+            logits_T = network.logits(torch.split(test_T, 4096))
     assert logits_T is not None
-    return logits_T, epoch + 1
+    return logits_T, epochs
 
 
 @dataclass(frozen=True, kw_only=True)

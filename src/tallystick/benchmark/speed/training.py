@@ -139,13 +139,13 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     (channel,) = stage.channels.values()
     scenario = SCENARIOS[arguments["scenario"]]
     torch.set_num_threads(scenario.cores)
-    data = _Data(scenario)
+    data = SpeedData(scenario)
     if stage.name == LABEL:
         return {"auc": _label_party(scenario, data, channel, arguments["turns"])}
     return {"steps_per_s": _feature_party(scenario, data, channel, arguments["turns"])}
 
 
-def _label_party(scenario: SpeedScenario, data: "_Data", channel: Channel, turns: int) -> dict[str, float]:
+def _label_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel, turns: int) -> dict[str, float]:
     for _ in range(2 * turns):
         mode = channel.receive(Turn).mode
         torch.set_num_threads(scenario.threads_in(mode))
@@ -159,7 +159,7 @@ def _label_party(scenario: SpeedScenario, data: "_Data", channel: Channel, turns
     return {mode: float(value) for mode, value in scores.items() if value is not None}
 
 
-def _feature_party(scenario: SpeedScenario, data: "_Data", channel: Channel, turns: int) -> dict[str, list[float]]:
+def _feature_party(scenario: SpeedScenario, data: "SpeedData", channel: Channel, turns: int) -> dict[str, list[float]]:
     rates: dict[str, list[float]] = {"centralized": [], "synchronous": [], "pipelined": []}
     if scenario.feature.cardinalities:
         rates["plain"] = []
@@ -171,7 +171,7 @@ def _feature_party(scenario: SpeedScenario, data: "_Data", channel: Channel, tur
         for mode in ("synchronous", "pipelined"):
             channel.send(Turn(mode=mode))
             torch.set_num_threads(scenario.threads_in(mode))
-            clock = _Clock(scenario.warm_up, scenario.steps)
+            clock = Clock(scenario.warm_up, scenario.steps)
             _train_feature(scenario, data, channel, mode, data.long_schedule(scenario.steps), clock)
             rates[mode].append(clock.rate())
     for mode in ("synchronous", "pipelined") if scenario.quality_epochs else ():
@@ -181,8 +181,8 @@ def _feature_party(scenario: SpeedScenario, data: "_Data", channel: Channel, tur
     return rates
 
 
-def _train_joined(scenario: SpeedScenario, data: "_Data", mode: str) -> float:
-    clock = _Clock(scenario.warm_up, scenario.steps)
+def _train_joined(scenario: SpeedScenario, data: "SpeedData", mode: str) -> float:
+    clock = Clock(scenario.warm_up, scenario.steps)
     bottom, label = _modules(scenario)
     if mode == "plain":
         bottom.columns = _PlainColumns(scenario.feature, embedding_width=4)
@@ -208,30 +208,48 @@ class _PlainColumns(Columns):
         return torch.cat([features.numeric_NF, *embedded], dim=1)
 
 
-def _train_label(scenario: SpeedScenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
+def _train_label(scenario: SpeedScenario, data: "SpeedData", channel: Channel, mode: str, schedule: Schedule) -> LabelModel:
     _, model = _modules(scenario)
     epochs = 1 if len(schedule.train_N) > scenario.rows else scenario.quality_epochs
-    with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun(training=_training(mode, epochs), schedule=schedule, store=CheckpointStore(Path(folder)))
-        peer = FeaturePeer(channel=channel, width=scenario.bottom[-1])
-        train_label_party(model, data.own_source, data.objective, [peer], run)
+    train_label(model, data, channel, _training(mode, epochs), schedule, width=scenario.bottom[-1])
     return model
 
 
+def train_label(
+    model: LabelModel, data: "SpeedData", channel: Channel, training: TrainingConfig, schedule: Schedule, *, width: int
+) -> None:
+    """The label party's loop, for a feature party's cut of this width."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = TrainingRun(training=training, schedule=schedule, store=CheckpointStore(Path(folder)))
+        train_label_party(model, data.own_source, data.objective, [FeaturePeer(channel=channel, width=width)], run)
+
+
 def _train_feature(
-    scenario: SpeedScenario, data: "_Data", channel: Channel, mode: str, schedule: Schedule, clock: "_Clock | None"
+    scenario: SpeedScenario, data: "SpeedData", channel: Channel, mode: str, schedule: Schedule, clock: "Clock | None"
 ) -> nn.Module:
     bottom, _ = _modules(scenario)
     epochs = 1 if clock is not None else scenario.quality_epochs
+    train_feature(bottom, data, channel, _training(mode, epochs), schedule, clock)
+    return bottom
+
+
+def train_feature(
+    bottom: nn.Module,
+    data: "SpeedData",
+    channel: Channel,
+    training: TrainingConfig,
+    schedule: Schedule,
+    clock: "Clock | None" = None,
+) -> None:
+    """The feature party's loop, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         run = TrainingRun(
-            training=_training(mode, epochs),
+            training=training,
             schedule=schedule,
             store=CheckpointStore(Path(folder)),
             progress=(lambda _what, step, _total: clock.at(step)) if clock is not None else no_progress,
         )
         train_feature_party(bottom, data.feature_source, channel, run)
-    return bottom
 
 
 def _training(mode: str, epochs: int) -> TrainingConfig:
@@ -258,7 +276,7 @@ def _modules(scenario: SpeedScenario) -> tuple[TabularBottom, LabelModel]:
         return bottom, LabelModel(TabularTop(width, hidden=scenario.top, outputs=1), bottom=own)
 
 
-class _Clock:
+class Clock:
     """Time between the end of the warm-up and the last step."""
 
     def __init__(self, warm_up: int, last: int) -> None:
@@ -271,27 +289,29 @@ class _Clock:
             self._marks.append((step, time.perf_counter()))
 
     def rate(self) -> float:
+        """Steps per second between the two."""
         (first, began), (last, ended) = self._marks
         return (last - first) / (ended - began)
 
 
-class _Data:
+class SpeedData:
     """Rows drawn from a seed, the same in both processes; the label depends on both sides' columns."""
 
     def __init__(self, scenario: SpeedScenario) -> None:
         generator = torch.Generator().manual_seed(7)
         rows = scenario.rows * (2 if scenario.quality_epochs else 1)
         self._scenario = scenario
-        self._feature = _columns(scenario.feature, rows, generator)
-        self._own = _columns(scenario.own, rows, generator) if scenario.own is not None else None
-        signal_N = _signal(self._feature, generator) + (_signal(self._own, generator) if self._own is not None else 0)
+        self.feature = _columns(scenario.feature, rows, generator)
+        self.own = _columns(scenario.own, rows, generator) if scenario.own is not None else None
+        signal_N = _signal(self.feature, generator) + (_signal(self.own, generator) if self.own is not None else 0)
         self.target_N = (torch.rand(rows, generator=generator) < torch.sigmoid(signal_N)).float()
         self.test_N = torch.arange(scenario.rows, rows)
         self.objective = Supervised("binary", self.target_N)
-        self.own_source = self._own.rows if self._own is not None else None
-        self.feature_source = self._feature.rows
+        self.own_source = self.own.rows if self.own is not None else None
+        self.feature_source = self.feature.rows
 
     def schedule(self) -> Schedule:
+        """The training rows, epoch by epoch."""
         return self._schedule(torch.arange(self._scenario.rows))
 
     def long_schedule(self, steps: int) -> Schedule:
@@ -300,6 +320,7 @@ class _Data:
         return self._schedule(torch.arange(self._scenario.rows).repeat(-(-needed // self._scenario.rows))[:needed])
 
     def test_batches(self) -> tuple[Tensor, ...]:
+        """The rows that no schedule has."""
         return torch.split(self.test_N, self._scenario.batch_size)
 
     def _schedule(self, train_N: Tensor) -> Schedule:

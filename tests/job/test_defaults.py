@@ -1,0 +1,39 @@
+"""The default network and training on every way of linking rows: embedded numbers, AdamW on a cosine, averaged weights."""
+
+import pytest
+import similar
+import tiny
+
+from tallystick.data import encoder
+from tallystick.simulation import simulate
+
+PARTIES = ("bank", "shop")
+DEFAULTS = {"model": {}, "training": {"epochs": 12}, "evaluation": {"bootstrap": 0, "own_columns_boosting": False}}
+
+
+@pytest.mark.usefixtures("seeded_system")
+@pytest.mark.parametrize("method", ["intersection", "union"])
+def test_joining_pays_by_the_defaults(method, monkeypatch):
+    monkeypatch.setattr(encoder, "ENOUGH_ROWS", 200)
+    contract = tiny.contract_values(PARTIES, alignment__method=method, union__audit=False, **DEFAULTS)
+    result = simulate(contract, tiny.tables(PARTIES, rows=700), tiny.columns(PARTIES))
+    _check(result)
+    assert result.evaluation["joint"]["auc"]["value"] > result.evaluation["local_baseline"]["auc"]["value"] + 0.05
+
+
+@pytest.mark.usefixtures("seeded_system")
+def test_linking_by_similar_keys_pays_by_the_defaults(monkeypatch):
+    monkeypatch.setattr(encoder, "ENOUGH_ROWS", 60)
+    parties = similar.PARTIES
+    result = simulate(similar.contract_values(parties, **DEFAULTS), similar.tables(parties), similar.columns(parties))
+    _check(result)
+    assert result.evaluation["joint"]["rmse"]["value"] < result.evaluation["local_baseline"]["rmse"]["value"]
+
+
+def _check(result):
+    """What the defaults are is told: a default that changed would make this a test of something else."""
+    notes = " ".join(result.data.notes)
+    assert "piecewise-linear embeddings" in notes
+    assert "training.batch_size = auto" in notes
+    assert (result.contract.summary["optimizer"], result.contract.summary["learning rate"]) == ("adamw", "0.001, cosine")
+    assert "ema: 0.995" in result.contract.yaml
