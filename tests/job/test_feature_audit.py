@@ -3,6 +3,7 @@
 import shutil
 import stat
 
+import numpy as np
 import polars as pl
 import pytest
 from tiny import columns, contract_values, tables
@@ -10,6 +11,7 @@ from tiny import columns, contract_values, tables
 from tallystick.errors import DataError
 from tallystick.job.log import Silent
 from tallystick.job.phases.audit import audit_recorded
+from tallystick.party.folder import contract_of
 from tallystick.report.result import read_result
 from tallystick.report.words import feature_headline
 from tallystick.simulation import simulate
@@ -152,3 +154,29 @@ def test_an_audit_of_features_changes_no_weight(undefended, tmp_path):
     simulate(contract, frames(), columns(PARTIES), folder=tmp_path)
     one, other = ((run_folder(folder) / "model.safetensors").read_bytes() for folder in (undefended[1], tmp_path))
     assert one == other
+
+
+def test_columns_behind_links_are_attacked_row_by_row_and_come_out_as_they_went_in(tmp_path):
+    """K candidates a position: the label party knows which number each embedding is of, so it has every row many times."""
+    places = {"dimensions": [{"name": "at", "unit": "m", "low": 0.0, "high": 1.0}], "neighbors": 3, "window": 0.3}
+    changes = {"audit": True, "alignment": {"method": "similarity", "similarity": {**places, "deviation": 0.1, "failure": 0.1}}}
+    contract = contract_values(PARTIES, **changes, training__epochs=2)
+    contract["parties"]["helper"] = {"role": "helper"}
+    rng = np.random.default_rng(4)
+    spot, x = rng.random(120), rng.normal(size=120)
+    own = rng.random(300)
+    near = x[np.abs(own[:, None] - spot).argmin(axis=1)]
+    tables_of = {
+        "bank": pl.DataFrame({"at": own, "x": rng.normal(size=300), "y": (near > 0).astype(int)}),
+        "shop": pl.DataFrame({"at": spot, "x": x, "kind": np.where(x > 0, "a", "b")}),
+    }
+    sides = {name: {"keys": {"at": "at"}, "units": {"at": "m"}, "features": {"numeric": ["x"]}} for name in PARTIES}
+    sides["bank"]["label"] = "y"
+    sides["shop"]["features"]["categorical"] = ["kind"]
+    result = simulate(contract, tables_of, sides, folder=tmp_path)
+    (audit,) = result.sections.features
+    found = by_name(audit, known=20)
+    assert "rows that training rows are linked to" in audit.summary
+    assert found["x"].value > 0.8
+    assert found["kind"].value > 0.8
+    assert contract_of(run_folder(tmp_path)).linkage.similar  # so `tallystick audit` of this folder reads it

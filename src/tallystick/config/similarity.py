@@ -156,7 +156,9 @@ def _noise_problems(terms: SimilarityConfig) -> list[str]:
         problems.append(f"noise.keys = planar-laplace: is for places of 2 dimensions, found {len(terms.numbers)}; use gaussian")
     if noise.keys == "gaussian" and noise.delta == 0:
         problems.append("noise.delta = 0: must be above 0 for noise.keys = gaussian")
-    given = noise.model_fields_set & {"epsilon", "delta", "radius"}
+    # By value, not by what is written: a run folder's contract has all its defaults written out.
+    fields = SimilarityNoiseConfig.model_fields
+    given = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}
     if noise.keys == "none" and given:
         problems.append(f"noise.{min(given)}: goes with noise.keys; leave it out, or say which noise keys get")
     if terms.helper_sees == "clear" and noise.tau not in (None, 1) and "resolution" not in noise.model_fields_set:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from tallystick.config.contract import TrainingConfig, TrainingTerms
 from tallystick.cut.forward import Source, a_row_each
 from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
 from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
@@ -128,10 +129,13 @@ class Dataset(ABC):
         """How many rows of each feature party are linked to a position; empty where it is one."""
         return ()
 
-    @property
-    def row_each(self) -> bool:
-        """Whether what crosses for a position is of one row of a feature party, its own or one that stands in for it."""
-        return True
+    def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:  # noqa: ARG002
+        """Which rows of a feature party cross for these positions, in the order in which they do: here one for each."""
+        return index_B
+
+    def columns_of(self, rows_R: Tensor) -> Features:
+        """A feature party's columns of rows that cross, by what ``cut_numbers`` calls them."""
+        return self.known_source(rows_R)
 
     def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
         """What a feature party makes of what crossed, example by example: the rows that an attack is about."""

@@ -57,6 +57,13 @@ class OwnRows:
         assert candidates.own_rows is not None, "a feature party knows its own rows"
         return self.frame[self.keys.rows_U[candidates.own_rows]]
 
+    def crossed(self, rows_R: NDArray[np.int64]) -> Frame:
+        """A feature party's rows that crossed the cut: by position, or by number where rows have candidates."""
+        candidates = self.alignment.candidates.get(self.party.party)
+        own_N = self.alignment.rows_N if candidates is None else candidates.own_rows
+        assert own_N is not None, "a feature party knows its own rows"
+        return self.frame[self.keys.rows_U[own_N[rows_R]]]
+
     def unlinked(self) -> NDArray[np.int64]:
         """Which of the R rows stand at no position, in the order of the ids."""
         is_linked_R = np.zeros(len(self.keys.rows_U), dtype=bool)

@@ -226,10 +226,14 @@ class SimilarityDataset(Dataset):
         """A candidate crosses once a batch, so never more than there are rows."""
         return self.crossings[peer].most(positions)
 
-    @property
-    def row_each(self) -> bool:
-        """No: the rows of a position's candidates."""
-        return False
+    def cut_numbers(self, index_B: Tensor, peer: int) -> Tensor:
+        """The distinct candidates of these positions, by number."""
+        return self.crossings[peer].numbers(index_B)
+
+    def columns_of(self, rows_R: Tensor) -> Features:
+        """The columns of these numbers."""
+        assert isinstance(self.source, CandidateSource), "a feature party's rows are numbered"
+        return self.source.features.rows(rows_R)
 
     def seen(self, index_B: Tensor, rows_RD: Tensor, peer: int) -> Tensor:
         """What crossed, example by example: the mean over an example's candidates (B, D)."""

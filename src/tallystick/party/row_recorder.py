@@ -103,32 +103,46 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
     )
 
 
+def one_each(index_B: Tensor) -> Tensor:
+    """One row for each position, called by it."""
+    return index_B
+
+
 @dataclass(kw_only=True)
 class RowRecorder:
     """Adds every step to the sums of the chosen rows.
 
     A run that resumes goes on from the sums of the last epoch before; what crossed between two commits that were lost is in
-    nobody's sums, and ``RowSums.epochs`` says which epochs are.
+    nobody's sums, and ``RowSums.epochs`` says which epochs are. ``rows`` says which rows crossed for a batch's positions.
     """
 
     store: RowStore
     sums: RowSums
+    rows: Callable[[Tensor], Tensor] = one_each
 
     @classmethod
-    def of(cls, store: RowStore, train_N: Tensor, *, width: int, resume_epoch: int = 0) -> "RowRecorder":
+    def of(
+        cls,
+        store: RowStore,
+        train_N: Tensor,
+        *,
+        width: int,
+        resume_epoch: int = 0,
+        rows: Callable[[Tensor], Tensor] = one_each,
+    ) -> "RowRecorder":
         """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped."""
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
-            return cls(store=store, sums=store.load(earlier[-1]))
+            return cls(store=store, sums=store.load(earlier[-1]), rows=rows)
         looks = most_looks(width) if store.received == "cut_embedding" else 0
         per_row = (2 + looks) * 4 * width + 20
         files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
         most = max(1, min(MOST_ROWS[store.received], MOST_BYTES // (per_row * files)))
-        return cls(store=store, sums=RowSums.zero(store.received, chosen_rows(train_N, most=most), width))
+        return cls(store=store, sums=RowSums.zero(store.received, chosen_rows(train_N, most=most), width), rows=rows)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Add a step."""
-        self.sums.add(batch.index_B.cpu(), embedding_BD.cpu(), gradient_BD.cpu())
+        self.sums.add(self.rows(batch.index_B).cpu(), embedding_BD.cpu(), gradient_BD.cpu())
 
     def epoch_ended(self, epoch: int) -> None:
         """Write the sums up to here."""

@@ -63,7 +63,7 @@ def recorders(
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
     """
     first, later = _kept(job, dataset)
-    if not first and not _audits_features(job, dataset):
+    if not first and not _audits_features(job):
         return [None] * len(widths)
     job.folder.make_views()
     if _audits_labels(job):
@@ -81,10 +81,16 @@ def recorders(
         if first:
             plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
             observers.append(Recorder(plan=plan, store=store))
-        if _audits_labels(job) or _audits_features(job, dataset):
-            sums = _sums_of(store, "cut_gradient" if job.is_label else "cut_embedding")
+        if _audits_labels(job):
+            sums = _sums_of(store, "cut_gradient")
             observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch))
-        made.append(Observers(each=observers, by_example=partial(dataset.seen, peer=number)))
+        by_example = Observers(each=observers, by_example=partial(dataset.seen, peer=number))
+        if _audits_features(job):  # what crossed is of a row of this party, however many examples it was for
+            sums, rows = _sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
+            recorder = RowRecorder.of(sums, rows(schedule.train_N), width=width, resume_epoch=resume_epoch, rows=rows)
+            made.append(Observers(each=(by_example, recorder)))
+        else:
+            made.append(by_example)
     return made
 
 
@@ -109,8 +115,8 @@ def _audits_labels(job: Job) -> bool:
     return job.contract.audit and job.is_label
 
 
-def _audits_features(job: Job, dataset: Dataset) -> bool:
-    return job.contract.audit and not job.is_label and dataset.row_each
+def _audits_features(job: Job) -> bool:
+    return job.contract.audit and not job.is_label
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,7 +135,7 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
         return before
-    if _kept(job, dataset) == (0, 0) and not _audits_features(job, dataset):
+    if _kept(job, dataset) == (0, 0) and not _audits_features(job):
         return Audited()
     stores = _stores(job, run_id)
     if not any(store.files() or _sums_of(store).epochs() for store in stores):
@@ -143,7 +149,7 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
             leakage = audit_labels(
                 folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
             )
-        if _audits_features(job, dataset):
+        if _audits_features(job):
             (store,) = stores
             sums = _sums_of(store, "cut_embedding")
             truth = own_columns(own, dataset, sums.load(sums.epochs()[-1]).seen_rows)

@@ -37,7 +37,7 @@ class Truth:
     """This party's own columns at the recorded rows: those that it trained with, and those that it left out.
 
     Args:
-        rows_R: int64, positions.
+        rows_R: int64, positions, or numbers where rows have candidates.
         used: what the bottom model read.
         unused: the table's other columns: properties that were not sent, but may be inferred.
         notes: which of these cannot be judged, and why.
@@ -52,7 +52,7 @@ class Truth:
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     """Encode this party's columns at those of the recorded rows that it has."""
     rows_R = rows_R[dataset.is_own(rows_R)]
-    features, encoder = dataset.known_source(rows_R), dataset.known_encoder
+    features, encoder = dataset.columns_of(rows_R), dataset.known_encoder
     used = ColumnValues(
         numeric_NF=features.numeric_NF.cpu(),
         categorical_NG=features.categorical_NG.cpu(),
@@ -67,7 +67,7 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
 def _unused(own: OwnRows, rows_R: Tensor) -> tuple[ColumnValues, tuple[str, ...]]:
     """The table's columns that are neither keys nor were trained with."""
     party = own.party
-    frame = own.frame[own.keys.rows_U[own.alignment.rows_N[rows_R.numpy()]]]
+    frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
     taken = {*party.keys.values(), *read.numeric, *read.categorical, party.label, party.weight, party.time}
     parts, notes = [], []
@@ -159,7 +159,7 @@ def audit_features(
         party=party,
         by=contract.label_party,
         summary=_summary(contract, party, sums, len(truth.rows_R)),
-        defense="; ".join([*defense_lines(contract, of="features"), *_run_epsilon(contract, len(sums.epochs))]),
+        defense="; ".join([*defense_lines(contract, of="features"), *_run_epsilon(contract, int(sums.count_N.max()))]),
         columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
         means=_means(found, known),
         not_measured=[*dict.fromkeys(notes), *truth.notes],
@@ -195,17 +195,18 @@ def _shown(column: object, *, used: bool) -> shown.ColumnRebuilt:
 def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
     plural = "s" if len(sums.epochs) > 1 else ""
     by = contract.label_party
+    which = "rows that training rows are linked to" if contract.linkage.similar else "training rows"
     return (
         f"How well could {by} rebuild the columns of {party} from the cut embeddings that it was sent? Measured by {party} "
-        f"alone, on {rows:,} training rows over epoch{plural} {epochs_in_words(sums.epochs)}; nothing was sent for it. "
+        f"alone, on {rows:,} {which} over epoch{plural} {epochs_in_words(sums.epochs)}; nothing was sent for it. "
         f"{by}'s own columns, which would help, are not known here. Every figure is a floor: another attack may find more."
     )
 
 
-def _run_epsilon(contract: Contract, epochs: int) -> list[str]:
-    """What a row's embeddings of all epochs cost, beside what one costs; given the weights, as that."""
+def _run_epsilon(contract: Contract, sightings: int) -> list[str]:
+    """What all embeddings of a row cost, beside what one costs; given the weights, as that."""
     return [
-        f"a training row's {epochs} embeddings together: ({each.over(epochs):.3g}, {each.delta:g})-DP given the models"
+        f"a training row's {sightings} embeddings together: ({each.over(sightings):.3g}, {each.delta:g})-DP given the models"
         for each in contract.embedding_defenses().embeddings
         if isinstance(each, GaussianEmbeddings)
     ]
