@@ -130,6 +130,13 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
     assert told["score"].mean() == pytest.approx(told["y"].mean(), abs=0.07)
 
 
+def test_the_audit_says_that_only_aligned_rows_are_attacked():
+    quick = {"evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "training__epochs": 1, "audit": True}
+    given = frames(rows=450, partners=200)
+    summaries = [run(method, given, **quick).sections.leakage.summary for method in ("warm-start", "none")]
+    assert ["unaligned.method = none" in summary for summary in summaries] == [True, False]
+
+
 # --- bad input
 
 

@@ -413,7 +413,18 @@ def _summary(contract: Contract, seen: Sequence[tuple[View, RowSums | None]], *,
         of_rows = f"{len(sums.rows_N):,} rows, evenly chosen, over epoch{'s' if len(sums.epochs) > 1 else ''}"
         whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}. "
     steps = f"Attacks on single batches read {rows:,} training rows of {when} {of}{only}."
-    return f"What could {peers} tell of the labels? {whole}{steps} Every figure is a floor: another attack may find more."
+    floor = "Every figure is a floor: another attack may find more."
+    return " ".join([f"What could {peers} tell of the labels? {whole}{steps}", *_beside_unaligned_rows(contract), floor])
+
+
+def _beside_unaligned_rows(contract: Contract) -> list[str]:
+    """What the figures say of rows without a partner's row: in a sentence, where a method used them."""
+    if not contract.unaligned.used:
+        return []
+    return [
+        "Rows without a partner's row trained too, and nothing of them crosses: only aligned rows are attacked. What "
+        "the others add or take away is the difference to a run with unaligned.method = none (tallystick compare)."
+    ]
 
 
 def _view_in_words(row: LabelInferenceAttack, peer: str) -> str:
