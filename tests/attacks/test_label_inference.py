@@ -471,3 +471,20 @@ def test_enumeration_says_what_it_lacks() -> None:
     with pytest.raises(DataError, match=r"has no top model as it was at the start \(View.start\)"):
         LabelEnumeration()(view, generator=generator())
     assert not {"enumeration", "enumeration-clusters"} & evaluate_label_inference(view, TRUTH).keys()
+
+
+def test_a_few_rows_of_a_large_table_cost_what_they_are_and_give_the_same_figures() -> None:
+    most: list[int] = []
+    row = LABEL_INFERENCE_ATTACKS["spectral-averaged"]
+
+    def looked(view: View, *, generator: torch.Generator) -> Scores:
+        most.append(view.rows)
+        return row.attack(view, generator=generator)
+
+    view, stride = planted_view(TRUTH, gap=1.0), 1000
+    sparse = replace(view, steps=tuple(replace(step, rows_B=step.rows_B * stride) for step in view.steps))
+    attacks = {"spectral-averaged": replace(row, attack=looked)}
+    small = evaluate_label_inference(view, TRUTH, attacks=attacks)
+    large = evaluate_label_inference(sparse, TRUTH.repeat_interleave(stride), attacks=attacks)
+    assert small == large
+    assert most == [ROWS, ROWS]

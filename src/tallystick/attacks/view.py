@@ -3,7 +3,7 @@
 Shapes: B rows of a step's batch, D cut width, N scored rows, C classes, H hint rows of a step.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
@@ -64,6 +64,15 @@ class StepView:
             looks_BE=some(self.looks_BE),
             sightings_B=some(self.sightings_B),
         )
+
+
+def renumbered(steps: Sequence[StepView]) -> tuple[tuple[StepView, ...], Tensor]:
+    """The same steps with their rows numbered 0, 1, ... in order, and the number that each had, (rows,).
+
+    Attacks keep what they find by row number: a few recorded rows of a large table must not cost what the table would.
+    """
+    numbers_N = torch.unique(torch.cat([step.rows_B for step in steps]))
+    return tuple(replace(step, rows_B=torch.searchsorted(numbers_N, step.rows_B)) for step in steps), numbers_N
 
 
 @dataclass(frozen=True, kw_only=True)

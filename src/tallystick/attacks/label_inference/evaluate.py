@@ -15,7 +15,7 @@ from torch import Tensor
 from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
-from tallystick.attacks.view import Received, View
+from tallystick.attacks.view import Received, View, renumbered
 from tallystick.errors import ConfigError, DataError
 
 
@@ -59,21 +59,28 @@ def evaluate_label_inference(
     """
     for each in (view, whole):
         labels_N = _checked(labels_N, each, classes) if each is not None else labels_N
-    view = replace(view, classes=classes)
-    whole = replace(whole, classes=classes) if whole is not None else view
+    stepwise = _compact(view, labels_N, classes)
+    trained = _compact(whole, labels_N, classes) if whole is not None else stepwise
     evaluator = evaluator or AttackEvaluator()
     found = {}
-    for name, row in (_usable(view) if attacks is None else attacks).items():
+    for name, row in (_usable(stepwise[0]) if attacks is None else attacks).items():
         knows = FewLabels(count=auxiliary_labels) if isinstance(row.knows, FewLabels) else row.knows
-        told = knows.reveal(whole if row.over_training else view, labels_N, rng=np.random.default_rng([seed, 3]))
+        attacked, truth_N = trained if row.over_training else stepwise
+        told = knows.reveal(attacked, truth_N, rng=np.random.default_rng([seed, 3]))
         if not _told_enough(row, told):
             continue
         told = told if row.over_training else _with_clean_hints(told, clean)
         scores = row.attack(told, generator=torch.Generator().manual_seed(seed))
-        metrics = evaluator(scores, labels_N, classes=classes, rng=np.random.default_rng([seed, 4]))
+        metrics = evaluator(scores, truth_N, classes=classes, rng=np.random.default_rng([seed, 4]))
         if metrics is not None:
             found[name] = metrics
     return found
+
+
+def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
+    """The view with its own rows numbered from 0, and their labels."""
+    steps, numbers_N = renumbered(view.steps)
+    return replace(view, steps=steps, classes=classes), labels_N[numbers_N]
 
 
 def _told_enough(row: LabelInferenceAttack, told: View) -> bool:

@@ -1,6 +1,6 @@
 """Every membership attack on one party's view, evaluated: what a report's membership section holds.
 
-Shapes: B rows of a step's batch, U rows of the union.
+Shapes: B rows of a step's batch, U rows of the union, N rows that some step shows.
 
 A side can attack itself without learning anything new: what it sent is the other side's view, and which rows it has is the truth.
 It does not know which rows the attacker has, so it marks all as the attacker's (``own_B`` true): rows that only it has count as
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
-from tallystick.attacks.view import Attack, Received, StepView, View
+from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
 
 EVALUATOR = AttackEvaluator(fpr=0.0, either_end=True)
 
@@ -45,19 +45,20 @@ def evaluate_membership(
         metrics per attack, leaving out attacks that had nothing to see (one epoch, or all rows of one kind).
     """
     rng = np.random.default_rng([seed, 2])
-    observed = torch.nonzero(torch.bincount(torch.cat([step.rows_B for step in steps]))).squeeze(1)
-    own_U = torch.zeros(len(present_U), dtype=torch.bool)
+    steps, numbers_N = renumbered(steps)
+    present_N = present_U[numbers_N]
+    own_N = torch.zeros_like(present_N)
     for step in steps:
-        own_U[step.rows_B[step.own_B]] = True
+        own_N[step.rows_B[step.own_B]] = True
     told = []
-    for kind_U in (present_U, ~present_U):
-        candidates = observed[(kind_U & own_U)[observed]].numpy()
+    for kind_N in (present_N, ~present_N):
+        candidates = torch.nonzero(kind_N & own_N).squeeze(1).numpy()
         told.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
-    view = View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1])
+    view = View(received=received, steps=steps, known_present=told[0], known_absent=told[1])
     found = {}
     for name, attack in (MEMBERSHIP_ATTACKS[received] if attacks is None else attacks).items():
         scores = attack(view, generator=torch.Generator().manual_seed(seed))
-        metrics = EVALUATOR(scores, present_U, rng=np.random.default_rng(seed))
+        metrics = EVALUATOR(scores, present_N, rng=np.random.default_rng(seed))
         if metrics is not None:
             found[name] = metrics
     return found
