@@ -204,6 +204,17 @@ def test_one_table_split_by_columns():
     assert numbers_N1[:, 0].tolist() == list(range(400))
 
 
+def test_three_feature_parties_share_the_columns_out(hdb, quick):
+    found = sweep.run(data=[hdb], only=["table-6"], seeds=(1,))
+    rows = {(row["parties"], row["method"]): row for row in found["parts"]["table-6"]}
+    assert {parties for parties, _ in rows} == set(sweep.PARTIES)
+    assert rows["1+2+3", "FedSim"]["parameters"] > rows["1+2", "FedSim"]["parameters"] > rows["1", "FedSim"]["parameters"]
+    pair = read_hdb(hdb)
+    dealt = [name for columns in pair.shared_out([1, 2, 3]).parties for name in columns.numeric]
+    assert sorted(dealt) == sorted(pair.their_columns.numeric)
+    assert len(page_of(found, command="x").tables[0].rows) == 14
+
+
 def test_keys_that_tell_nothing_but_which_rows_are_one_thing():
     pair, plain = read_independent(rows=400), read_synthetic(rows=400)
     assert (runs.link_pair(pair, neighbors=3, seed=1).numbers_NK[:, 0] == np.arange(400)).all()

@@ -34,6 +34,13 @@ class Pair:
     their_key_MP: Floats
     same_rows: bool = False
     """Whether row i of both is one thing, as in a set that was split by columns."""
+    parties: tuple[FeatureColumns, ...] = ()
+    """What each feature party holds of their columns, if they are several."""
+
+    def shared_out(self, parties: Sequence[int], *, of: int = 3) -> "Pair":
+        """Deal their columns out to so many feature parties, and keep those of these numbers (counted from 1)."""
+        dealt = [FeatureColumns(numeric=self.their_columns.numeric[number - 1 :: of]) for number in parties]
+        return replace(self, parties=tuple(dealt))
 
 
 def read_hdb(folder: Path) -> Pair:

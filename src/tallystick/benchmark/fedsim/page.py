@@ -9,6 +9,7 @@ from tallystick.report.bench import Benchmark, Curve, ResultTable, Series, count
 _TITLES = {
     "table-1": "Table 1: methods and ablations",
     "table-2": "Table 2: either side alone",
+    "table-6": "Table 6: three feature parties that share the columns out, and fewer of them",
     "neighbors": "Figure 9: by the number of links K",
     "tau": "Figure 6: noise on similarities from tau",
     "frontier": "What noise costs and what it hides",
@@ -47,6 +48,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
 _SETTINGS = {
     "table-1": (),
     "table-2": (),
+    "table-6": ("parties",),
     "neighbors": ("neighbors",),
     "tau": ("tau",),
     "synthetic": ("key_noise",),
@@ -68,7 +70,7 @@ def _tables(part: str, rows: list[dict[str, Any]]) -> list[ResultTable]:
                 rows=[
                     [
                         row["method"],
-                        *(f"{row[setting]:g}" for setting in settings),
+                        *(shown if isinstance(shown := row[each], str) else f"{shown:g}" for each in settings),
                         row["paper"],
                         spread_of(row[metric]),
                         row["parameters"],

@@ -4,7 +4,7 @@ Shapes: N rows of the label party, M rows of the feature party, K candidates, T 
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -102,6 +102,7 @@ class LinkedPair:
     """A set split and linked: all that the methods of a seed share.
 
     Args:
+        their_encoders, theirs: per feature party; several hold columns of the same rows.
         numbers_NK: candidates, the most similar first.
         similarity_NK: standardised, with noise if asked for.
         located: what attackers located of keys, in metres, by the name of the attack, where that was measured.
@@ -115,8 +116,8 @@ class LinkedPair:
     similarity_NK: NDArray[np.float32]
     own_encoder: Encoder
     own: Features
-    their_encoder: Encoder
-    theirs: Features
+    their_encoders: Sequence[Encoder]
+    theirs: Sequence[Features]
     coder: LabelCoder
     labels_N: Tensor
     located: Mapping[str, float] = field(default_factory=dict)
@@ -171,7 +172,8 @@ def linked_pair(
     """Encode a set that is split and linked; encoders are fitted on training rows and on what these are linked to."""
     train_N, validation_N, test_N = split
     own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N)
-    their_encoder = Encoder.fit(pair.theirs, pair.their_columns, np.unique(numbers_NK[train_N]))
+    linked_M = np.unique(numbers_NK[train_N])
+    their_encoders = [Encoder.fit(pair.theirs, columns, linked_M) for columns in pair.parties or (pair.their_columns,)]
     label = pair.own.get_column(pair.label)
     classes = len(classes_of(label)) if pair.target == "multiclass" else 2
     coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
@@ -184,8 +186,8 @@ def linked_pair(
         similarity_NK=similarity_NK.astype(np.float32),
         own_encoder=own_encoder,
         own=own_encoder.encode(pair.own).unpacked(),
-        their_encoder=their_encoder,
-        theirs=their_encoder.encode(pair.theirs).unpacked(),
+        their_encoders=their_encoders,
+        theirs=[encoder.encode(pair.theirs).unpacked() for encoder in their_encoders],
         coder=coder,
         labels_N=coder.encode(label),
     )
@@ -259,15 +261,26 @@ def network_of(
         )
     numbers_NK, similarity_NK = _links(linked, method, seed)
     candidates = crossing(numbers_NK=torch.from_numpy(numbers_NK), rows=len(pair.theirs))
-    bottom = build_bottom(model, "feature", linked.their_encoder.feature_shape, seed=seed)
+    bottoms = [
+        build_bottom(model, f"feature-{number}" if number else "feature", encoder.feature_shape, seed=seed)
+        for number, encoder in enumerate(linked.their_encoders)
+    ]
+    count = len(bottoms)
     label_model = build_label_model(
-        model, "label", own_shape, [width_of(bottom)], outputs=outputs, seed=seed, candidates=[numbers_NK.shape[1]]
+        model,
+        "label",
+        own_shape,
+        [width_of(bottom) for bottom in bottoms],
+        outputs=outputs,
+        seed=seed,
+        candidates=[numbers_NK.shape[1]] * count,
     )
+    similarities_NK = [torch.from_numpy(similarity_NK)] * count
     return SplitNetwork(
-        bottoms=[bottom],
-        sources=[CandidateSource(features=linked.theirs, crossing=candidates)],
+        bottoms=bottoms,
+        sources=[CandidateSource(features=features, crossing=candidates) for features in linked.theirs],
         model=label_model,
-        own=LinkedSource(features=own, crossings=[candidates], similarities_NK=[torch.from_numpy(similarity_NK)]),
+        own=LinkedSource(features=own, crossings=[candidates] * count, similarities_NK=similarities_NK),
         objective=objective,
         training=training,
         schedule=replace(schedule, cut_rows=lambda index_B, _: len(candidates.numbers(index_B))),
@@ -309,7 +322,7 @@ def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:
     except ImportError:
         raise ConfigError("bench fedsim: boosted trees need scikit-learn; install it, or name other methods") from None
     own_NF = _plain(linked.pair.own, linked.own_encoder)
-    their_MF = _plain(linked.pair.theirs, linked.their_encoder)
+    their_MF = np.concatenate([_plain(linked.pair.theirs, encoder) for encoder in linked.their_encoders], axis=1)
     side_by_side = their_MF[linked.numbers_NK].reshape(len(own_NF), -1)
     columns_NF = np.concatenate([own_NF, side_by_side, linked.similarity_NK], axis=1)
     kind = HistGradientBoostingRegressor if linked.pair.target == "regression" else HistGradientBoostingClassifier

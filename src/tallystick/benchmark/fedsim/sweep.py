@@ -32,9 +32,10 @@ TABLE_1 = (
 NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
 TAUS = (1.0, 0.1, 0.01, 0.001)
 KEY_NOISE = (0.1, 0.2)
-PARTS = ("table-1", "table-2", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut")
-"""Methods and ablations; either side alone; Figure 9; Figure 6; what noise costs and hides; Figure 5; keys that tell
-nothing; what crosses the cut, and how fast."""
+PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut")
+"""Methods and ablations; either side alone; more feature parties; Figure 9; Figure 6; what noise costs and hides; Figure 5;
+keys that tell nothing; what crosses the cut, and how fast."""
+PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
 WITHOUT_FILES = ("synthetic", "table-10")
 PLACES = ("hdb",)
 """Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
@@ -60,6 +61,7 @@ class FedSimRun:
     key_noise: float = 0.0
     split: SplitKind = "varied"
     noise: str = ""  # of located.noise_settings: linked as a job does it; "" is by the distances of the keys
+    parties: str = ""  # numbers of the feature parties, of three that share the columns out; "" is one that has all
 
 
 def run(
@@ -113,62 +115,43 @@ def _planned(
     part: str, folders: Mapping[str, Path], seeds: Sequence[int], methods: Sequence[str], split: SplitKind
 ) -> list[FedSimRun]:
     """The runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
-    places = [name for name in folders if name in NEIGHBORS]
-    if part == "table-1":
-        return [
-            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, split=split)
-            for seed in seeds
-            for name in places
-            for method in methods or TABLE_1
-        ]
-    if part == "table-2":
-        return [
-            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, split=split)
-            for seed in seeds
-            for name in places
-            for method in ("Solo", "Secondary")
-        ]
-    if part == "neighbors":
-        return [
-            FedSimRun(set=name, method=method, neighbors=count, seed=seed, split=split)
-            for seed in seeds
-            for name in places
-            for count in NEIGHBORS[name]
-            for method in ("AvgSim", "FedSim", "attention")
-        ]
-    if part == "tau":
-        return [
-            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, tau=tau, split=split)
-            for seed in seeds
-            for name in places
-            for tau in TAUS
-            for method in ("FedSim", "attention")
-        ]
-    if part == "frontier":
-        return [
-            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, noise=noise, split=split)
-            for seed in seeds
-            for name in places
-            if name in PLACES
-            for noise in noise_settings()
-            for method in methods or ("Top1Sim", "FedSim", "attention")
-        ]
-    if part == "synthetic":
-        return [
-            FedSimRun(set=name, method=method, neighbors=RECIPES[name].neighbors, seed=seed, key_noise=noise, split=split)
-            for seed in seeds
-            for name in [*(name for name in folders if name == "frogs"), "synthetic"]
-            for noise in (0.0, *KEY_NOISE)
-            for method in ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
-        ]
-    if part == "table-10":
-        return [
-            FedSimRun(set="synthetic-random", method=method, neighbors=count, seed=seed, split=split)
-            for seed in seeds
-            for count, compared in ((30, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")), (50, ("FedSim", "attention")))
-            for method in compared
-        ]
-    return []
+    return [
+        FedSimRun(set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changes})
+        for seed in seeds
+        for name, changes, compared in _settings(part, folders, methods)
+        for method in compared
+    ]
+
+
+def _settings(
+    part: str, folders: Mapping[str, Path], methods: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
+    """What a part compares: a set, what differs from a plain run of it, and the methods."""
+    linked = [name for name in folders if name in NEIGHBORS]
+    compared: Sequence[str]
+    match part:
+        case "table-1":
+            yield from ((name, {}, methods or TABLE_1) for name in linked)
+        case "table-2":
+            yield from ((name, {}, ("Solo", "Secondary")) for name in linked)
+        case "table-6":
+            yield from ((name, {"parties": parties}, ("FedSim", "attention")) for name in linked for parties in PARTIES)
+        case "neighbors":
+            compared = ("AvgSim", "FedSim", "attention")
+            yield from ((name, {"neighbors": count}, compared) for name in linked for count in NEIGHBORS[name])
+        case "tau":
+            yield from ((name, {"tau": tau}, ("FedSim", "attention")) for name in linked for tau in TAUS)
+        case "frontier":
+            places = [name for name in linked if name in PLACES]
+            compared = methods or ("Top1Sim", "FedSim", "attention")
+            yield from ((name, {"noise": noise}, compared) for name in places for noise in noise_settings())
+        case "synthetic":
+            compared = ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
+            sets = [*(name for name in folders if name == "frogs"), "synthetic"]
+            yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in (0.0, *KEY_NOISE))
+        case "table-10":
+            yield "synthetic-random", {"neighbors": 30}, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")
+            yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
 
 
 def _make(
@@ -199,6 +182,8 @@ def _make(
 
 
 def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
+    if key.parties:
+        pair = pair.shared_out([int(number) for number in key.parties.split("+")])
     if key.noise:
         return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split)
     return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, tau=key.tau, key_noise=key.key_noise)
@@ -252,7 +237,7 @@ def _of_paper(row: Mapping[str, Any]) -> float | None:
     if row["set"] in paper.FIGURE_5:
         figures = paper.FIGURE_5[row["set"]].get(row["method"])
         return figures[(0.0, *KEY_NOISE).index(row["key_noise"])] if figures is not None else None
-    if row["tau"] != 1 or row["noise"]:
+    if row["tau"] != 1 or row["noise"] or row["parties"]:
         return None
     if row["set"] == "synthetic-random":
         return paper.TABLE_10.get(row["method"], {}).get(row["neighbors"])
