@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.network import InversionNetwork
+from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
 
 BENT = (0.3, 1.0, 3.0)
@@ -51,6 +52,10 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "network": FeatureInferenceAttack(
             attack=InversionNetwork(), description="a small network from all of a row's embeddings and their mean to all columns"
         ),
+        "surrogate": FeatureInferenceAttack(
+            attack=SurrogateInversion(),
+            description="learns a stand-in for the bottom model and inverts it, from the row's mean embedding",
+        ),
         "ridge-own-columns": FeatureInferenceAttack(
             attack=KernelRidge(reads="looks", own_columns=True),
             description="as ridge-looks, and from the label party's own columns",
@@ -69,6 +74,11 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "network-own-columns": FeatureInferenceAttack(
             attack=InversionNetwork(own_columns=True),
             description="as network, and from the label party's own columns",
+            own_columns=True,
+        ),
+        "surrogate-own-columns": FeatureInferenceAttack(
+            attack=SurrogateInversion(own_columns=True),
+            description="as surrogate, from what the label party's own columns lead to expect",
             own_columns=True,
         ),
     }

@@ -31,34 +31,34 @@ HALF, PRICE = 0.5, 0.01  # what a recommendation has to reach
 
 def settings() -> tuple[CutSetting, ...]:
     """Every row of the table."""
-
-    def defended(width: int, name: str, defense: Defense) -> CutSetting:
-        return CutSetting(name=f"width {width}, {name}", cut_width=width, defense=(defense,))
-
-    def gaussian(width: int, epsilon: float) -> CutSetting:
-        made = GaussianEmbeddings(epsilon=epsilon, delta=DELTA, clip=CLIP)
-        return defended(width, f"gaussian-embeddings {epsilon:g}", made)
-
-    def quantized(width: int) -> CutSetting:
-        return defended(width, "quantized-embeddings 3", QuantizedEmbeddings(levels=3))
-
-    def correlation(width: int, weight: float) -> CutSetting:
-        return defended(width, f"feature-distance-correlation {weight:g}", FeatureDistanceCorrelation(weight=weight))
-
-    def rebuilt(width: int, weight: float) -> CutSetting:
-        return defended(width, f"reconstruction-penalty {weight:g}", ReconstructionPenalty(weight=weight))
-
+    gaussian = [GaussianEmbeddings(epsilon=epsilon, delta=DELTA, clip=CLIP) for epsilon in (100.0, 30.0, 10.0)]
+    rounded = QuantizedEmbeddings(levels=3)
+    correlations = {weight: FeatureDistanceCorrelation(weight=weight) for weight in (0.03, 0.1, 0.3, 1.0)}
+    rebuilt = {weight: ReconstructionPenalty(weight=weight) for weight in (0.03, 0.1, 0.3)}
+    one_layer: list[tuple[int, Defense]] = [
+        *((WIDTH, each) for each in gaussian),
+        *((width, gaussian[0]) for width in (8, 1)),
+        *((width, rounded) for width in (WIDTH, 8, 4)),
+        *((WIDTH, correlations[weight]) for weight in (0.1, 0.3, 1.0)),
+        (8, correlations[0.03]),
+        *((WIDTH, rebuilt[weight]) for weight in (0.1, 0.3)),
+        (8, rebuilt[0.03]),
+    ]
+    two_layers: list[tuple[int, Defense]] = [(WIDTH, gaussian[0]), (8, rounded), (4, rounded), (WIDTH, correlations[1.0])]
     return (
         CutSetting(name=ALONE, partner=False),
-        *(CutSetting(name=f"width {width}", cut_width=width) for width in WIDTHS),
-        *(CutSetting(name=f"two layers, width {width}", cut_width=width, depth=2) for width in (WIDTH, 4)),
-        *(gaussian(WIDTH, epsilon) for epsilon in (100.0, 30.0, 10.0)),
-        *(gaussian(width, 100.0) for width in (8, 4, 1)),
-        *(quantized(width) for width in (WIDTH, 8, 4, 2)),
-        *(correlation(WIDTH, weight) for weight in (0.1, 0.3, 1.0)),
-        *(correlation(width, 0.03) for width in (8, 4)),
-        *(rebuilt(WIDTH, weight) for weight in (0.1, 0.3)),
-        rebuilt(8, 0.03),
+        *(_setting(width) for width in WIDTHS),
+        *(_setting(width, depth=2) for width in (WIDTH, 4, 2, 1)),
+        *(_setting(width, defense) for width, defense in one_layer),
+        *(_setting(width, defense, depth=2) for width, defense in two_layers),
+    )
+
+
+def _setting(width: int, defense: Defense | None = None, *, depth: int = 1) -> CutSetting:
+    layers = "two layers, " if depth == 2 else ""
+    defended = f", {defense.method} {getattr(defense, defense.strength):g}" if defense is not None else ""
+    return CutSetting(
+        name=f"{layers}width {width}{defended}", cut_width=width, depth=depth, defense=(defense,) if defense is not None else ()
     )
 
 

@@ -1,0 +1,106 @@
+"""Inversion of a stand-in for the bottom model.
+
+Shapes: N rows, K known rows, M rows to guess, D inputs, T targets, A own columns.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
+from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
+from tallystick.errors import ConfigError
+
+FOLDS = 5
+OWN_PENALTIES = (0.1, 1.0, 10.0)  # on what own columns tell of the others
+TINY = 1e-6
+
+
+@dataclass(frozen=True, kw_only=True)
+class SurrogateInversion:
+    """Learn a stand-in for the bottom model from the known rows, columns to embeddings, and invert it for all others.
+
+    Generative inversion: He et al. 2019, section 4.4, invert a shadow model; Luo et al. 2021 let own columns aid a
+    generator of the others. Here both are linear and Gaussian, where the likeliest columns have a closed form: what own columns
+    (or the known rows' mean) lead to expect, corrected by what the embedding says against it. A few columns make many
+    coordinates, so a few rows fit the stand-in well where the way back has more unknowns than rows, and it knows
+    what is noise.
+
+    Args:
+        reads: last embeddings, mean ones, those of several epochs side by side, or all.
+        own_columns: whether the label party's own columns help, where the view has them.
+        penalties: on the stand-in's squared weights, tried; above 0.
+        doubts: factors on its squared errors, tried; above 0. It is a line, and the bottom model bends.
+    """
+
+    reads: Reads = "mean"
+    own_columns: bool = False
+    penalties: tuple[float, ...] = (0.01, 0.1, 1.0)
+    doubts: tuple[float, ...] = (1.0, 10.0, 100.0)
+
+    def __post_init__(self) -> None:
+        if not (self.penalties and self.doubts and min(*self.penalties, *self.doubts) > 0):
+            raise ConfigError(f"surrogate inversion: penalties={self.penalties}, doubts={self.doubts}; expected numbers above 0")
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
+        """Guess every row's columns; ``generator`` draws the folds by which penalty and doubt are chosen."""
+        wanted = Targets.of(view.columns_K)
+        mean_T, deviation_T = wanted.y_KT.mean(dim=0), wanted.y_KT.std(dim=0, correction=0)
+        y_KT = (wanted.y_KT - mean_T) / deviation_T.masked_fill(deviation_T <= TINY, torch.inf)
+        x_ND = inputs(view, self.reads, own_columns=False)
+        own_NA = x_ND[:, :0]
+        if self.own_columns and view.own_NA is not None:
+            own_NA = inputs(view, self.reads, own_columns=True)[:, x_ND.shape[1] :]
+        x_KD, own_KA = x_ND[view.known_K], own_NA[view.known_K]
+        fold_K = torch.randperm(len(y_KT), generator=generator) % FOLDS
+
+        def left_out(penalty: float, doubt: float) -> float:
+            total = 0.0
+            for out_K in fold_K == torch.arange(FOLDS)[:, None]:
+                surrogate = _Surrogate(y_KT[~out_K], x_KD[~out_K], own_KA[~out_K], penalty=penalty, doubt=doubt)
+                total += float((surrogate.inverse(x_KD[out_K], own_KA[out_K]) - y_KT[out_K]).square().sum())
+            return total
+
+        pairs = list(product(self.penalties, self.doubts))
+        penalty, doubt = min(pairs, key=lambda pair: left_out(*pair)) if len(y_KT) > FOLDS else pairs[-1]
+        guess_NT = _Surrogate(y_KT, x_KD, own_KA, penalty=penalty, doubt=doubt).inverse(x_ND, own_NA)
+        return wanted.reconstruction(guess_NT * deviation_T + mean_T)
+
+
+class _Surrogate:
+    """x = centre + y W + noise, and y = own V + spread, both fitted by ridge regression to the known rows."""
+
+    def __init__(self, y_KT: Tensor, x_KD: Tensor, own_KA: Tensor, *, penalty: float, doubt: float) -> None:
+        self.y_T, self.x_D, self.own_A = y_KT.mean(dim=0), x_KD.mean(dim=0), own_KA.mean(dim=0)
+        y_KT, x_KD, own_KA = y_KT - self.y_T, x_KD - self.x_D, own_KA - self.own_A
+        fits = [_ridge(own_KA, y_KT, each) for each in OWN_PENALTIES]
+        self.own_AT, spread_KT = min(fits, key=lambda fit: float(fit[1].square().sum()))
+        if float(spread_KT.square().sum()) >= float(y_KT.square().sum()):  # own columns tell nothing
+            self.own_AT, spread_KT = torch.zeros_like(self.own_AT), y_KT
+        self.weight_TD, error_KD = _ridge(y_KT, x_KD, penalty)
+        variance_D = error_KD.square().mean(dim=0).clamp(min=TINY) * doubt
+        covariance_TT = spread_KT.T @ spread_KT / len(spread_KT)
+        diagonal_TT = torch.diag(covariance_TT.diagonal())
+        shrunk = 0.5 * min(1.0, len(covariance_TT) / len(spread_KT))
+        eye_TT = TINY * torch.eye(len(covariance_TT), dtype=torch.float64)
+        expected_TT = (1 - shrunk) * covariance_TT + shrunk * diagonal_TT + eye_TT
+        told_TD = self.weight_TD / variance_D
+        self.gain_TD = torch.linalg.solve(torch.linalg.inv(expected_TT) + told_TD @ self.weight_TD.T, told_TD)
+
+    def inverse(self, x_MD: Tensor, own_MA: Tensor) -> Tensor:
+        """The likeliest targets of rows."""
+        expected_MT = (own_MA - self.own_A) @ self.own_AT
+        against_MD = x_MD - self.x_D - expected_MT @ self.weight_TD
+        found_MT: Tensor = self.y_T + expected_MT + against_MD @ self.gain_TD.T
+        return found_MT
+
+
+def _ridge(from_KA: Tensor, to_KT: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
+    """Weights (A, T) of centred columns, and the error of each row when it is left out."""
+    gram_AA = from_KA.T @ from_KA + penalty * len(from_KA) * torch.eye(from_KA.shape[1], dtype=torch.float64)
+    hat_AK = torch.linalg.solve(gram_AA, from_KA.T)
+    leverage_K = (from_KA * hat_AK.T).sum(dim=1) + 1 / len(from_KA)
+    weight_AT = hat_AK @ to_KT
+    return weight_AT, (to_KT - from_KA @ weight_AT) / (1 - leverage_K).clamp(min=0.01)[:, None]
