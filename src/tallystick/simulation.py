@@ -20,6 +20,7 @@ from tallystick.data.frame import as_frame
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook, Silent, Watcher
+from tallystick.job.phases.defense import noises_on_embeddings
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
@@ -145,10 +146,11 @@ def _simulate(
 
 
 def _charges(contract: Contract, name: str) -> bool:
-    """Whether a party's ledger is charged in a run: the label party's for labels, both sides' for noise on keys."""
-    terms = contract.alignment.similarity
-    noisy = terms is not None and terms.noise.keys != "none" and contract.role_of(name) != "helper"
-    return name == contract.label_party or noisy
+    """Whether a party's ledger is charged in a run: the label party's for labels, both sides' for noise on keys, a feature
+    party's for noise on embeddings."""
+    role, terms = contract.role_of(name), contract.alignment.similarity
+    on_keys = terms is not None and terms.noise.keys != "none" and role != "helper"
+    return role == "label" or on_keys or (role == "feature" and bool(noises_on_embeddings(contract)))
 
 
 def _connect(contract: Contract) -> dict[str, dict[str, MemoryChannel]]:

@@ -8,10 +8,17 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, tables
 
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import DataError
 from tallystick.job.log import Silent
 from tallystick.job.phases.audit import audit_recorded
-from tallystick.party.folder import contract_of
+from tallystick.job.phases.defense import spend_on_embeddings
+from tallystick.party.folder import RunFolder, contract_of
+from tallystick.party.ledger import create_ledger
+from tallystick.privacy.events import NotPrivate
+from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.report.words import feature_headline
 from tallystick.simulation import simulate
@@ -111,6 +118,27 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert "a training row's 2 embeddings together: (" in audit.defense
     assert result.sections.leakage.defense == "none; no formal guarantee"  # of labels
     assert result.sections.privacy.releases == []
+    ledger = Ledger(tmp_path / "shop-privacy-ledger.sqlite", party="shop")
+    (entry,) = ledger.entries()
+    assert entry.dataset.endswith("-embeddings")  # apart from what holds without a condition
+    assert entry.what.endswith("embeddings of each training row, up to 2, given the bottom model's weights at each")
+    spent = ledger.total(entry.dataset, delta=1e-6, unit="record")
+    assert f"({spent:.3g}, 1e-06)-DP given the models" in audit.defense
+
+
+def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_serve_for_others(tmp_path):
+    values = {"party": "shop", "table": {"path": "t.parquet"}, "runs": "runs", "privacy": {"dataset": "customers"}}
+    party = parse_party(values, folder=tmp_path, source="shop")
+    create_ledger(party)
+    for method in ("intersection", "union"):
+        contract = parse_contract(contract_values(PARTIES, defense=[NOISE], alignment__method=method))
+        folder = RunFolder.new(tmp_path / "runs", contract)
+        for _ in range(2):  # the second is a run that goes on
+            spend_on_embeddings(contract, party, folder, epochs=3, what=f"{method} run")
+    bounded, unbounded = Ledger(party.privacy.ledger, party="shop").entries("customers-embeddings")
+    assert bounded.event == GaussianEmbeddings(epsilon=2.0, delta=1e-6, clip=1.0).event(3)
+    assert unbounded.event == NotPrivate()
+    assert unbounded.what.startswith("union run: noisy embeddings, each row's any number of times")
 
 
 def test_a_defence_is_on_wherever_embeddings_cross(undefended, tmp_path):

@@ -57,10 +57,13 @@ class GaussianEmbeddings(Defense):
         """Noise in units of the sensitivity."""
         return gaussian_multiplier(self.epsilon, self.delta)
 
+    def event(self, releases: int) -> GaussianDP:
+        """What so many releases of one row's embedding cost, given the weights of each."""
+        return GaussianDP(noise_multiplier=self.multiplier, releases=releases, unit="record")
+
     def over(self, releases: int) -> float:
         """Epsilon at the same delta of so many releases of one row's embedding, given the weights of each."""
-        event = GaussianDP(noise_multiplier=self.multiplier, releases=releases, unit="record")
-        return total_epsilon([event], delta=self.delta, unit="record")
+        return total_epsilon([self.event(releases)], delta=self.delta, unit="record")
 
     def __call__(self, cut_BD: Tensor, *, generator: Randomness) -> Tensor:
         """Give the clipped, noisy embeddings."""

@@ -1,4 +1,4 @@
-"""The label party's defences in a run: from the contract's entries to what training calls, and what the ledger is charged.
+"""Defences in a run: from the contract's entries to what training calls, and what the parties' ledgers are charged.
 
 Shapes: N aligned positions.
 """
@@ -14,10 +14,12 @@ from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
 from tallystick.config.contract import Contract
+from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import Defenses
 from tallystick.defenses.defense import RandomBytes
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import DataError
 from tallystick.job.phases.release import RELEASE_NOTE, exact_labels, release_event
 from tallystick.party.folder import RunFolder
@@ -28,6 +30,9 @@ from tallystick.training.defended import CutDefense
 from tallystick.training.plan import Schedule
 
 _NOTE = "defense"
+_EMBEDDINGS_NOTE = "embeddings-charged"
+EMBEDDINGS_DATASET = "-embeddings"
+"""What the ledger's data set of noisy cut embeddings adds to the name of a feature party's own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,6 +106,34 @@ class RunDefense:
         # Killed in between, a resumed run is charged twice: too much, never too little.
         spent = [msgspec.to_builtins(event) for event in events or [NotPrivate()]]
         folder.note(_NOTE, {**noted, "spent": spent, "labels": labels, "what": what}, private=True)
+
+
+def spend_on_embeddings(contract: Contract, party: PartyFile, folder: RunFolder, *, epochs: int, what: str) -> None:
+    """Charge a feature party's ledger, once per run, for the noisy embeddings of one training row over all epochs.
+
+    The guarantee is given the bottom model's weights, which learn from all rows, so it is kept in a data set of its own, apart
+    from what holds without a condition, and the entry says so. Validation, evaluation and predictions are not in it: there a
+    row's embedding costs the defence's epsilon each time that it is sent. Where a row may serve for others, on a union or
+    linked by similarity, nothing bounds how often it is sent, and the entry is one of what is not private. Raises
+    BudgetExceeded over the cap.
+    """
+    noises = noises_on_embeddings(contract)
+    if not noises or folder.noted(_EMBEDDINGS_NOTE):
+        return
+    linkage, data_set = LINKAGES[contract.alignment.method], f"{party.privacy.dataset}{EMBEDDINGS_DATASET}"
+    with charged(party, folder) as ledger:
+        if linkage.imputes or linkage.similar:
+            ledger.enter_not_private(data_set, what=f"{what}: noisy embeddings, each row's any number of times")
+        else:
+            said = f"{what}: embeddings of each training row, up to {epochs}, given the bottom model's weights at each"
+            for each in noises:
+                ledger.spend(data_set, each.event(epochs), what=said)
+    folder.note(_EMBEDDINGS_NOTE, {"epochs": epochs})
+
+
+def noises_on_embeddings(contract: Contract) -> list[GaussianEmbeddings]:
+    """The contract's defences of embeddings that a ledger counts."""
+    return [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
 
 
 def starts_secretly(defenses: Defenses) -> bool:

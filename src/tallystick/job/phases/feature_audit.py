@@ -20,10 +20,10 @@ from tallystick.config.party import FeatureColumns
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import DataError, FeatureError, StorageError
 from tallystick.job.disclosure import defense_lines
 from tallystick.job.log import Watcher
+from tallystick.job.phases.defense import noises_on_embeddings
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.report import result as shown
@@ -207,6 +207,5 @@ def _run_epsilon(contract: Contract, sightings: int) -> list[str]:
     """What all embeddings of a row cost, beside what one costs; given the weights, as that."""
     return [
         f"a training row's {sightings} embeddings together: ({each.over(sightings):.3g}, {each.delta:g})-DP given the models"
-        for each in contract.embedding_defenses().embeddings
-        if isinstance(each, GaussianEmbeddings)
+        for each in noises_on_embeddings(contract)
     ]

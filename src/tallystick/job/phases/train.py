@@ -13,7 +13,7 @@ from tallystick.dataset.table import linkage_of
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import recorders
-from tallystick.job.phases.defense import RunDefense
+from tallystick.job.phases.defense import RunDefense, spend_on_embeddings
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
@@ -107,6 +107,8 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
     schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     run = _training_run(job, dataset, schedule, agreement)
+    what = f"training of {job.contract.name}, run {agreement.run_id}"
+    spend_on_embeddings(job.contract, job.party, job.folder, epochs=run.training.epochs, what=what)
     method = dataset.method(run.training, seed=job.contract.seed)
     if method is not None and not agreement.resume_from:
         method.prepare_bottom(bottom, own_part(job, dataset))
