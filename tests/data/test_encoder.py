@@ -268,6 +268,20 @@ def test_infinite_numbers_are_refused_whatever_is_embedded() -> None:
         fit(pl.DataFrame({"x": [0.0, 1.0, float("inf")]}), numeric=("x",), numbers="piecewise-linear")
 
 
+@pytest.mark.parametrize(("rows", "expected"), [(1_000, 4), (6_000, 6), (21_000, 20), (100_000, 20)])
+def test_more_rows_are_asked_of_a_category_where_new_ones_keep_coming(rows: int, expected: int) -> None:
+    singles = rows // 50  # twice the share from which a vocabulary counts as open
+    names = np.repeat([f"c{count}" for count in range(2, 25)], range(2, 25))
+    common = np.repeat("common", rows - len(names) - singles)
+    column = np.concatenate([names, [f"once {number}" for number in range(singles)], common])
+    encoder = fit(pl.DataFrame({"c": column, "d": np.arange(rows) % 7}), categorical=("c", "d"), min_count="auto")
+    assert {int(name[1:]) for name in encoder.categorical[0].categories if name != "common"} == set(range(expected, 25))
+    said = f"1 of 2 categorical columns keep having new values, so their categories of fewer than {expected} rows share a code"
+    assert any(said in note for note in encoder.notes) == (expected > 4)
+    chosen = fit(pl.DataFrame({"c": column}), categorical=("c",), min_count=3)
+    assert (chosen.categorical[0].min_count, chosen.notes) == (3, ())
+
+
 @pytest.mark.parametrize(("rows", "expected"), [(200, 4), (30_000, 6), (100_000, 10)])
 def test_rare_categories_share_a_code(rows: int, expected: int) -> None:
     names = np.repeat([f"c{count}" for count in range(1, 13)], range(1, 13))

@@ -25,6 +25,7 @@ CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float3
 RANK_KNOTS = 1000
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
+UNSEEN_SHARE = 0.01  # encoding.min_count = auto asks more rows of a category where so many new rows would have an unseen one
 ENCODED_AT_A_TIME = 2**18  # rows whose cells are spelt out at a time
 
 Floats = NDArray[np.float64]
@@ -55,6 +56,7 @@ class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     categories: tuple[str, ...]
+    min_count: int = 1  # training rows that each of them has
 
     def encode(self, column: pl.Series) -> NDArray[np.int64]:
         """Give each cell's code."""
@@ -103,6 +105,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             ranked := sum(column is not None and column.transform == "rank" for column in numeric.values())
         ):
             notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns are skewed and were ranked",)
+        pooled = [column for column in categorical.values() if column is not None and column.min_count > _usual_count(len(rows))]
+        if encoding.min_count == "auto" and pooled:
+            notes += (
+                f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns keep having new values, so "
+                f"their categories of fewer than {pooled[0].min_count} rows share a code",
+            )
         kept = tuple(column for column in numeric.values() if column is not None)
         chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
         if chosen != "plain":
@@ -247,8 +255,18 @@ def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
     )
 
 
-def _fitting_count(rows: int) -> int:
-    """Choose by size. Never one row: the code of rare and unseen categories is trained by the rare ones."""
+def _fitting_count(counts: pl.Series, rows: int) -> int:
+    """Choose by size, and by whether new values keep coming.
+
+    Never one row: the code of rare and unseen categories is trained by the rare ones. Where a row in a hundred would bring a
+    category that was never seen (Good, 1953: as many as stand in one training row alone), the seen ones are learnt by heart, and
+    so more rows are asked of a code.
+    """
+    is_open = (counts == 1).sum() >= UNSEEN_SHARE * rows
+    return min(max(rows // 1000, 4), 20) if is_open else _usual_count(rows)
+
+
+def _usual_count(rows: int) -> int:
     return min(max(rows // 5000, 4), 10)
 
 
@@ -304,10 +322,13 @@ def _fit_categorical(column: pl.Series, encoding: EncodingConfig) -> Categorical
     counts = pl.concat(parts).group_by("text").agg(pl.col("len").sum())
     if counts.height == 1:
         return None
+    least = encoding.min_count
+    if least == "auto":
+        least = _fitting_count(counts.get_column("len"), len(column))
     kept = (
         counts.drop_nulls("text")
-        .filter(pl.col("len") >= (_fitting_count(len(column)) if encoding.min_count == "auto" else encoding.min_count))
+        .filter(pl.col("len") >= least)
         .sort(["len", "text"], descending=[True, False])
         .head(encoding.max_categories)
     )
-    return CategoricalColumn(name=column.name, categories=tuple(kept.get_column("text").to_list()))
+    return CategoricalColumn(name=column.name, categories=tuple(kept.get_column("text").to_list()), min_count=least)
