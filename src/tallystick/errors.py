@@ -58,6 +58,14 @@ class DataError(TallystickError, ValueError):
     """A table, a key column or a label is not usable."""
 
 
+class SharedDataError(DataError):
+    """The tables do not go together, which every party may know; ``told`` is what peers hear, in words without private values."""
+
+    def __init__(self, message: str, *, told: str) -> None:
+        super().__init__(message)
+        self.told = told
+
+
 class IdError(DataError):
     """The ids are not usable: they repeat, or none is common."""
 
@@ -99,7 +107,11 @@ class PeerLost(PeerError):
 
 
 class PeerStopped(PeerError):
-    """The peer ended the job and said why."""
+    """The peer ended the job and said why; ``final`` if something has to be put right first, so that resuming is of no use."""
+
+    def __init__(self, peer: str, message: str, *, final: bool = False) -> None:
+        super().__init__(peer, message)
+        self.final = final
 
 
 class ProtocolError(PeerError):
@@ -120,6 +132,8 @@ class ContractMismatch(PeerError):
 
 def category_of(error: BaseException) -> str:
     """Say of a local error what a peer may know: one of a few fixed sentences, none of which holds anything private."""
+    if isinstance(error, SharedDataError):
+        return error.told
     number = _system_error(error) if isinstance(error, OSError) else None
     if number in _OF_THE_SYSTEM:
         return _OF_THE_SYSTEM[number]

@@ -310,8 +310,11 @@ def test_more_neighbours_than_the_other_side_has_rows_is_said_on_every_side():
     assert isinstance(label, DataError)
     assert "neighbors = 5: shop has 4 rows" in str(label)
     assert isinstance(feature, DataError)
-    assert "this side has 4 rows" in str(feature)
+    assert "neighbors = 5: shop has 4 rows" in str(feature)
+    # The helper, which has not been sent a key yet, hears which side and which key of the contract, and that no resuming helps.
     assert isinstance(helper, PeerStopped)
+    assert helper.final
+    assert "alignment.similarity.neighbors = 5: shop has fewer rows to link to" in str(helper)
 
 
 def test_keys_that_are_all_equal_tell_nothing_and_are_refused():

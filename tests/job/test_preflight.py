@@ -181,6 +181,9 @@ def test_resuming_is_suggested_only_where_it_can_help():
     for error in (DataError("labels"), ConfigError("cap")):
         assert "start a new run on all sides, without --resume" in way_on(error, resume)
         assert resume not in way_on(error, resume)
+    assert way_on(PeerStopped("shop", "its labels", final=True), resume) == (
+        "once that is put right, start a new run on all sides, without --resume"
+    )
     assert way_on(PeerStopped("shop", "its labels"), resume) == (
         f"{resume}; if a table or the contract has to change, start a new run on all sides, without --resume"
     )

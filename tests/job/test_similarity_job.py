@@ -278,6 +278,17 @@ def test_the_contract_has_keys_or_similarity_as_its_method_asks():
         parse_contract(contract_values(("bank", "shop"), alignment={"method": "intersection"}))
 
 
+def test_a_feature_party_with_fewer_rows_than_neighbours_is_told_by_check_before_it_calls_anybody(tmp_path):
+    job = on_disk(tmp_path, ("bank", "shop"), similarity_contract(neighbors=70), similar_tables())
+    problems = {
+        name: check_party_file(job.home(name) / "party.yaml", job.home(name) / "contract.yaml")["problems"]
+        for name in ("bank", "shop", "helper")
+    }
+    assert problems["bank"] == problems["helper"] == []
+    (line,) = problems["shop"]
+    assert line.startswith("alignment.similarity.neighbors = 70: this side has 60 rows with a key to link to; agree on at most")
+
+
 def test_more_neighbours_than_rows_ends_the_job_with_the_reason():
     with pytest.raises(DataError, match=r"neighbors = 70: .* has 60 rows"):
         simulate(similarity_contract(neighbors=70), similar_tables(), similar_columns())

@@ -124,6 +124,10 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
     joint, alone = (scores.filter(pl.col("scored_by") == by) for by in ("joint model", "own columns"))
     assert set(joint["id"]) == common
     assert set(alone["id"]) == set(given["bank"]["id"]) - common
+    counted = predicted["bank"].found["scored_by"]
+    assert counted == {"joint model": len(common), "own columns": alone.height}
+    said = [event["say"] for event in predicted["bank"].events if "say" in event]
+    assert any(f"({len(common)} by the joint model, {alone.height} by the own columns)" in line for line in said)
     told = alone.join(given["bank"].select("id", "y"), on="id")
     assert auc(told["y"].to_numpy(), told["score"].to_numpy()) > 0.75
     # 1,400 rows: five standard errors of a rate are under .07

@@ -381,8 +381,9 @@ def test_waiting_for_one_peer_notices_the_end_of_another(networks, pool):
     shop = networks("shop")
     shop.connect({"bank": f"127.0.0.1:{bank.port}"})
     shop.close("shop has changed its mind")
-    with pytest.raises(PeerStopped, match="shop has changed its mind"):
+    with pytest.raises(PeerStopped, match="shop has changed its mind") as stopped:
         waiting.result(timeout=5)
+    assert not stopped.value.final
 
 
 # In the middle of a run
@@ -558,10 +559,11 @@ def test_a_busy_thread_is_no_lost_peer_and_hears_of_the_peers_end(networks, pool
     busy.result()
     at_shop.send(Note(number=1))
     assert at_bank_waits.result(timeout=5).number == 1
-    shop.close("shop is done for")
+    shop.close("shop is done for", final=True)
     assert within(3, lambda: failed(at_bank.check))
-    with pytest.raises(PeerStopped, match="shop is done for"):
+    with pytest.raises(PeerStopped, match="shop is done for") as stopped:
         at_bank.send(Note(number=2))
+    assert stopped.value.final
 
 
 def spin_for(seconds):

@@ -11,7 +11,7 @@ import numpy as np
 
 from tallystick.alignment.group import InvalidElement
 from tallystick.alignment.matching import DuplicateTags, Tags, repeated
-from tallystick.errors import DataError, PeerError, ProtocolError, TallystickError
+from tallystick.errors import DataError, PeerError, ProtocolError, SharedDataError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped
 
@@ -211,8 +211,10 @@ def notify_peers(channels: Sequence[Channel]) -> Iterator[None]:
     except TallystickError as error:
         lost = error.peer if isinstance(error, PeerError) and not isinstance(error, ProtocolError) else None
         reason = str(error) if isinstance(error, PeerError) else "its ids cannot be aligned; its own log says why"
+        if isinstance(error, SharedDataError):
+            reason = error.told
         for channel in channels:
             if channel.peer != lost:
                 with suppress(PeerError):
-                    channel.send(Stopped(reason=reason))
+                    channel.send(Stopped(reason=reason, final=isinstance(error, DataError)))
         raise

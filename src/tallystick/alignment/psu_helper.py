@@ -29,7 +29,7 @@ from tallystick.alignment.exchange import (
 from tallystick.alignment.matching import TAG_BYTES, DuplicateTags, Index, Tags, are_distinct_indices, match
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.errors import DataError, ProtocolError
+from tallystick.errors import ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
@@ -157,10 +157,11 @@ def _positions(first_M16: Tags, second_M16: Tags, parties: Sequence[Channel], rn
 def _check(size: int, sizes: Sequence[int], parties: Sequence[Channel]) -> int:
     both = sum(sizes) - size
     if both == 0 or size in sizes:
-        raise DataError(
+        said = (
             f"{parties[0].peer} has {sizes[0]} ids, {parties[1].peer} {sizes[1]} and the union {size}: these sizes alone tell "
             "who is in the intersection, or that nobody is, so both parties stop here"
         )
+        raise SharedDataError(said, told=said)
     return both
 
 

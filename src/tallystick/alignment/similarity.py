@@ -38,7 +38,7 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
-from tallystick.errors import DataError, ProtocolError
+from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
@@ -151,7 +151,7 @@ def link_feature_party(
     """
     with notify_peers([peer, helper]):
         (positions,) = _meet(keys, [peer], terms, max_rows=max_rows)
-        _require_enough(len(keys), "this side", terms)
+        _require_enough(len(keys), name, terms)
         secret = agree_on_key(peer, rng)
         order_M = rng.permutation(len(keys))
         _send_encoded(helper, keys, order_M, terms, secret)
@@ -265,8 +265,10 @@ def _meet(keys: SimilarKeys, peers: Sequence[Channel], terms: SimilarityConfig, 
 
 def _require_enough(rows: int, whose: str, terms: SimilarityConfig) -> None:
     if rows < terms.neighbors:
-        raise DataError(
-            f"alignment.similarity.neighbors = {terms.neighbors}: {whose} has {rows} rows to link to; agree on at most that many"
+        key = f"alignment.similarity.neighbors = {terms.neighbors}"
+        raise SharedDataError(
+            f"{key}: {whose} has {rows} rows to link to; agree on at most that many, or bring more rows",
+            told=f"{key}: {whose} has fewer rows to link to; agree on fewer neighbours, or bring more rows there",
         )
 
 

@@ -128,9 +128,12 @@ def _predict(
         _write_scores(scores, output)
         unscored = _unscored(keys.report, scored=scores.height)
         own = f"{scores.height} of {keys.report.rows} own rows have a score"
-        watcher.say(f"{own}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
+        by_model = _by_model(scores)
+        split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
+        watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
         return {
             "rows": scores.height,
+            **({SCORED_BY: by_model} if by_model else {}),
             "own_rows": keys.report.rows,
             "unscored": unscored,
             "output": str(output),
@@ -200,6 +203,13 @@ class _Scoring:
         alone = others.hstack(predict_alone(trained, dataset))
         named = ((scored, JOINT), (alone, ALONE))
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
+
+
+def _by_model(scores: pl.DataFrame) -> dict[str, int]:
+    """How many scores are of the joint model, and how many of own columns alone, where rows without a partner's have one too."""
+    if SCORED_BY not in scores.columns:
+        return {}
+    return {name: int((scores[SCORED_BY] == name).sum()) for name in (JOINT, ALONE)}
 
 
 def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:

@@ -195,6 +195,12 @@ def check_label(contract: Contract, party: PartyFile, here: Frame, training: Any
 
 def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:
     check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
+    terms = contract.alignment.similarity
+    if terms is not None and not is_label and len(keys.ids) < terms.neighbors:
+        raise DataError(
+            f"alignment.similarity.neighbors = {terms.neighbors}: this side has {len(keys.ids)} rows with a key to link to; "
+            "agree on at most that many, or bring more rows"
+        )
     limit = contract.alignment.max_rows
     dummies = contract.union.label_dummies if is_label else contract.union.feature_dummies
     if contract.linkage.imputes and limit is not None and len(keys.ids) + dummies > limit:

@@ -154,7 +154,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
         raise
     except TallystickError as error:
         # A local error may name private columns or values: the peer learns its category only.
-        network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}")
+        network.close(f"{party.party} had to stop: {category_of(error)}; {_ASK}", final=_needs_mending(error))
         raise
     except KeyboardInterrupt:
         network.close(f"{party.party} was interrupted by its operator")
@@ -189,11 +189,18 @@ def _talks(contract: Contract, one: str, other: str) -> bool:
 def way_on(error: TallystickError, how_to_resume: str) -> str:
     """Say how to go on: a run can be resumed where its tables and its contract may stay as they were."""
     anew = "start a new run on all sides, without --resume"
-    if isinstance(error, ConfigError | DataError) and not isinstance(error, BudgetExceeded):
+    if _needs_mending(error):
         return f"put right what this line names, then {anew}"
+    if isinstance(error, PeerStopped) and error.final:
+        return f"once that is put right, {anew}"
     if isinstance(error, PeerStopped):
         return f"{how_to_resume}; if a table or the contract has to change, {anew}"
     return how_to_resume
+
+
+def _needs_mending(error: TallystickError) -> bool:
+    """Whether a table, a contract or a party file has to change first: then resuming is of no use."""
+    return isinstance(error, ConfigError | DataError) and not isinstance(error, BudgetExceeded)
 
 
 def _failure(error: TallystickError, logbook: Logbook, how_to_resume: str) -> JobFailed:

@@ -62,7 +62,7 @@ def open_payload(payload: Buffer, kind: type[M], *, peer: str) -> M:
     except MalformedMessage as error:
         raise ProtocolError(peer, f"{peer} broke the protocol: {error}") from None
     if isinstance(message, Stopped):
-        raise PeerStopped(peer, f"{peer} stopped: {message.reason}")
+        raise PeerStopped(peer, f"{peer} stopped: {message.reason}", final=message.final)
     return message
 
 

@@ -125,9 +125,10 @@ class Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Stopped(Message, frozen=True):
-    """The sender ends the job, and why; any receive() turns it into PeerStopped."""
+    """The sender ends the job, and why; any receive() turns it into PeerStopped. Resuming is of no use where it is ``final``."""
 
     reason: str
+    final: bool = False
 
 
 M = TypeVar("M", bound=Message)

@@ -107,15 +107,18 @@ class Network:
                 self._loop.spin(until=time.monotonic() + 1.0)
         return dict(self._sessions)
 
-    def close(self, reason: str | None = None) -> None:
-        """End every session: in peace, so that both sides have every message, or with the ``reason`` why not."""
+    def close(self, reason: str | None = None, *, final: bool = False) -> None:
+        """End every session: in peace, so that both sides have every message, or with the ``reason`` why not.
+
+        An end is ``final`` where something has to be put right first, so that resuming is of no use.
+        """
         if self._loop.closed:
             return
         self._loop.ignore_interrupts()
         with self._loop:
             until = time.monotonic() + (2.0 if reason is not None else self.limits.deadline_s)
             for session in self._sessions.values():
-                session.take_leave(reason)
+                session.take_leave(reason, final=final)
             for session in self._sessions.values():
                 session.see_off(until, reason=reason)
             for session in self._sessions.values():

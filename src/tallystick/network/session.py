@@ -386,14 +386,14 @@ class Session:
             why = f" ({self.trouble})" if self.trouble else ""
             self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))
 
-    def take_leave(self, reason: str | None) -> None:
-        """Say that nothing more comes, or the ``reason`` for an early end."""
+    def take_leave(self, reason: str | None, *, final: bool = False) -> None:
+        """Say that nothing more comes, or the ``reason`` for an early end, ``final`` if resuming is of no use."""
         if self.connected and self.failure is None:
             self._leaving = True
             if reason is None:
                 self._queue(BYE)
             else:
-                self._queue(DATA, encode_parts(Stopped(reason=reason[:4000])))
+                self._queue(DATA, encode_parts(Stopped(reason=reason[:4000], final=final)))
 
     def see_off(self, until: float, *, reason: str | None) -> None:
         """After take_leave(): wait until the peer has everything and, unless it ends early, says the same."""
