@@ -23,6 +23,7 @@ from tallystick.errors import (
     PeerLost,
     PeerStopped,
     ProtocolError,
+    SharedDataError,
     StorageError,
     TallystickError,
 )
@@ -68,6 +69,7 @@ __all__ = [
     "PeerStopped",
     "ProtocolError",
     "Result",
+    "SharedDataError",
     "StorageError",
     "TallystickError",
     "__version__",
