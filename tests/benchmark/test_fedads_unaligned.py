@@ -79,13 +79,14 @@ def test_a_row_that_there_is_not(criteo: Path) -> None:
 
 def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    monkeypatch.setattr(leaks, "DEFENSES", {"no defence": []})
     found = leaks.run(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log"))
     again = leaks.run(
         data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log", resume=True)
     )
     assert again["rows"] == found["rows"]
-    rows = {row["figure"]: row for row in found["rows"]}
-    attacks = [run["figures"] for run in found["runs"]]
+    rows = {row["figure"]: row for row in found["rows"]["no defence"]}
+    attacks = [run["figures"] for run in found["runs"] if run["defense"] == "no defence"]
     assert rows["norm"]["change"]["multi-task"]["mean"] == pytest.approx(attacks[1]["norm"] - attacks[0]["norm"])
     known_half = {"probe", "probe-network", "probe-gradient"}
     others = set(attacks[0]) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}

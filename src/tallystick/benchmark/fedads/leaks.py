@@ -1,10 +1,11 @@
 """What unaligned rows add to what a feature party can tell of the labels, and what they take away: both runs audited.
 
 The runs are the product's: simulated jobs with ``audit: true`` by a contract's defaults, which differ in ``unaligned.method``
-alone. The feature party has the same rows in both, so the attackers score the same labels.
+alone. The feature party has the same rows in both, so the attackers score the same labels. Without a defence gradients tell all
+labels either way, so each is also run behind Marvell, where a difference can be seen.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from tallystick.benchmark.shared import Keeping, summarize_seeds
 from tallystick.report.result import Result
 
 METHODS = ("none", "warm-start", "multi-task", "average")
+DEFENSES: Mapping[str, list[dict[str, Any]]] = {"no defence": [], "Marvell, s = 8": [{"method": "marvell", "power": 8.0}]}
 TEST = "test AUC of the model"
 EPOCHS = "epochs trained"
 STRONGEST = "the strongest attack"
@@ -32,7 +34,7 @@ def run(
     limit: int | None = None,
     keeping: Keeping | None = None,
 ) -> dict[str, Any]:
-    """Train and attack by every method once per seed.
+    """Train and attack by every method once per seed, with and without a defence.
 
     Args:
         data: as Table 3's.
@@ -47,24 +49,26 @@ def run(
     table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
     kept = keeping.open(about)
-    known = {(each["method"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
+    known = {(each["defense"], each["method"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
+    chosen = [(defense, method, seed) for seed in seeds for defense in DEFENSES for method in methods]
     runs: list[dict[str, Any]] = []
-    for seed in seeds:
-        for method in methods:
-            found = known.get((method, seed))
-            if found is None:
-                found = {"method": method, "seed": seed, "figures": figures_of(_job(table, method, seed, aligned))}
-                if kept is not None:
-                    kept.add(found)
-            runs.append(found)
-            keeping.progress(f"seed {seed}: {method}", len(runs), len(seeds) * len(methods))
-    return {"benchmark": "fedads-leaks", "data": about, "seeds": list(seeds), "rows": tabulate(runs, methods), "runs": runs}
+    for defense, method, seed in chosen:
+        found = known.get((defense, method, seed))
+        if found is None:
+            figures = figures_of(_job(table, method, DEFENSES[defense], seed, aligned))
+            found = {"defense": defense, "method": method, "seed": seed, "figures": figures}
+            if kept is not None:
+                kept.add(found)
+        runs.append(found)
+        keeping.progress(f"seed {seed}: {defense}, {method}", len(runs), len(chosen))
+    rows = {name: tabulate([each for each in runs if each["defense"] == name], methods) for name in DEFENSES}
+    return {"benchmark": "fedads-leaks", "data": about, "seeds": list(seeds), "rows": rows, "runs": runs}
 
 
-def _job(table: AdTable, method: str, seed: int, aligned: float) -> Result:
+def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, aligned: float) -> Result:
     frame = table.frame.collect()
     has_partner = pl.Series(np.random.default_rng(seed).random(frame.height) < aligned)
-    contract = {"target": {"type": "binary"}, "seed": seed, "unaligned": {"method": method}}
+    contract = {"target": {"type": "binary"}, "seed": seed, "unaligned": {"method": method}, "defense": defense}
     columns = {"label": table.label_party, "feature": table.feature_party}
     return audited(frame, table.label, columns, contract=contract, has_partner=has_partner)
 

@@ -57,25 +57,11 @@ def unaligned_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
 
 def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``leaks.run`` found."""
-    data, rows = found["data"], found["rows"]
-    methods = list(rows[0]["by_method"])
+    data = found["data"]
     return Benchmark(
         title=f"What unaligned rows add to the leak, on {data['name']}: {data['rows']:,} rows",
         command=command,
-        tables=[
-            ResultTable(
-                name="Symmetric AUC of each attack",
-                columns=["figure", *methods],
-                rows=[[row["figure"], *(spread_of(row["by_method"][method]) for method in methods)] for row in rows],
-                note=f"By unaligned.method; the feature party has {data['aligned']:.0%} of the rows, the same for all methods.",
-            ),
-            ResultTable(
-                name=f"Change against {methods[0]}",
-                columns=["figure", *methods[1:]],
-                rows=[[row["figure"], *(spread_of(row["change"][method]) for method in methods[1:])] for row in rows],
-                note="Of the same seed: the same rows, parts and first weights.",
-            ),
-        ],
+        tables=[table for defense, rows in found["rows"].items() for table in _leaks(defense, rows, data["aligned"])],
         notes=[
             "max(AUC, 1 - AUC): .5 is a guess, 1 is every label. Attackers score aligned rows: of others nothing crosses.",
             "The strongest attack leaves out those that know half of all labels.",
@@ -83,6 +69,24 @@ def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         ],
         facts={"seeds": ", ".join(map(str, found["seeds"]))},
     )
+
+
+def _leaks(defense: str, rows: list[dict[str, Any]], aligned: float) -> list[ResultTable]:
+    first, *others = rows[0]["by_method"]
+    return [
+        ResultTable(
+            name=f"{defense}: symmetric AUC of each attack",
+            columns=["figure", first, *others],
+            rows=[[row["figure"], *(spread_of(row["by_method"][method]) for method in (first, *others))] for row in rows],
+            note=f"By unaligned.method; the feature party has {aligned:.0%} of the rows, the same for all methods.",
+        ),
+        ResultTable(
+            name=f"{defense}: change against {first}",
+            columns=["figure", *others],
+            rows=[[row["figure"], *(spread_of(row["change"][method]) for method in others)] for row in rows],
+            note="Of the same seed: the same rows, parts and first weights.",
+        ),
+    ]
 
 
 def _methods(found: dict[str, Any]) -> ResultTable:
