@@ -304,6 +304,42 @@ def label_defenses(
     guarded(work, as_json=as_json, loads=_LOADS)
 
 
+@app.command("audit")
+def audit_kept(
+    data: Annotated[Path | None, typer.Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,
+    partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id).")] = None,
+    rows: Annotated[int, typer.Option(help="Of the generated table, and of the run that is timed.", min=1000)] = 200_000,
+    seeds: Annotated[int, typer.Option(help="Runs per defence.", min=1)] = 3,
+    epochs: Annotated[int, typer.Option(help="Of the training that is attacked.", min=1)] = 4,
+    priced: Annotated[
+        bool, typer.Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")
+    ] = True,
+    out: OutFolder = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, its memory."""
+
+    def work() -> None:
+        from tallystick.benchmark.experiment import TrainingPlan
+        from tallystick.benchmark.label_leakage import kept as benchmark
+        from tallystick.benchmark.shared import Keeping, command
+
+        folder = _prepare(out, resume=resume)
+        found = benchmark.run(
+            data=data,
+            partner=partner,
+            rows=rows,
+            seeds=range(1, seeds + 1),
+            plan=TrainingPlan(epochs=epochs, batch_size=512),
+            priced=priced,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
+        )
+        finish_bench(found, benchmark.page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=_LOADS)
+
+
 @app.command("feature-leakage")
 def feature_leakage(
     data: Annotated[Path, typer.Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],

@@ -108,6 +108,14 @@ def one_each(index_B: Tensor) -> Tensor:
     return index_B
 
 
+def most_rows(received: Received, width: int) -> int:
+    """How many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
+    looks = most_looks(width) if received == "cut_embedding" else 0
+    per_row = (2 + looks) * 4 * width + 20
+    files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
+    return max(1, min(MOST_ROWS[received], MOST_BYTES // (per_row * files)))
+
+
 @dataclass(kw_only=True)
 class RowRecorder:
     """Adds every step to the sums of the chosen rows.
@@ -134,11 +142,8 @@ class RowRecorder:
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
             return cls(store=store, sums=store.load(earlier[-1]), rows=rows)
-        looks = most_looks(width) if store.received == "cut_embedding" else 0
-        per_row = (2 + looks) * 4 * width + 20
-        files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
-        most = max(1, min(MOST_ROWS[store.received], MOST_BYTES // (per_row * files)))
-        return cls(store=store, sums=RowSums.zero(store.received, chosen_rows(train_N, most=most), width), rows=rows)
+        rows_N = chosen_rows(train_N, most=most_rows(store.received, width))
+        return cls(store=store, sums=RowSums.zero(store.received, rows_N, width), rows=rows)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Add a step."""

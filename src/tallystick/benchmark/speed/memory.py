@@ -68,7 +68,7 @@ def run(
         with tempfile.TemporaryDirectory(prefix="tallystick-memory-") as name:
             folder = Path(name)
             found = _leakage(folder, rows, seed) if leakage else {}
-            found |= _job(folder, rows, alignment, aligned, seed) if job else {}
+            found |= job_peaks(folder, rows, alignment, seed, aligned=aligned) if job else {}
         for process, peak in found.items():
             found_at.setdefault(process, []).append(peak)
     return {
@@ -149,7 +149,8 @@ def _leakage(folder: Path, rows: int, seed: int) -> dict[str, float]:
     return found
 
 
-def _job(folder: Path, rows: int, alignment: str, aligned: float, seed: int) -> dict[str, float]:
+def job_peaks(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, float]:
+    """Run a job of generated tables, a process per party, its contract changed by ``changes``; gives each one's peak in bytes."""
     helper = (HELPER,) if LINKAGES[alignment].helper else ()
     homes = {name: folder / name for name in (LABEL, FEATURE, *helper)}
     for home in homes.values():
@@ -163,6 +164,7 @@ def _job(folder: Path, rows: int, alignment: str, aligned: float, seed: int) -> 
         "parties": {name: {"role": roles[name]} for name in homes},
         "alignment": {"method": alignment, "keys": [{"name": "id"}]},
         "unaligned": {"method": "none"} if aligned == 1 else {"method": "warm-start", "epochs": 1},
+        **changes,
     }
     (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
     dialled = {LABEL: helper, FEATURE: (LABEL, *helper), HELPER: ()}

@@ -307,7 +307,7 @@ def _measured(
         return NO_START
     try:
         found = evaluate_label_inference(
-            view if isinstance(row.attack, OverEpochs) else _evenly(view),
+            view if isinstance(row.attack, OverEpochs) else some_steps(view),
             label_N,
             whole=whole,
             classes=view.classes,
@@ -331,7 +331,7 @@ def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> list[tuple[i
     return found
 
 
-def _evenly(view: View) -> View:
+def some_steps(view: View) -> View:
     """Evenly spread steps of a view, for attacks that look at one batch at a time."""
     rows = sum(len(step.rows_B) for step in view.steps)
     every = max(1, round(rows / BATCH_ROWS))

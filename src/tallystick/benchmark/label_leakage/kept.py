@@ -1,0 +1,236 @@
+"""What an audit keeps of a training, beside all of it: does attacking the one tell what attacking the other does, at what price?
+
+Shapes: B rows of a step's batch, D cut width, N training rows.
+"""
+
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import torch
+
+from tallystick.attacks.label_inference.averaged import OverEpochs
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator
+from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.attacks.view import StepView, View
+from tallystick.benchmark.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+from tallystick.benchmark.experiment import Experiment, TrainingPlan
+from tallystick.benchmark.feature_leakage.data import read_pair, split_and_encode
+from tallystick.benchmark.fedads.data import AdTable
+from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
+from tallystick.benchmark.speed import memory
+from tallystick.config.contract import NetworkModel
+from tallystick.config.party import FeatureColumns
+from tallystick.data.lazy import LazyTable
+from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
+from tallystick.defenses.marvell import Marvell
+from tallystick.job.phases.audit import LABEL_EPOCHS, some_steps
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.party.recorder import RecordingPlan
+from tallystick.party.row_recorder import most_rows
+from tallystick.report.bench import Benchmark, ResultTable, counted, spread_of
+from tallystick.report.result import read_result
+
+DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marvell(power=8.0)])}
+AUDITED = ("without", "with")
+CLOSE = 0.02  # how near the audit's figure has to be
+FIFTH = 0.2  # of the training's time, at most
+_EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
+
+
+def generated_table(rows: int, *, seed: int) -> AdTable:
+    """A table of the shape of Criteo's, half of its columns at each party."""
+    frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
+    numeric = [name for name in CRITEO_NUMERIC if name not in memory.OWN_NUMERIC]
+    categorical = [name for name in CRITEO_CATEGORICAL if name not in memory.OWN_CATEGORICAL]
+    return AdTable(
+        name="generated",
+        frame=LazyTable.of(frame),
+        label="label",
+        label_party=FeatureColumns(numeric=tuple(memory.OWN_NUMERIC), categorical=tuple(memory.OWN_CATEGORICAL)),
+        feature_party=FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical)),
+    )
+
+
+@dataclass(kw_only=True)
+class KeptSteps:
+    """Everything that crossed, and of it what the product's recorders would have kept."""
+
+    plan: RecordingPlan
+    every: RowSums
+    chosen: RowSums
+    steps: dict[int, list[StepView]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, train_N: torch.Tensor, plan: RecordingPlan, *, width: int) -> "KeptSteps":
+        """Nothing yet."""
+        rows_N = chosen_rows(train_N, most=most_rows("cut_gradient", width))
+        every, chosen = (RowSums.zero("cut_gradient", each_N, width) for each_N in (train_N, rows_N))
+        return cls(plan=plan, every=every, chosen=chosen)
+
+    def views(self) -> dict[str, tuple[View, View]]:
+        """The steps and the sums, as the audit has them and as somebody who kept everything does."""
+        gone = self.plan.stale(sorted(self.steps))
+        recorded = tuple(s for epoch, steps in self.steps.items() if epoch not in gone for s in steps[: self.plan.batches])
+        audited = View(received="cut_gradient", steps=recorded)
+        whole = View(received="cut_gradient", steps=tuple(step for steps in self.steps.values() for step in steps))
+        return {"audit": (audited, self.chosen.view()), "everything": (whole, self.every.view())}
+
+
+def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
+    """Train once, and attack what the audit kept and everything; gives symmetric AUCs by attack, and the test AUC."""
+    data, theirs, own, _ = split_and_encode(table, seed=seed)
+    model = NetworkModel()
+    bottom = build_bottom(model, "feature", theirs, seed=seed)
+    label = build_label_model(model, "label", own, [width_of(bottom)], outputs=1, seed=seed)
+    experiment = Experiment(bottom, label, data, plan, seed=seed)
+    network = experiment.network(DEFENSES[defense])
+    width, schedule = width_of(bottom), network.schedule
+    recording = RecordingPlan.of(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
+    kept = KeptSteps.of(schedule.train_N, recording, width=width)
+    for epoch in range(plan.epochs):
+        kept.steps[epoch] = []
+        for step in network.epoch(epoch):
+            ((embedding_BD,), (gradient_BD,)), rows_B = (step.embeddings_BD, step.answer.grads_BD), step.batch.index_B
+            all_B = torch.ones(len(rows_B), dtype=torch.bool)
+            kept.steps[epoch].append(
+                StepView(epoch=epoch, rows_B=rows_B, own_B=all_B, received_BD=gradient_BD, sent_BD=embedding_BD)
+            )
+            for sums in (kept.every, kept.chosen):
+                sums.add(rows_B, embedding_BD, gradient_BD)
+        for sums in (kept.every, kept.chosen):
+            sums.epoch_ended(epoch)
+    labels_N = data.training_labels_N.long()
+    found = {who: _attacked(view, sums, labels_N, who == "audit", seed) for who, (view, sums) in kept.views().items()}
+    return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
+
+
+def _attacked(view: View, sums: View, labels_N: torch.Tensor, audit: bool, seed: int) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, row in LABEL_INFERENCE_ATTACKS.items():
+        if not row.binary or row.from_start:
+            continue
+        steps = some_steps(view) if audit and not isinstance(row.attack, OverEpochs) else view
+        one = {name: row}
+        measured = evaluate_label_inference(steps, labels_N, whole=sums, attacks=one, evaluator=_EVALUATOR, seed=seed)
+        found |= {attack: metrics.symmetric_auc.mean for attack, metrics in measured.items()}
+    return found
+
+
+def audit_cost(rows: int, *, seed: int = 1) -> dict[str, Any]:
+    """Run a job of two processes on a generated table with an audit and without: seconds by phase, peak memory."""
+    found: dict[str, Any] = {"rows": rows}
+    for name, audit in zip(AUDITED, (False, True), strict=True):
+        with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
+            peaks = memory.job_peaks(Path(folder), rows, "intersection", seed, training={}, audit=audit)
+            (path,) = (Path(folder) / memory.LABEL / "runs").glob("*/result.json")
+            phases = {phase.name: phase.seconds for phase in read_result(path.read_bytes()).phases if phase.party == memory.LABEL}
+        found[name] = {
+            "training_s": phases["training"],
+            "audit_s": phases.get("audit", 0.0),
+            "peak_mib": {process: round(peak / 2**20, 1) for process, peak in peaks.items()},
+        }
+    before, after = found["without"], found["with"]
+    found["recording"] = after["training_s"] / before["training_s"] - 1
+    found["attacking"] = after["audit_s"] / before["training_s"]
+    found["share"] = found["recording"] + found["attacking"]
+    found["a fifth at most"] = found["share"] <= FIFTH
+    return found
+
+
+def run(
+    *,
+    data: Path | None = None,
+    partner: Path | None = None,
+    rows: int = 200_000,
+    seeds: Sequence[int] = (1, 2, 3),
+    plan: TrainingPlan | None = None,
+    priced: bool = True,
+    keeping: Keeping | None = None,
+) -> dict[str, Any]:
+    """Compare the audit's figures with those of whoever kept everything, and say what an audit takes in a run.
+
+    Args:
+        data: the label party's CSV file beside ``partner``, as ``bench feature-leakage`` reads them; None: a generated table.
+        partner: the feature party's.
+        rows: of the generated table, and of the run that is timed.
+        seeds: of table, split, weights, batches and noise.
+        plan: of the training that is attacked.
+        priced: whether a run is timed; its seconds mean something on an idle machine only.
+        keeping: of the runs; nowhere if left out.
+    """
+    plan, keeping = plan or TrainingPlan(epochs=4, batch_size=512), keeping or Keeping()
+    about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
+    kept = keeping.open(about)
+    runs = list(kept.runs) if kept is not None else []
+    done = {(each["defense"], each["seed"]) for each in runs}
+    with one_thread():
+        for seed in seeds:
+            for defense in DEFENSES:
+                if (defense, seed) in done:
+                    continue
+                table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
+                runs.append(kept_and_all(table, defense, plan, seed=seed))
+                if kept is not None:
+                    kept.add(runs[-1])
+                keeping.progress(f"seed {seed}: {defense}", len(runs), len(seeds) * len(DEFENSES))
+    found = {"benchmark": "audit", "data": about, "seeds": list(seeds), "attacks": beside_all(runs), "runs": runs}
+    return found | ({"cost": audit_cost(rows)} if priced else {})
+
+
+def beside_all(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
+    rows = []
+    for defense in dict.fromkeys(each["defense"] for each in runs):
+        mine = [each for each in runs if each["defense"] == defense]
+        for attack in mine[0]["everything"]:
+            both = [(each["audit"][attack], each["everything"][attack]) for each in mine]
+            difference = summarize_seeds([audit - everything for audit, everything in both])
+            rows.append(
+                {
+                    "defense": defense,
+                    "attack": attack,
+                    "audit": summarize_seeds([audit for audit, _ in both]),
+                    "everything": summarize_seeds([everything for _, everything in both]),
+                    "difference": difference,
+                    "close": difference["mean"] >= -CLOSE,
+                }
+            )
+    return rows
+
+
+def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+    """Show what ``run`` found."""
+    data, cells = (
+        found["data"],
+        [[row["defense"], row["attack"], *map(spread_of, _three(row)), row["close"]] for row in found["attacks"]],
+    )
+    columns = ["defence", "attack", "the audit's", "given everything", "difference", f"within {CLOSE:g}"]
+    tables = [ResultTable(name="What the audit reports beside what everything would", columns=columns, rows=cells)]
+    if priced := found.get("cost"):
+        parts = [
+            [name, *(priced[name][key] for key in ("training_s", "audit_s")), *priced[name]["peak_mib"].values()]
+            for name in AUDITED
+        ]
+        columns = ["audit", "training, s", "audit, s", *(f"{name}, MiB" for name in priced["with"]["peak_mib"])]
+        note = (
+            f"Recording makes training {priced['recording']:+.0%} longer, attacking takes {priced['attacking']:.0%} of it; "
+            f"together {priced['share']:.0%}, wanted at most {FIFTH:.0%}. One run each: on an idle machine."
+        )
+        tables.append(ResultTable(name=f"A run of {priced['rows']:,} rows", note=note, columns=columns, rows=parts))
+    return Benchmark(
+        title=f"What the audit keeps, beside everything: {data['data']}, {counted(len(found['seeds']), 'seed')}",
+        command=command,
+        tables=tables,
+        notes=["Symmetric AUCs: max(a, 1 - a), of batches or of the whole training."],
+        facts={"training": f"{counted(data['epochs'], 'epoch')}, batch {data['batch_size']}", "rows": str(data["rows"])},
+    )
+
+
+def _three(row: Mapping[str, Any]) -> tuple[dict[str, float], ...]:
+    return row["audit"], row["everything"], row["difference"]

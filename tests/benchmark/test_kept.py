@@ -1,0 +1,88 @@
+"""What an audit keeps, beside everything: equal where all fits, less where it does not, and the price of it in a run."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tallystick.attacks.view import StepView
+from tallystick.benchmark.experiment import TrainingPlan
+from tallystick.benchmark.label_leakage import kept
+from tallystick.party.recorder import RecordingPlan
+from tallystick.report.bench import benchmark_html
+from tallystick.report.result import ContractInfo, PhaseRecord, Result
+
+CHOSEN = ("norm", "completion-both")
+
+
+def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        kept, "LABEL_INFERENCE_ATTACKS", {n: kept.LABEL_INFERENCE_ATTACKS[n] for n in ("norm", "completion-both")}
+    )
+    found = kept.run(rows=600, seeds=[1], plan=TrainingPlan(epochs=2, batch_size=128), priced=False)
+    assert [(row["defense"], row["attack"]) for row in found["attacks"]] == [
+        (defense, attack) for defense in ("none", "marvell 8") for attack in CHOSEN
+    ]
+    for row in found["attacks"]:
+        assert row["difference"]["mean"] == 0.0
+        assert row["close"]
+    assert found["attacks"][0]["audit"]["mean"] > 0.7  # there is something to find
+    assert "within 0.02" in benchmark_html(kept.page_of(found, command="tallystick bench audit"))
+
+
+def test_the_audit_has_a_few_epochs_first_batches_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "most_rows", lambda *_, **__: 5)
+    found = kept.KeptSteps.of(torch.arange(20), RecordingPlan(first=1, later=2, batches=1), width=3)
+    for epoch in range(6):
+        found.steps[epoch] = [
+            StepView(epoch=epoch, rows_B=rows_B, own_B=rows_B >= 0, received_BD=torch.ones(10, 3), sent_BD=torch.ones(10, 3))
+            for rows_B in torch.arange(20).split(10)
+        ]
+        for sums in (found.every, found.chosen):
+            for step in found.steps[epoch]:
+                sums.add(step.rows_B, torch.ones(10, 3), torch.randn(10, 3))
+            sums.epoch_ended(epoch)
+    (audited, chosen), (whole, every) = found.views().values()
+    assert len(audited.epochs) == 3
+    assert {0, 5} <= set(audited.epochs)
+    assert len(audited.steps) == 3
+    assert len(whole.steps) == 12
+    assert [len(view.steps[0].rows_B) for view in (chosen, every)] == [5, 20]
+
+
+def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
+    runs = [
+        {"defense": "none", "seed": seed, "audit": {"a": 0.7, "b": 0.6}, "everything": {"a": 0.6, "b": 0.6 + 0.01 * seed}}
+        for seed in (2, 4)
+    ]
+    first, second = kept.beside_all(runs)
+    assert first["difference"]["mean"] == pytest.approx(0.1)
+    assert first["close"]
+    assert second["difference"]["mean"] == pytest.approx(-0.03)
+    assert not second["close"]
+
+
+def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of runs whose phases are known: 10 s of training, with an audit 11 s and 0.5 s of attacks."""
+
+    def job_peaks(folder: Path, rows: int, *_: object, audit: bool, **__: object) -> dict[str, float]:
+        phases = [("training", 11.0 if audit else 10.0)] + [("audit", 0.5)] * audit
+        result = Result(
+            run_id="r",
+            party="bank",
+            parties=[],
+            contract=ContractInfo(name="memory", hash="00"),
+            started="2026-01-01T00:00:00+00:00",
+            seconds=0.0,
+            phases=[PhaseRecord(name=name, party="bank", seconds=seconds) for name, seconds in phases],
+        )
+        path = folder / "bank" / "runs" / "memory-1"
+        path.mkdir(parents=True)
+        (path / "result.json").write_text(result.to_json())
+        return {"run, label": rows * 2**20}
+
+    monkeypatch.setattr(kept.memory, "job_peaks", job_peaks)
+    found = kept.audit_cost(1000)
+    assert (found["recording"], found["attacking"], found["share"]) == pytest.approx((0.1, 0.05, 0.15))
+    assert found["a fifth at most"]
+    assert found["with"] == {"training_s": 11.0, "audit_s": 0.5, "peak_mib": {"run, label": 1000.0}}
