@@ -49,7 +49,27 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
                     sent_BD=kept_ND[rows_B],
                 )
             )
-    return View(received="cut_gradient", steps=tuple(steps), classes=classes, start=planted_start(classes))
+    return View(
+        received="cut_gradient",
+        steps=tuple(steps),
+        classes=classes,
+        start=planted_start(classes),
+        own_model=PlantedModel(kept_ND),
+    )
+
+
+class PlantedModel(torch.nn.Module):
+    """An own model whose embeddings are those of the view, and which can be trained on."""
+
+    def __init__(self, kept_ND: torch.Tensor) -> None:
+        super().__init__()
+        self.kept_ND, self.turn = kept_ND, torch.nn.Linear(WIDTH, WIDTH)
+        with torch.no_grad():
+            self.turn.weight.copy_(torch.eye(WIDTH))
+            self.turn.bias.zero_()
+
+    def forward(self, rows_B: torch.Tensor) -> torch.Tensor:
+        return self.turn(self.kept_ND[rows_B])
 
 
 def planted_start(classes: int) -> Start:

@@ -6,7 +6,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 import torch
-from planted import BATCH, ROWS, audit_by_epoch, generator, labels, planted_view
+from planted import BATCH, ROWS, PlantedModel, audit_by_epoch, generator, labels, planted_view
 from scipy.stats import norm
 from torch.nn.functional import cosine_similarity
 
@@ -17,6 +17,7 @@ from tallystick.attacks.label_inference.completion import ModelCompletion
 from tallystick.attacks.label_inference.direction import DirectionAttack
 from tallystick.attacks.label_inference.enumeration import LabelEnumeration, agreement
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
@@ -270,7 +271,7 @@ def test_equal_or_zero_rows_are_a_guess(value: float) -> None:
     same = torch.full((60, 4), value)
     truth = (torch.arange(60) % 3 == 0).long()
     found = evaluate_label_inference(one_step(same, same), truth, auxiliary_labels=6)
-    assert set(found) == set(BINARY) - {"norm-averaged", "direction-5-averaged"}
+    assert set(found) == set(BINARY) - {"norm-averaged", "direction-5-averaged", "completion-fine-tuned"}
     for metrics in found.values():
         assert metrics.auc.mean == metrics.symmetric_auc.mean == metrics.balanced_accuracy.mean == 0.5
 
@@ -298,7 +299,7 @@ def test_broken_numbers_name_the_step(bad: float) -> None:
         broken[3, 1] = bad
         steps = (*view.steps[:12], replace(view.steps[12], **{field: broken}), *view.steps[13:])
         for name, row in LABEL_INFERENCE_ATTACKS.items():
-            if row.reads == names and not row.from_start:  # which reads the first epoch alone
+            if row.reads == names and not (row.from_start or row.with_model):  # which read the first epoch alone, or a model
                 with pytest.raises(DataError, match=rf"step 12 of the view \(epoch 1\) holds a {names} that is NaN"):
                     metrics_of(name, replace(view, steps=steps), TRUTH)
 
@@ -311,7 +312,7 @@ def test_what_was_not_recorded_is_left_out_or_an_error() -> None:
         alone = {name for name, row in BINARY.items() if row.reads == reads and not row.with_embeddings}
         once = alone - {"norm-averaged", "direction-5-averaged"}  # which compare epochs
         assert set(evaluate_label_inference(kept, TRUTH)) == once
-        for name in once:
+        for name in once - {"completion-fine-tuned"}:  # which reads its own model
             with pytest.raises(DataError, match=f"holds no {reads}"):
                 metrics_of(name, other, TRUTH)
     some = replace(view, steps=(*view.steps[:-1], gradients.steps[-1]))
@@ -488,3 +489,22 @@ def test_a_few_rows_of_a_large_table_cost_what_they_are_and_give_the_same_figure
     large = evaluate_label_inference(sparse, TRUTH.repeat_interleave(stride), attacks=attacks)
     assert small == large
     assert most == [ROWS, ROWS]
+
+
+def test_fine_tuning_trains_a_copy_of_the_model() -> None:
+    view = planted_view(TRUTH, gap=4.0, epochs=1)
+    assert view.own_model is not None
+    before = {name: weight.clone() for name, weight in view.own_model.state_dict().items()}
+    told = FewLabels(count=10).reveal(view, TRUTH, rng=np.random.default_rng(0))
+    one, other = (FineTunedCompletion(steps=steps)(told, generator=generator()).values[0] for steps in (1, 20))
+    assert not torch.equal(one, other)
+    assert all(torch.equal(weight, before[name]) for name, weight in view.own_model.state_dict().items())
+
+
+def test_fine_tuning_says_what_it_lacks() -> None:
+    view = planted_view(TRUTH, gap=4.0)
+    with pytest.raises(DataError, match=r"has no bottom model of the attacker's own \(View.own_model\)"):
+        FineTunedCompletion()(replace(view, own_model=None), generator=generator())
+    spoilt = replace(view, own_model=PlantedModel(torch.full((ROWS, 6), torch.nan)))
+    with pytest.raises(DataError, match="NaN or infinite; training diverged"):
+        metrics_of("completion-fine-tuned", spoilt, TRUTH)

@@ -212,7 +212,7 @@ def test_without_a_label_to_give_the_attacker_nothing_is_measured_of_what_it_wou
         return tensors
 
     found = recorded_again(undefended[1], tmp_path / "run", rare_one, file="labels")
-    (why,) = {line.partition(": ")[2] for line in found.not_measured if line.startswith(("completion", "direction-1,"))}
+    (why,) = {line.partition(": ")[2] for line in found.not_measured if line.startswith(("completion,", "direction-1,"))}
     assert why == "there are too few rows of a class to tell the attacker some labels and to judge it by the others"
     assert not [name for name in leaks(found) if name.startswith(("completion", "direction"))]
 

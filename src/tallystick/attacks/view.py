@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from tallystick.errors import DataError
 
@@ -92,6 +92,7 @@ class View:
             what Marvell's evaluation grants its attacker. None: it has only what it received.
         classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is the positive one.
         class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
+        own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
         start: the label party's model before training, where its weights follow from what every party knows.
     """
 
@@ -103,6 +104,7 @@ class View:
     clean_hints: tuple[Tensor, ...] | None = None
     classes: int = 2
     class_order: Tensor | None = None
+    own_model: nn.Module | None = None
     start: Start | None = None
 
     def __post_init__(self) -> None:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
+from tallystick.attacks.label_inference.fine_tuned import OfRows
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Received, View, renumbered
@@ -45,7 +46,7 @@ def evaluate_label_inference(
         clean: per step (B, D), the cut gradients before any defence, of which the attacker gets those of the rows that it is
             told: a stronger attacker, and Marvell's. None: it has only what it received.
         attacks: by name; by default all that can read this view and target: a view without recorded embeddings leaves out those
-            that read them, one without a start those that simulate it, several classes those for two.
+            that read them, one without a start or an own model those that use it, several classes those for two.
         evaluator: by default TPR at FPR 0.001, intervals of 95 %.
         seed: of the told labels, of attacks that draw, and of the bootstrap.
 
@@ -80,7 +81,8 @@ def evaluate_label_inference(
 def _compact(view: View, labels_N: Tensor, classes: int) -> tuple[View, Tensor]:
     """The view with its own rows numbered from 0, and their labels."""
     steps, numbers_N = renumbered(view.steps)
-    return replace(view, steps=steps, classes=classes), labels_N[numbers_N]
+    own_model = OfRows(view.own_model, numbers_N) if view.own_model is not None else None
+    return replace(view, steps=steps, classes=classes, own_model=own_model), labels_N[numbers_N]
 
 
 def _told_enough(row: LabelInferenceAttack, told: View) -> bool:
@@ -114,6 +116,7 @@ def _usable(view: View) -> dict[str, LabelInferenceAttack]:
         and row.allows(view.classes)
         and (not row.with_embeddings or "cut_embedding" in recorded)
         and (not row.from_start or view.start is not None)
+        and (not row.with_model or view.own_model is not None)
     }
 
 

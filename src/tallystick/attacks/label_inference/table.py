@@ -17,6 +17,7 @@ from tallystick.attacks.label_inference.clusters import ClusterAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
 from tallystick.attacks.label_inference.direction import DirectionAttack
 from tallystick.attacks.label_inference.enumeration import LabelEnumeration
+from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
@@ -38,6 +39,7 @@ class LabelInferenceAttack:
         multiclass: whether it can tell more than two classes apart.
         over_training: reads one vector per row, and may be given the whole training's (``RowSums``) in place of single steps.
         with_embeddings: reads the own embeddings beside the gradients.
+        with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
         from_start: simulates the label party's model as it was before training (``View.start``).
         upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
     """
@@ -50,6 +52,7 @@ class LabelInferenceAttack:
     multiclass: bool = True
     over_training: bool = False
     with_embeddings: bool = False
+    with_model: bool = False
     from_start: bool = False
     upper_bound: bool = False
 
@@ -178,6 +181,13 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=FewLabels(),
             over_training=True,
             with_embeddings=True,
+        ),
+        "completion-fine-tuned": LabelInferenceAttack(
+            attack=FineTunedCompletion(),
+            description="the attacker's own trained bottom model is trained on, with a few known rows and all the others",
+            reads="cut_embedding",
+            knows=FewLabels(),
+            with_model=True,
         ),
         "probe": LabelInferenceAttack(
             attack=Probe(),

@@ -113,7 +113,7 @@ def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int)
 def _attacked(view: View, sums: View, labels_N: torch.Tensor, audit: bool, seed: int) -> dict[str, float]:
     found: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
-        if not row.binary or row.from_start:
+        if not row.binary or row.from_start or row.with_model:
             continue
         steps = some_steps(view) if audit and not isinstance(row.attack, OverEpochs) else view
         one = {name: row}

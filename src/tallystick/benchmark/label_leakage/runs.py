@@ -3,8 +3,9 @@
 Shapes: B rows of a batch, D cut width, N training rows.
 """
 
+import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from tallystick.attacks.view import StepView, View
 from tallystick.benchmark.clicks import ClickData, ClickTable
 from tallystick.benchmark.experiment import Epoch, Experiment, SplitData, TrainingPlan
 from tallystick.benchmark.shared import evenly
+from tallystick.data.features import Features
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
 from tallystick.errors import ConfigError
@@ -37,6 +39,7 @@ OVER_EPOCHS = (
     "completion-gradient",
     "probe-gradient",
 )  # noise averages out
+FINE_TUNED = "completion-fine-tuned"
 CLEAN_HINT = "direction-1-clean"
 COMPONENTS = 8
 COMPONENT_ROWS = 2**17
@@ -118,6 +121,8 @@ def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, s
             gradients += [replace(step, sent_BD=None) for step in epoch.steps]
     if gradients:
         found |= _audit(gradients, labels_N, OVER_EPOCHS, seed=seed)
+        own = EmbedsRows(network.bottom, network.data.training.rows)
+        found |= _audit(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
     return {
         "name": scenario.name,
         "seed": seed,
@@ -134,7 +139,7 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in chosen]
     rows = LABEL_INFERENCE_ATTACKS.items()
-    alone = [name for name, row in rows if row.binary and not row.from_start and name not in OVER_EPOCHS]
+    alone = [name for name, row in rows if row.binary and not (row.from_start or row.with_model) and name not in OVER_EPOCHS]
     names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
     clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
@@ -142,12 +147,35 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
 
 
 def _audit(
-    steps: Sequence[StepView], labels_N: Tensor, names: Sequence[str], *, seed: int, clean: Sequence[Tensor] | None = None
+    steps: Sequence[StepView],
+    labels_N: Tensor,
+    names: Sequence[str],
+    *,
+    seed: int,
+    clean: Sequence[Tensor] | None = None,
+    own_model: nn.Module | None = None,
 ) -> dict[str, dict[str, Any]]:
-    view = View(received="cut_gradient", steps=tuple(steps))
+    view = View(received="cut_gradient", steps=tuple(steps), own_model=own_model)
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
     found = evaluate_label_inference(view, labels_N, attacks=attacks, clean=clean, evaluator=_EVALUATOR, seed=seed)
     return {name: metrics.as_figures() for name, metrics in found.items()}
+
+
+class EmbedsRows(nn.Module):
+    """A feature party's own model over its own columns: row numbers to cut embeddings."""
+
+    def __init__(self, bottom: nn.Module, rows: Callable[[Tensor], Features]) -> None:
+        super().__init__()
+        self.bottom, self.rows = bottom, rows
+
+    def forward(self, rows_B: Tensor) -> Tensor:
+        """The cut embeddings (B, D) of these rows."""
+        cut_BD: Tensor = self.bottom(self.rows(rows_B))
+        return cut_BD
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EmbedsRows":
+        """The same columns, another model."""
+        return EmbedsRows(copy.deepcopy(self.bottom, memo), self.rows)
 
 
 def layer_aucs(network: Experiment) -> list[float]:

@@ -52,6 +52,7 @@ LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
 GROWTH_ROWS = 8192
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
+NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
 BATCH_ROWS = 32_768  # about so many, in batches evenly spread over the recorded ones, are enough for the third decimal
 
 
@@ -305,6 +306,8 @@ def _measured(
     """What one attack found, or why it could not be measured."""
     if row.from_start and view.start is None:
         return NO_START
+    if row.with_model:
+        return NO_MODEL
     try:
         found = evaluate_label_inference(
             view if isinstance(row.attack, OverEpochs) else some_steps(view),

@@ -1,0 +1,134 @@
+"""Model completion as it was published: the attacker's own bottom model is trained on with few labels and many rows without.
+
+Shapes: B rows of a batch, D cut width, O outputs, C classes, N rows seen.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import one_hot
+
+from tallystick.attacks.label_inference.linear import fit_linear, log_odds
+from tallystick.attacks.label_inference.observations import known_rows, whole_run
+from tallystick.attacks.view import Scores, View
+from tallystick.errors import DataError
+
+CHUNK = 8192
+
+
+class OfRows(nn.Module):
+    """A model over the rows of a run, asked for them by other numbers."""
+
+    def __init__(self, model: nn.Module, numbers_N: Tensor) -> None:
+        super().__init__()
+        self.model, self.numbers_N = model, numbers_N
+
+    def forward(self, rows_B: Tensor) -> Tensor:
+        """What the model gives for the rows of these numbers."""
+        cut_BD: Tensor = self.model(self.numbers_N[rows_B])
+        return cut_BD
+
+
+@dataclass(frozen=True, kw_only=True)
+class FineTunedCompletion:
+    """Put a head on the attacker's own trained bottom model, and train both on the few known rows and on the others.
+
+    Fu et al. 2022 (label inference attacks against vertical federated learning), section 4.2: the head completes the bottom
+    model, and semi-supervised training fits both. They take MixMatch (Berthelot et al. 2019), and this its idea: labels of
+    unknown rows are guessed from two noisy passes and sharpened, all rows are mixed in pairs, guesses count ever more. A
+    table has no images to crop and flip, so it is embeddings that are made noisy and mixed. Needs the attacker's own columns and
+    model (``View.own_model``): a feature party has both, a label party that audits itself has neither.
+
+    Args:
+        steps: at least 1.
+        batch: known rows per step, and as many unknown ones.
+        rate: of Adam, for the head; the bottom model learns at a tenth of it.
+        noise: deviation of what is added to embeddings, in deviations of their columns.
+        weight: of the guessed labels at the end.
+    """
+
+    steps: int = 200
+    batch: int = 64
+    rate: float = 1e-3
+    noise: float = 0.1
+    weight: float = 1.0
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score all rows of unknown label by their log odds; ``generator`` draws batches, noise and mixtures."""
+        if view.own_model is None:
+            raise DataError("fine-tuned completion: the view has no bottom model of the attacker's own (View.own_model)")
+        rows = torch.cat([step.rows_B for step in view.steps]).unique()  # type: ignore[no-untyped-call]
+        label_N = known_rows(view)[rows]
+        told, untold = rows[label_N >= 0], rows[label_N < 0]
+        model = copy.deepcopy(view.own_model)
+        head = self._head(model, told, label_N[label_N >= 0], view.classes)
+        if len(told) and len(untold):
+            self._train(model, head, told, label_N[label_N >= 0], untold, view.classes, generator)
+        with torch.no_grad():
+            model.train(False)
+            logits = torch.cat([head(model(part)) for part in rows.split(CHUNK)])
+        return whole_run(view, rows, log_odds(logits.double()))
+
+    def _head(self, model: nn.Module, told: Tensor, label_T: Tensor, classes: int) -> nn.Linear:
+        """A linear head, fitted to the known rows on the model as it is."""
+        model.train(False)
+        with torch.no_grad():
+            cut_TD = model(told).double()
+        if not bool(torch.isfinite(cut_TD).all()):
+            raise DataError("fine-tuned completion: the model gives embeddings that are NaN or infinite; training diverged")
+        fitted = fit_linear(cut_TD, label_T, classes, penalty=0.1)
+        head = nn.Linear(*fitted.weight_DO.shape)
+        with torch.no_grad():
+            head.weight.copy_(fitted.weight_DO.T)
+            head.bias.copy_(fitted.bias_O)
+        return head
+
+    def _train(
+        self,
+        model: nn.Module,
+        head: nn.Linear,
+        told: Tensor,
+        label_T: Tensor,
+        untold: Tensor,
+        classes: int,
+        generator: torch.Generator,
+    ) -> None:
+        groups: list[dict[str, Any]] = [
+            {"params": list(head.parameters())},
+            {"params": list(model.parameters()), "lr": self.rate / 10},
+        ]
+        optimizer = torch.optim.Adam(groups, lr=self.rate)
+        model.train(True)
+        for step in range(self.steps):
+            few = torch.randint(len(told), (self.batch,), generator=generator)
+            many = torch.randint(len(untold), (self.batch,), generator=generator)
+            cut_BD = model(torch.cat([told[few], untold[many]]))
+            noisy = [self._noisy(cut_BD, generator) for _ in range(2)]
+            with torch.no_grad():
+                guess_BC = torch.stack([_chances(head(each_BD[self.batch :])) for each_BD in noisy]).mean(dim=0).square()
+                guess_BC = guess_BC / guess_BC.sum(dim=1, keepdim=True)  # sharpened at temperature 1/2
+            wanted_BC = torch.cat([one_hot(label_T[few], classes).float(), guess_BC])
+            other_B = torch.randperm(2 * self.batch, generator=generator)
+            share = 0.5 + 0.5 * float(torch.rand(1, generator=generator))  # at least half of each row is its own
+            mixed_BD = share * noisy[0] + (1 - share) * noisy[0][other_B]
+            mixed_BC = share * wanted_BC + (1 - share) * wanted_BC[other_B]
+            chance_BC = _chances(head(mixed_BD))
+            known = -(mixed_BC * chance_BC.clamp_min(1e-7).log())[: self.batch].sum(dim=1).mean()
+            guessed = (mixed_BC - chance_BC)[self.batch :].square().mean()
+            optimizer.zero_grad()
+            loss: Tensor = known + self.weight * step / self.steps * guessed
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    def _noisy(self, cut_BD: Tensor, generator: torch.Generator) -> Tensor:
+        spread_D = cut_BD.detach().std(dim=0)
+        return cut_BD + self.noise * spread_D * torch.randn(cut_BD.shape, generator=generator)
+
+
+def _chances(logit_BO: Tensor) -> Tensor:
+    """Probabilities (B, C) of one logit for two classes, or of one per class."""
+    logit_BC = torch.cat([torch.zeros_like(logit_BO), logit_BO], dim=1) if logit_BO.shape[1] == 1 else logit_BO
+    return logit_BC.softmax(dim=1)
