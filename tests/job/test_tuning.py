@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tiny import contract_values, error_of
 
+from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.tuning import TunedKey
@@ -52,6 +53,7 @@ def test_the_contract_comes_first_then_what_was_not_tried_and_the_same_again():
         assert values == next_values(keys, finished, seed=1)
         assert values not in [trial.values for trial in finished]
         assert all(keys[key].admits(key, value) for key, value in values.items())
+        assert values == {} or values[RATE] == float(f"{values[RATE]:.3g}")  # as one would write it
         loss = abs(math.log(values.get(RATE, 1.0) / 0.005)) + (values.get(WIDTH) != 64)
         finished.append(TrialRecord(number=number, values=values, loss=loss))
     best = best_of(finished)
@@ -123,6 +125,8 @@ def test_two_parties_killed_and_resumed_search_as_undisturbed(lay_out_job):
     learnt = json.loads((job.runs("shop")[0] / "result.json").read_bytes())["learnt"]
     assert any("A cut gradient per training row and epoch in each of 4 trials" in item["what"] for item in learnt)
     job.run_all()  # a run ignores what may be tuned, and is no search
+    found = check_party_file(job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml")
+    assert any("as much as a training in each of up to 4 trials" in line for line in found["disclosures"])
 
 
 def test_each_trial_is_charged_and_a_search_over_the_cap_is_refused(lay_out_job):

@@ -16,6 +16,11 @@ def disclosure_lines(contract: Contract) -> list[str]:
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
             "(evaluation.share_metrics); not private"
         )
+    if contract.tuning.keys:
+        lines.append(
+            f"`tallystick tune`, if it is run: as much as a training in each of up to {contract.tuning.trials} trials, and to "
+            f"{features} which values were tried and which were best (tuning.keys); a run tells none of it"
+        )
     method = contract.unaligned.method
     lines += [f"{features}: {sentence} (unaligned.method = {method})" for sentence in embedded_once_more(contract)]
     columns = evaluation.importance.feature_columns

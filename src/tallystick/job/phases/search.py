@@ -85,7 +85,15 @@ def _suggested(keys: Mapping[str, TunedKey], finished: Sequence[TrialRecord], *,
             )
         )
     asked = study.ask(spaces).params
-    return {key: _comparable(keys[key].values[asked[key]]) if keys[key].values else asked[key] for key in keys}
+    return {
+        key: _comparable(tuned.values[asked[key]]) if tuned.values else _rounded(asked[key], *tuned.ends(key))
+        for key, tuned in keys.items()
+    }
+
+
+def _rounded(number: float, low: float, high: float) -> float:
+    """Three digits, as one would write it into a contract, within the bounds."""
+    return number if isinstance(number, int) else min(max(float(f"{number:.3g}"), low), high)
 
 
 def _space(key: str, tuned: TunedKey) -> Any:
