@@ -315,6 +315,7 @@ def test_a_linkage_of_texts_shows_examples_and_what_attacks_named():
         ("similarity-fit", "bank", "shop"),
     }
     assert named["filter-graph", "helper", "bank"].right > 0.8
+    assert linkage.notes == []
     for example in linkage.examples:
         texts = own if example.party == "bank" else theirs
         assert example.own in texts if example.party == "bank" else set(example.linked) <= set(texts)

@@ -7,7 +7,7 @@ from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as FACTS
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.metrics import auc
 from tallystick.simulation import Silent, simulate
 from tallystick.training.checkpoint import read_tensors
@@ -169,8 +169,12 @@ def test_a_contract_that_does_not_fit_is_refused(changes, said):
 def test_no_unaligned_rows():
     given = frames()
     given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))
-    with pytest.raises(DataError, match=r"without a partner's row falls into the training part; set unaligned\.method to none"):
+    with pytest.raises(
+        DataError, match=r"without a partner's row falls into the training part; set unaligned\.method to none"
+    ) as error:
         run("average", given)
+    # What a peer is told has the contract's key, and nothing of its own to look up.
+    assert category_of(error.value).startswith("unaligned.method = average: it has too few rows without a partner's row")
 
 
 def test_no_aligned_row_of_a_class():

@@ -15,7 +15,7 @@ from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_tim
 from tallystick.data.target import encode_weights
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
 from tallystick.dataset.own_rows import OwnRows, Parts, positions
-from tallystick.errors import DataError, ProtocolError
+from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.training.objective import Objective, Supervised
@@ -157,9 +157,11 @@ def _check_unaligned(dataset: IntersectionDataset, settings: UnalignedConfig) ->
     if dataset.encoder is None:
         raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
     if not len(dataset.unaligned.train_N):
-        raise DataError(
+        raise SharedDataError(
             f"{where}: none of the label party's rows without a partner's row falls into the training part; "
-            "set unaligned.method to none, or bring more rows"
+            "set unaligned.method to none, or bring more rows",
+            # All know from the alignment how many such rows there are.
+            told=f"{where}: it has too few rows without a partner's row; agree on none, or let it bring more rows",
         )
     if settings.group is not None and settings.group not in [column.name for column in dataset.encoder.categorical]:
         raise DataError(f"unaligned.group = {settings.group}: is no categorical column of the label party that training uses")

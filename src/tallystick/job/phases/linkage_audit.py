@@ -33,6 +33,7 @@ from tallystick.job.phases.linkage import (
     sent_keys,
 )
 from tallystick.job.phases.linkage_texts import (
+    MOST_LINKED,
     Naming,
     texts_named_by_feature_party,
     texts_named_by_helper,
@@ -94,29 +95,37 @@ def _audited(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Al
                 own_rows = found.own_rows
             exposures += attacked.exposures(terms, progress=progress) if attacked is not None else []
             maps.append(_map(places_of(keys, terms)[own_rows], located, found, terms, names=(job.name, peer)))
-    named = (
-        _texts_named(job, terms, keys, alignment)
-        if terms.texts and not (terms.numbers and terms.helper_sees == "filters")
-        else []
-    )
+    named, notes = _texts_named(job, terms, keys, alignment)
     summary = summary_of(terms, alignment, party=job.name, before=before)
     return msgspec.structs.replace(
         summary,
         attacks=[_shown(exposure) for exposure in exposures],
         named=[_shown_naming(each) for each in named],
+        notes=[*summary.notes, *notes],
         maps=[one for one in maps if one.links],
         examples=_examples(keys, alignment, party=job.name) if terms.texts else [],
     )
 
 
-def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> list[Naming]:
-    """What helper and peers could name of this party's text keys."""
+def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> tuple[list[Naming], list[str]]:
+    """What helper and peers could name of this party's text keys, and what was not measured."""
+    notes: list[str] = []
+    if not terms.texts:
+        return [], notes
+    if terms.numbers and terms.helper_sees == "filters":
+        notes.append("Keys with text are not attacked beside filters of numbers, which take too much memory for all pairs.")
+        return [], notes
     contract, progress = job.contract, job.logbook.watcher.progress
     found = texts_named_by_helper(keys, terms, party=job.name, helper=contract.helper or "", progress=progress)
     for name, candidates in alignment.candidates.items():
         if not (candidates.numbers_NK != PAD).any():
             continue
-        if job.is_label:
+        if job.is_label and (linked := len(np.unique(candidates.numbers_NK))) > MOST_LINKED:
+            notes.append(
+                f"What {name} could name of {job.name}'s keys was not measured: {linked:,} of its rows are linked, over "
+                f"{MOST_LINKED:,}."
+            )
+        elif job.is_label:
             found += texts_named_by_feature_party(
                 keys, alignment.rows_N, candidates, terms, party=job.name, peer=name, progress=progress
             )
@@ -124,7 +133,7 @@ def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment
             found += texts_named_by_label_party(
                 keys, candidates, terms, party=name, label_party=contract.label_party, progress=progress
             )
-    return found
+    return found, notes
 
 
 def _shown_naming(naming: Naming) -> shown.NamedResult:

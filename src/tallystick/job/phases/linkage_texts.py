@@ -26,6 +26,8 @@ from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500
 """Listed, and attacked: all pairs are compared."""
+MOST_LINKED = 10_000
+"""Of the other side's rows that stand in for a feature party's: each is compared with all that are listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,13 +120,14 @@ def texts_named_by_feature_party(
     peer: str,
     progress: Progress,
 ) -> list[Naming]:
-    """What a feature party could name of the label party's keys by its links, measured by the label party."""
+    """What a feature party could name of the label party's keys by its links, measured by the label party.
+
+    Of at most ``MOST_LINKED`` numbers: with a part of them alone the nearest of a text would be others.
+    """
     rng = np.random.default_rng([0, 8])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
     chosen = np.sort(rng.permutation(linked)[: MOST_KEYS // 5])
     numbers_M, number_NK = _renumbered(candidates.numbers_NK)
-    if len(numbers_M) > MOST_KEYS:
-        return []
     position_L, place_L = np.nonzero(number_NK != PAD)
     order_L = np.lexsort((place_L, number_NK[position_L, place_L]))  # the most similar first
     first_M = np.unique(number_NK[position_L, place_L][order_L], return_index=True)[1]
