@@ -10,7 +10,7 @@ import torch
 
 from tallystick.benchmark.fedads import leaks, unaligned
 from tallystick.benchmark.fedads.data import CREDIT
-from tallystick.benchmark.fedads.page import leaks_page_of, unaligned_page_of
+from tallystick.benchmark.fedads.page import unaligned_leaks_page_of, unaligned_page_of
 from tallystick.benchmark.fedads.unaligned_data import read_both_parties, share_out
 from tallystick.benchmark.shared import Keeping
 from tallystick.config import contract
@@ -91,5 +91,5 @@ def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monke
     known_half = {"probe", "probe-network", "probe-gradient"}
     others = set(attacks[0]) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}
     assert attacks[0][leaks.STRONGEST] == max(attacks[0][name] for name in others)
-    page = leaks_page_of(found, command="tallystick bench fedads --table leaks")
+    page = unaligned_leaks_page_of(found, command="tallystick bench fedads --table leaks")
     assert [len(table.rows) for table in page.tables] == 2 * [len(rows)]

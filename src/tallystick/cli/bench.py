@@ -403,7 +403,7 @@ def fedads(
         from dataclasses import replace
 
         from tallystick.benchmark.fedads import defenses, leaks, unaligned
-        from tallystick.benchmark.fedads.page import leaks_page_of, page_of, unaligned_page_of
+        from tallystick.benchmark.fedads.page import page_of, unaligned_leaks_page_of, unaligned_page_of
         from tallystick.benchmark.shared import Keeping, command
         from tallystick.errors import ConfigError
 
@@ -416,7 +416,7 @@ def fedads(
         names = [name for name in only.split(";") if name]
         if table == "leaks":
             found = leaks.run(data=data, seeds=chosen, methods=names or leaks.METHODS, limit=limit, keeping=keeping)
-            finish_bench(found, leaks_page_of(found, command=command()), out=out, as_json=as_json)
+            finish_bench(found, unaligned_leaks_page_of(found, command=command()), out=out, as_json=as_json)
             return
         if table == "3":
             found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping)

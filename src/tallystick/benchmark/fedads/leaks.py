@@ -55,13 +55,13 @@ def run(
     for defense, method, seed in chosen:
         found = known.get((defense, method, seed))
         if found is None:
-            figures = figures_of(_job(table, method, DEFENSES[defense], seed, aligned))
+            figures = _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))
             found = {"defense": defense, "method": method, "seed": seed, "figures": figures}
             if kept is not None:
                 kept.add(found)
         runs.append(found)
         keeping.progress(f"seed {seed}: {defense}, {method}", len(runs), len(chosen))
-    rows = {name: tabulate([each for each in runs if each["defense"] == name], methods) for name in DEFENSES}
+    rows = {name: _tabulate([each for each in runs if each["defense"] == name], methods) for name in DEFENSES}
     return {"benchmark": "fedads-leaks", "data": about, "seeds": list(seeds), "rows": rows, "runs": runs}
 
 
@@ -73,7 +73,7 @@ def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, 
     return audited(frame, table.label, columns, contract=contract, has_partner=has_partner)
 
 
-def figures_of(result: Result) -> dict[str, float]:
+def _figures_of(result: Result) -> dict[str, float]:
     """Of a run: each attack's symmetric AUC, the strongest but for those that know half of all labels, and the model's AUC."""
     assert result.evaluation is not None
     assert result.sections.leakage is not None
@@ -86,7 +86,7 @@ def figures_of(result: Result) -> dict[str, float]:
     return {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **found}
 
 
-def tabulate(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
+def _tabulate(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
     """Means and intervals of each figure by method, and differences to the first method of the same seed."""
     of = {method: {each["seed"]: each["figures"] for each in runs if each["method"] == method} for method in methods}
     base = of[methods[0]]

@@ -55,7 +55,7 @@ def unaligned_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+def unaligned_leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``leaks.run`` found."""
     data = found["data"]
     return Benchmark(
