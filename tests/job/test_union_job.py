@@ -63,7 +63,9 @@ def test_every_label_strategy_runs(labels):
 
 
 @pytest.mark.usefixtures("seeded_system")
-@pytest.mark.parametrize("features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit"])
+@pytest.mark.parametrize(
+    "features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit", "splice-tr"]
+)
 def test_every_feature_strategy_runs(features):
     result = simulate(union_contract(union__features=features, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
     assert result.evaluation["joint"]["auc"]["value"] > 0.6
