@@ -86,7 +86,7 @@ def linkage_speed(*, rows: int = 141_000, others: int = 28_000, neighbors: int =
         "seconds": outcome.seconds,
         "parties": outcome.results,
         "sample": checked,
-        "sample_by_filters": _check_filters(job, sample=sample, others=min(sample, others), deviation=PUBLISHED),
+        "sample_by_filters": _check_filters(job, sample=sample, others=min(max(sample // 4, 1), others), deviation=PUBLISHED),
         "sample_by_coarse_filters": _check_filters(job, sample=sample, others=others, deviation=COARSE),
     }
 
