@@ -51,7 +51,7 @@ CONTRACT: dict[str, Any] = {
     "parties": {CARRIER: {"role": "label"}, WEATHER: {"role": "feature"}},
     "target": {"type": "binary"},
     "split": {"method": "hash", "validation": 0.1, "test": 0.2},
-    "training": {"epochs": 6, "batch_size": 512, "learning_rate": 0.003, "checkpoint_every": 200},
+    "training": {"epochs": 10, "batch_size": 512, "learning_rate": 0.003, "checkpoint_every": 200},
     "evaluation": {"calibration_bins": 20, "bootstrap": 200, "privacy": {"epsilon": 1.0}},
     "seed": 1,
 }
