@@ -26,7 +26,7 @@ def test_logits_are_those_of_the_estimator(kind, codes):
     score_N = features.numeric_NF[:, 0] * 2 + (features.categorical_NG[:, 0] % 2)
     labels = {"binary": (score_N > 0).float(), "multiclass": (score_N > 0).long() * 2, "regression": score_N}[kind]
     weights = torch.linspace(0.5, 2, ROWS)
-    found = Boosted(kind, features, labels, weights, seed=3).logits(features, classes=3)
+    found = Boosted(kind, features, labels, weights, seed=3).logits(features.rows, torch.arange(len(features)), classes=3)
     table = np.hstack([features.numeric_NF.numpy(), features.categorical_NG.numpy()]).astype(np.float64)
     estimator = HistGradientBoostingRegressor if kind == "regression" else HistGradientBoostingClassifier
     model = estimator(categorical_features=[2] if codes < 256 else [], random_state=3)

@@ -321,6 +321,10 @@ def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
     assert value(boosted, "auc", "local_baseline") > 0.9 > value(plain, "auc", "local_baseline")
     assert value(boosted, "auc") == value(plain, "auc")
     assert "own columns only: gradient boosting is the baseline" in " ".join(boosted.data.notes)
+    monkeypatch.setattr(evaluate, "MOST_ROWS", 300)
+    drawn = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
+    assert value(drawn, "auc", "local_baseline") > 0.9
+    assert "boosting was fitted on 300 of 579 training rows" in " ".join(drawn.data.notes)
     monkeypatch.setattr(evaluate, "can_boost", lambda: False)
     without = run(frames=frames, evaluation__own_columns_boosting=True, evaluation__bootstrap=0)
     assert value(without, "auc", "local_baseline") == value(plain, "auc", "local_baseline")

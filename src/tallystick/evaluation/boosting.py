@@ -4,6 +4,7 @@ scikit-learn's HistGradientBoosting at its defaults, over the encoded columns. L
 """
 
 import importlib.util
+from collections.abc import Callable
 from typing import Any, Literal
 
 import numpy as np
@@ -16,6 +17,8 @@ from tallystick.data.features import Features
 MOST_CODES = (
     255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first
 )
+MOST_ROWS = 1_000_000  # that it is fitted on, drawn if there are more: it reads a table of 64-bit numbers
+SCORED_AT_A_TIME = 2**18
 CERTAIN = 1e-7  # a probability is kept this far from 0 and 1
 
 
@@ -57,7 +60,11 @@ class Boosted:
             _table(features), labels.cpu().numpy(), sample_weight=weights.cpu().numpy() if weights is not None else None
         )
 
-    def logits(self, features: Features, *, classes: int) -> Tensor:
+    def logits(self, source: Callable[[Tensor], Features], index_N: Tensor, *, classes: int) -> Tensor:
+        """The logits at these positions, read a part of them at a time."""
+        return torch.cat([self._logits(source(index_B), classes) for index_B in torch.split(index_N, SCORED_AT_A_TIME)])
+
+    def _logits(self, features: Features, classes: int) -> Tensor:
         """What a network would give for these rows: logits (N,) or (N, C), or standardised numbers (N,)."""
         table = _table(features)
         if self._kind == "regression":

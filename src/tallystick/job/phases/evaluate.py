@@ -17,8 +17,9 @@ from tallystick.data.groups import groups_of
 from tallystick.data.keys import Keys
 from tallystick.data.table import require_column
 from tallystick.dataset.dataset import Dataset, Labels
-from tallystick.evaluation.boosting import Boosted, can_boost
+from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
+from tallystick.evaluation.importance import sampled_rows
 from tallystick.evaluation.measure import compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
@@ -277,9 +278,10 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
         return network_T
     assert job_state.local_baseline is not None
     known, target = own.known_labels, job.contract.target
-    weights = known.weight_N[own.train_N] if known.weight_N is not None else None
-    boosted = Boosted(target.type, own.known_source(own.train_N), known.true_N[own.train_N], weights, seed=job.contract.seed)
-    logits_V = boosted.logits(own.known_source(own.validation_N), classes=target.classes).to(network_T.device)
+    fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=job.contract.seed)
+    weights = known.weight_N[fitted_N] if known.weight_N is not None else None
+    boosted = Boosted(target.type, own.known_source(fitted_N), known.true_N[fitted_N], weights, seed=job.contract.seed)
+    logits_V = boosted.logits(own.known_source, own.validation_N, classes=target.classes).to(network_T.device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
     best = job_state.local_baseline.best_loss
     assert best is not None
@@ -288,8 +290,10 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
         f"own columns only: {'gradient boosting' if is_better else 'the network'} is the baseline "
         f"(validation loss of boosting {loss:.4f}, of the network {best:.4f})"
     )
+    if len(fitted_N) < len(own.train_N):
+        said += f"; boosting was fitted on {len(fitted_N):,} of {len(own.train_N):,} training rows"
     job_state.baseline_notes.append(said)
     job.logbook.watcher.say(said)
     if not is_better or not len(own.test_N):
         return network_T
-    return boosted.logits(own.known_source(own.test_N), classes=target.classes).to(network_T.device)
+    return boosted.logits(own.known_source, own.test_N, classes=target.classes).to(network_T.device)
