@@ -232,6 +232,8 @@ ELSEWHERE = {
     "Refusal": "job/test_peer_words.py",
     "Stopped": "job/test_peer_words.py",
     "ContractText": "job/test_hostile_messages.py",
+    "TuningTerms": "job/test_tuning.py",
+    "NextTrial": "job/test_tuning.py",
 }
 OF_BENCHMARKS = {"Turn"}  # between processes of one command
 
