@@ -64,6 +64,7 @@ class Recipe:
     learning_rate: float
     weight_decay: float = 0.01
     clip: float | None = None
+    warm_up: float = 0.0
     published: MergeConfig = field(default_factory=MergeConfig)
 
     def training(self) -> TrainingConfig:
@@ -76,12 +77,13 @@ class Recipe:
             optimizer="adamw",
             schedule="cosine",
             clip=self.clip,
+            warm_up=self.warm_up,
             patience=None,
         )
 
 
 RECIPES = {
-    "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003, clip=1.0),
+    "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003, clip=1.0, warm_up=0.1),
     "frogs": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=20, batch_size=128, learning_rate=0.003),
     "synthetic": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
     "synthetic-random": Recipe(neighbors=30, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
