@@ -8,7 +8,17 @@ from test_page import Page
 
 from tallystick.benchmark.shared import write_folder
 from tallystick.errors import DataError, StorageError
-from tallystick.report.bench import Benchmark, Curve, ResultTable, Series, Spread, benchmark_html, figure, render_benchmark
+from tallystick.report.bench import (
+    Benchmark,
+    Curve,
+    ResultTable,
+    Series,
+    Spread,
+    benchmark_html,
+    figure,
+    pictures,
+    render_benchmark,
+)
 from tallystick.report.formats import MINUS
 
 NASTY = '</script><b>&"evil'
@@ -107,3 +117,9 @@ def test_a_folder_gets_both_files_and_one_that_cannot_be_made_is_named(tmp_path)
         write_folder(tmp_path / "file" / "out", {}, benchmark())
     with pytest.raises(StorageError, match="cannot be written"):
         render_benchmark(benchmark(), tmp_path / "nowhere" / "report.html")
+
+
+def test_a_logarithmic_axis_within_an_octave_has_marks() -> None:
+    curve = Curve(name="rmse", x="metres", y="rmse", log_x=True, log_y=True, series=[Series(name="m", xs=[5, 900], ys=[24, 39])])
+    (picture,) = pictures(Benchmark(title="t", command="c", curves=[curve])).values()
+    assert all(f">{mark}<" in picture for mark in (25, 30, 35))

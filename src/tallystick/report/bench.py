@@ -138,9 +138,12 @@ class _LogAxis(charts.Axis):
 
     def ticks(self, count: int = 5) -> list[charts.Tick]:
         whole = range(math.ceil(self.low - 1e-9), math.floor(self.high + 1e-9) + 1)
-        multiples = (1.0,) if len(whole) >= count - 1 else (1.0, 2.0, 5.0)
-        values = [step * 10.0**power for power in range(math.floor(self.low), math.ceil(self.high) + 1) for step in multiples]
-        shown = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
+        choices = ((1.0,), (1.0, 2.0, 5.0), tuple(half / 2 for half in range(2, 20)))
+        for multiples in choices[0 if len(whole) >= count - 1 else 1 :]:
+            values = [step * 10.0**power for power in range(math.floor(self.low), math.ceil(self.high) + 1) for step in multiples]
+            shown = [value for value in values if self.low - 1e-9 <= math.log10(value) <= self.high + 1e-9]
+            if len(shown) > 1:
+                break
         return [charts.Tick(at=self.at(value), label=_power(value)) for value in shown]
 
 
