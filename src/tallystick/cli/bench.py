@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 
+ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")]
+SeedsPerRow = Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)]
+RowLimit = Annotated[int | None, typer.Option("--limit", help="Draw so many rows at random.")]
+
 _LOADS = (*LIBRARIES, "tallystick.benchmark.shared", "tallystick.cli.watch")
 
 app = typer.Typer(no_args_is_help=True, help="Measure tallystick: speed, losslessness, and the papers' tables.")
@@ -191,7 +195,7 @@ def private_coverage(
 @app.command()
 def florist(
     data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
-    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    seeds: SeedsPerRow = 5,
     ratios: Annotated[
         str, typer.Option(help="Shares of rows that a side lacks, with commas between; the paper's nine if empty.")
     ] = "",
@@ -200,9 +204,9 @@ def florist(
     ] = "labels,features,both",
     strategies: Annotated[str, typer.Option(help="Strategies, with commas between; all if empty.")] = "",
     epochs: Annotated[int, typer.Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
-    limit: Annotated[int | None, typer.Option(help="Draw so many rows at random.")] = None,
+    limit: RowLimit = None,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
@@ -243,9 +247,9 @@ def label_leakage(
     epochs: Annotated[int, typer.Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
     batch_size: Annotated[int | None, typer.Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Of Adam; scaled to the file if left out.")] = None,
-    limit: Annotated[int | None, typer.Option(help="Draw so many rows at random.")] = None,
+    limit: RowLimit = None,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
@@ -280,7 +284,7 @@ def label_defenses(
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
     only: Annotated[str, typer.Option(help="Defences with their strengths, with semicolons between; all if empty.")] = "",
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Every label attack against every defence of labels, on tables with two classes and with several."""
@@ -315,7 +319,7 @@ def audit_kept(
         bool, typer.Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")
     ] = True,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, its memory."""
@@ -344,13 +348,13 @@ def audit_kept(
 def feature_leakage(
     data: Annotated[Path, typer.Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
     partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    seeds: SeedsPerRow = 5,
     first_seed: Annotated[int, typer.Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
     only: Annotated[str, typer.Option(help="Settings, with semicolons between; all if empty.")] = "",
     limit: Annotated[int | None, typer.Option(help="Read no more rows than this of each file.")] = None,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the price of hiding."""
@@ -388,13 +392,13 @@ def fedads(
     table: Annotated[
         str, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences; or leaks, audits of both.")
     ] = "4",
-    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    seeds: SeedsPerRow = 5,
     only: Annotated[str, typer.Option(help="Table 3: rows, with semicolons between; all if empty. Leaks: methods.")] = "",
     epochs: Annotated[int, typer.Option(help="Table 4: of every training run.", min=1)] = 1,
     swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
     limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
@@ -440,7 +444,7 @@ def quality(
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
     leaks: Annotated[bool, typer.Option("--leaks", help="Audit the default and the former one on --tables instead.")] = False,
     pace: Annotated[bool, typer.Option("--pace", help="Time to the former default's validation loss instead.")] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
@@ -484,14 +488,14 @@ def quality(
 @app.command()
 def fedsim(
     data: Annotated[list[Path] | None, typer.Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
-    seeds: Annotated[int, typer.Option(help="Runs per row.", min=1)] = 5,
+    seeds: SeedsPerRow = 5,
     only: Annotated[
         str, typer.Option(help="Parts, with commas between: table-1, -2, -6, -10, neighbors, tau, frontier, synthetic, cut.")
     ] = "",
     methods: Annotated[str, typer.Option(help="Methods of table-1 and the frontier, with commas between; all if empty.")] = "",
     fixed_split: Annotated[bool, typer.Option("--fixed-split", help="The paper's one split for every seed.")] = False,
     out: OutFolder = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the sweep whose runs --out holds.")] = False,
+    resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links."""
