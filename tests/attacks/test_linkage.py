@@ -125,10 +125,14 @@ def test_settings_out_of_range_are_refused(make):
 # --- where similarity saturates
 
 
-def test_nearest_keys_by_saturated_distances_equal_brute_force():
+@pytest.mark.parametrize("places", [None, 4])
+def test_nearest_keys_by_saturated_distances_equal_brute_force(places):
+    """With four places only, many keys tie, as readings of one station do; ties go by number."""
     rng = np.random.default_rng(5)
     for dimensions in (1, 2, 3):
         keys_MD, points_GD = rng.random((40, dimensions)), rng.random((500, dimensions))
+        if places is not None:
+            keys_MD = np.floor(keys_MD * places) / places
         metric = DistanceModel(
             bits_per_unit_D=rng.uniform(500, 2000, dimensions), window=0.05, mean=0.0, deviation=1.0, sigma=0.0
         )

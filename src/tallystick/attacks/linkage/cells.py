@@ -11,6 +11,8 @@ from tallystick.errors import ConfigError
 
 MOST_NEIGHBORS = 4_000_000
 """Nearest keys of all points of a grid together: 32 MB of numbers."""
+TIE = 1e-6
+"""What the highest number adds to a distance, as a share of the window."""
 MOST_DIMENSIONS = 4
 """Above it keys are looked for as if no distance saturated: there would be 2^D searches."""
 
@@ -72,7 +74,8 @@ class NearestKeys:
     """The K keys nearest to points, by the distance at which the helper finds them: it grows no more where it saturates.
 
     A saturated distance is the least, over all sets of dimensions, of the plain distance in those and a constant for the others;
-    so who is among the K nearest is among them by the plain distance of one of these sets, which a tree searches.
+    so who is among the K nearest is among them by the plain distance of one of these sets, which a tree searches. A tree has the
+    key's number as one more, tiny dimension: else thousands of keys that tie, such as readings of one place, would lie in one leaf.
     """
 
     def __init__(self, keys_MD: Floats, metric: DistanceModel, neighbors: int) -> None:
@@ -82,8 +85,9 @@ class NearestKeys:
         self._order = 2 if metric.bits_per_unit_D is None else 1
         saturates = metric.bits_per_unit_D is not None and len(every) <= MOST_DIMENSIONS
         some = [part for size in every[1:] for part in combinations(every, size)] if saturates else []
-        self._trees = [(part, cKDTree((keys_MD * weight_D)[:, part])) for part in (every, *some)]
         self._reach = 2 * metric.window * float(weight_D.min()) if saturates else np.inf
+        number_M = np.linspace(0, TIE * float(weight_D.min()) * (metric.window if saturates else 1.0), len(keys_MD))
+        self._trees = [(part, cKDTree(np.column_stack(((keys_MD * weight_D)[:, part], number_M)))) for part in (every, *some)]
 
     def __call__(self, points_GD: Floats) -> Integers:
         """Numbers of the nearest keys of each point (G, K), the nearest first; ties go by number."""
@@ -91,17 +95,19 @@ class NearestKeys:
         further_G = np.flatnonzero(distance_GK[:, -1] > self._reach)  # nearer ones lie where nothing saturates
         block = max(1, MOST_NEIGHBORS // (self._neighbors * 2 ** len(self._weight_D)))
         for start in range(0, len(further_G), block):
-            near_GK[further_G[start : start + block]] = self._saturated(points_GD[further_G[start : start + block]])
+            further_F = further_G[start : start + block]
+            near_GK[further_F] = self._saturated(points_GD[further_F], near_GK[further_F])
         return near_GK
 
     def _of_tree(self, which: int, points_GD: Floats) -> tuple[Floats, Integers]:
         part, tree = self._trees[which]
-        found = tree.query((points_GD * self._weight_D)[:, part], k=np.arange(1, self._neighbors + 1), p=self._order)
+        query_GD = np.column_stack(((points_GD * self._weight_D)[:, part], np.zeros(len(points_GD))))
+        found = tree.query(query_GD, k=np.arange(1, self._neighbors + 1), p=self._order)
         return np.asarray(found[0]), np.asarray(found[1])
 
-    def _saturated(self, points_GD: Floats) -> Integers:
-        first_GK = np.broadcast_to(np.arange(self._neighbors), (len(points_GD), self._neighbors))
-        parts = [first_GK, *(self._of_tree(which, points_GD)[1] for which in range(len(self._trees)))]
+    def _saturated(self, points_GD: Floats, near_GK: Integers) -> Integers:
+        first_GK = np.broadcast_to(np.arange(self._neighbors), near_GK.shape)
+        parts = [first_GK, near_GK, *(self._of_tree(which, points_GD)[1] for which in range(1, len(self._trees)))]
         number_GC = np.sort(np.concatenate(parts, axis=1), axis=1)
         distance_GC = self._metric.distance(points_GD[:, None], self._keys_MD[number_GC])
         distance_GC[:, 1:][number_GC[:, 1:] == number_GC[:, :-1]] = np.inf
