@@ -1,4 +1,4 @@
-"""Fixtures that several folders share, and how the tests are run: side by side, but those that go by the clock one by one."""
+"""Fixtures that several folders share, and how the tests are run: side by side, and in which order."""
 
 import os
 
@@ -13,25 +13,40 @@ settings.register_profile("tallystick", deadline=None)  # a busy machine is no e
 settings.load_profile("tallystick")
 
 BY_THE_CLOCK = (
-    "tests/benchmark/test_faults.py",
-    "tests/demo/",
-    "tests/job/test_crashes.py",
-    "tests/job/test_hostile_messages.py",
-    "tests/network/",
+    ("tests/job/test_crashes.py",),
+    ("tests/demo/",),
+    ("tests/benchmark/test_faults.py", "tests/job/test_hostile_messages.py", "tests/network/"),
 )
-"""Tests of deadlines, heartbeats and kills. One worker takes them all, so that none slows another; they mostly wait."""
+"""Tests of deadlines, heartbeats and kills, which mostly wait: one worker takes all of a line, and begins with it."""
+
+LONG = ("tests/job/", "tests/cli/test_audit.py", "tests/benchmark/", "tests/data/test_table.py", "tests/attacks/")
+"""Whole runs: they begin before what is short, so that at the end no worker is alone with one of them."""
+
+
+def _turn(nodeid):
+    """Return (turn, group) of a test: what goes by the clock begins, then whole runs, then all else, a file at a time."""
+    for names in BY_THE_CLOCK:
+        if nodeid.startswith(names):
+            return 0, names[0]
+    return 1 if nodeid.startswith(LONG) else 2, nodeid.partition("::")[0]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Give each worker whole files, whose fixtures are then made once, and one worker all that goes by the clock."""
+    """Give each worker whole files, whose fixtures are then made once, in the order of their turns."""
     from xdist.scheduler import LoadFileScheduling
 
-    class ByFileAndClock(LoadFileScheduling):
+    class ByTurns(LoadFileScheduling):
         def _split_scope(self, nodeid):
-            return "by the clock" if nodeid.startswith(BY_THE_CLOCK) else super()._split_scope(nodeid)
+            return _turn(nodeid)[1]
 
-    return ByFileAndClock(config, log)
+    config.option.loadscopereorder = False  # else by the number of tests, which says little of their time
+    return ByTurns(config, log)
+
+
+def pytest_collection_modifyitems(items):
+    """Sort the tests by turn; those of one turn keep their order."""
+    items.sort(key=lambda item: _turn(item.nodeid)[0])
 
 
 @pytest.fixture
