@@ -75,7 +75,7 @@ class NearestKeys:
 
     A saturated distance is the least, over all sets of dimensions, of the plain distance in those and a constant for the others;
     so who is among the K nearest is among them by the plain distance of one of these sets, which a tree searches. A tree has the
-    key's number as one more, tiny dimension: else thousands of keys that tie, such as readings of one place, would lie in one leaf.
+    key's number as one more, tiny dimension: else thousands of keys that tie, as readings of one place do, lie in one leaf.
     """
 
     def __init__(self, keys_MD: Floats, metric: DistanceModel, neighbors: int) -> None:
