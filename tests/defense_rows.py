@@ -8,6 +8,7 @@ DEFENSE_ROWS: dict[str, list[dict[str, Any]]] = {
     "mixpro": [{}],
     "gaussian": [{"epsilon": 1, "delta": 1e-6, "clip": 1}],
     "gradient-compression": [{"keep": 0.1}],
+    "ladsg": [{"soft": 0.5}],
     "label-dp": [{"epsilon": 1}],
     "label-dp-prior": [{"epsilon": 2}],
     "gaussian-labels": [{"epsilon": 1, "delta": 1e-6}],

@@ -153,7 +153,9 @@ def test_what_is_no_list_is_shown_an_entry(given: Any) -> None:
 def test_what_does_not_go_together_is_refused() -> None:
     assert "defense.0, defense.1: 2 entries are marvell; give one" in problem(entry("marvell"), entry("marvell"))
     both = problem(entry("label-dp"), entry("isotropic"), entry("gaussian-labels"))
-    assert "defense.0, defense.2: 2 entries replace the labels (label-dp, label-dp-prior, gaussian-labels); give one" in both
+    assert (
+        "defense.0, defense.2: 2 entries replace the labels (label-dp, label-dp-prior, gaussian-labels, ladsg); give one" in both
+    )
     soft = problem(entry("gaussian-labels"), entry("marvell"))
     assert (
         "defense.1.method = marvell: needs a class per row, but defense.0.method = gaussian-labels makes labels numbers between"

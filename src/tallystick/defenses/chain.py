@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -17,6 +17,7 @@ from tallystick.defenses.defense import (
     LabelDefense,
     PenaltyDefense,
     RandomBytes,
+    Teacher,
 )
 from tallystick.defenses.noise import Randomness
 from tallystick.errors import ConfigError
@@ -33,6 +34,10 @@ class Defenses:
     labels: tuple[LabelDefense, ...] = ()
     penalties: tuple[PenaltyDefense, ...] = ()
     gradients: tuple[GradientDefense, ...] = ()
+
+    def taught(self, teacher: Teacher) -> "Defenses":
+        """The same, of which those that distil labels ask this teacher."""
+        return replace(self, labels=tuple(part.taught(teacher) for part in self.labels))
 
     def defend_labels(self, labels_N: Tensor, classes: int, random_bytes: RandomBytes) -> Tensor:
         """Give the labels to train and to validate on; call once per run and keep what it gives."""
@@ -57,7 +62,7 @@ class Defenses:
     def guarantees(self) -> tuple[Guarantee, ...]:
         """Say what each defence promises, in the order in which they apply."""
         parts: tuple[LabelDefense | PenaltyDefense | GradientDefense, ...] = (*self.labels, *self.penalties, *self.gradients)
-        return tuple(part.guarantee() for part in parts)
+        return tuple(dict.fromkeys(part.guarantee() for part in parts))  # of one with several parts: once
 
     def events(self) -> tuple[Event, ...]:
         """Give what a run costs the labels, for the ledger."""
@@ -104,11 +109,12 @@ def chain(parts: Sequence[Defense], *, target: str = "binary") -> Defenses:
     Raises ConfigError for one that the target type does not allow.
     """
     made: dict[str, list[Any]] = {"labels": [], "penalties": [], "gradients": []}
-    for part in parts:
-        if target not in part.targets:
-            raise ConfigError(f"defense {part.method} is for {' or '.join(part.targets)} targets; target.type is {target}")
-        if part.stage not in FEATURE_STAGES:
-            made[part.stage].append(part)
+    for whole in parts:
+        if target not in whole.targets:
+            raise ConfigError(f"defense {whole.method} is for {' or '.join(whole.targets)} targets; target.type is {target}")
+        for part in whole.parts():
+            if part.stage not in FEATURE_STAGES:
+                made[part.stage].append(part)
     return Defenses(**{stage: tuple(found) for stage, found in made.items()})
 
 

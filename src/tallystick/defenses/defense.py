@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, Protocol
+from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field
 from torch import Tensor
@@ -22,6 +22,8 @@ from tallystick.privacy.events import Event
 
 RandomBytes = Callable[[int], bytes]
 """Gives that many cryptographically random bytes."""
+Teacher = Callable[[Tensor], Tensor]
+"""Gives for binary labels (N,) the probability of a positive by the label party's own columns, for each of these rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +78,14 @@ class Defense(ABC):
         """Whether a feature party applies it, to hide its columns."""
         return cls.stage in FEATURE_STAGES
 
+    def parts(self) -> "tuple[Defense, ...]":
+        """What it consists of, each with a stage of its own: itself, unless it works in several."""
+        return (self,)
+
+    def taught(self, teacher: Teacher) -> Self:  # noqa: ARG002
+        """The same, which asks this teacher if it distils labels."""
+        return self
+
     @abstractmethod
     def guarantee(self) -> Guarantee:
         """What it promises."""
@@ -86,6 +96,10 @@ class LabelDefense(Protocol):
 
     def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:
         """Give the labels to train and to validate on, of the same shape and type."""
+        ...
+
+    def taught(self, teacher: Teacher) -> Self:
+        """The same, which asks this teacher if it distils labels."""
         ...
 
     def guarantee(self) -> Guarantee:

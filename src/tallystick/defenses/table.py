@@ -16,6 +16,7 @@ from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.gradient_compression import GradientCompression
 from tallystick.defenses.isotropic import Isotropic
 from tallystick.defenses.label_dp import LabelDP, LabelDPPrior
+from tallystick.defenses.ladsg import Ladsg
 from tallystick.defenses.marvell import Marvell
 from tallystick.defenses.mixpro import MixPro
 from tallystick.defenses.quantized_embeddings import QuantizedEmbeddings
@@ -33,6 +34,7 @@ DEFENSES: Mapping[str, type[Defense]] = MappingProxyType(
             GaussianLabels,
             GaussianGradients,
             GradientCompression,
+            Ladsg,
             DistanceCorrelation,
             GaussianEmbeddings,
             QuantizedEmbeddings,

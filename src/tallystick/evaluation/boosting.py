@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.data.features import Features
+from tallystick.errors import DataError
 
 MOST_CODES = (
     255  # of a categorical column that scikit-learn takes as such; beyond, codes count as numbers: the frequent come first
@@ -73,6 +74,36 @@ class Boosted:
         chances[:, self._model.classes_.astype(int)] = self._model.predict_proba(table)
         logits = np.log(chances.clip(CERTAIN, 1 - CERTAIN))
         return torch.from_numpy(logits[:, 1] - logits[:, 0] if self._kind == "binary" else logits).float()
+
+
+def cross_fitted(
+    kind: Literal["binary", "multiclass", "regression"],
+    source: Callable[[Tensor], Features],
+    labels_N: Tensor,
+    train_N: Tensor,
+    *,
+    classes: int,
+    seed: int,
+) -> Tensor:
+    """Logits of all rows, of each training row by a model of the other half of them, so that no row's label is in its own answer.
+
+    Raises DataError where a half lacks a class.
+    """
+    shuffled_N = train_N.cpu()[torch.randperm(len(train_N), generator=torch.Generator().manual_seed(seed))]
+    halves = torch.tensor_split(shuffled_N, 2)
+    models = []
+    for half_N in halves:
+        found = len(torch.unique(labels_N[half_N]))
+        if kind != "regression" and found < classes:
+            raise DataError(
+                f"a half of the training rows has {found} of {classes} classes, and a model of it answers for the other half; "
+                "bring more rows"
+            )
+        fitted_N = half_N[:MOST_ROWS]
+        models.append(Boosted(kind, source(fitted_N), labels_N[fitted_N], seed=seed))
+    logits = models[0].logits(source, torch.arange(len(labels_N)), classes=classes)
+    logits[halves[0]] = models[1].logits(source, halves[0], classes=classes)
+    return logits
 
 
 def _table(features: Features) -> NDArray[Any]:

@@ -36,6 +36,7 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "gradient-compression": (0.1,),
     "gaussian": (8.0,),
     "distance-correlation": (0.3,),
+    "ladsg": (0.5,),
     "label-dp": (1.0,),
     "label-dp-prior": (1.0,),
     "gaussian-labels": (3.0,),

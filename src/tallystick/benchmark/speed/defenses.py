@@ -63,7 +63,7 @@ def run(*, rows: int = 8_192, width: int = 128, turns: int = 5, seed: int = 1) -
         defenses[name] = {
             "ms_per_batch": milliseconds,
             "share_of_step": milliseconds / step_ms,
-            "applied": "once per run" if made.labels else "every step",
+            "applied": "once per run" if made.labels and not made.gradients else "every step",
         }
     return {
         "batch_size": rows,
@@ -114,7 +114,7 @@ def _training_step(rows: int, width: int, seed: int) -> Callable[[], object]:
 
 def _application(made: Defenses, rows: int, width: int, target: TargetConfig, seed: int) -> Callable[[], object]:
     cut_BD, labels_B = _cut(rows, width, target.classes, seed)
-    if made.labels:
+    if made.labels and not made.gradients:
         return lambda: made.defend_labels(labels_B, target.classes, os.urandom)
     if made.penalties:
         return lambda: _value_and_gradient(lambda leaf_BD: _some(made.penalty(leaf_BD, labels_B)), cut_BD)

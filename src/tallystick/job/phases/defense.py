@@ -18,9 +18,10 @@ from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile
 from tallystick.dataset.dataset import Dataset
 from tallystick.defenses.chain import Defenses
-from tallystick.defenses.defense import RandomBytes
+from tallystick.defenses.defense import RandomBytes, Teacher
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
+from tallystick.evaluation.boosting import can_boost, cross_fitted
 from tallystick.job.phases.release import RELEASE_NOTE, exact_labels, release_event
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import charged, known_budget
@@ -67,8 +68,21 @@ class RunDefense:
         if not self.defenses.labels:
             return dataset
         true_N = dataset.known_labels.true_N
-        labels_N = self.defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
+        defenses = self.defenses.taught(self._teacher(dataset)) if dataset.encoder is not None else self.defenses
+        labels_N = defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
         return dataset.trained_on(labels_N.to(true_N.device))
+
+    def _teacher(self, dataset: Dataset) -> Teacher:
+        """What the own columns tell of labels, by boosting, whose draws are the run's secret too."""
+
+        def teach(labels_N: Tensor) -> Tensor:
+            if not can_boost():
+                raise ConfigError("defense: a teacher of labels needs scikit-learn; install it, or take another defence")
+            own = dataset.own_part()
+            seed = int.from_bytes(key_stream(self.secret, b"teacher")(4), "big")
+            return cross_fitted("binary", own.known_source, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
+
+        return teach
 
     def start_seed(self, agreed: int) -> int:
         """What the label party's starting weights are drawn from: the run's secret where labels are defended, else ``agreed``.

@@ -1,0 +1,136 @@
+"""LADSG: soft labels, cut gradients along those of similar rows, limited norms. Shapes: N rows, B batch, D cut width."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tallystick.defenses.checks import check_between, check_gradients, check_positive, class_numbers
+from tallystick.defenses.defense import BINARY, Defense, Fraction, Guarantee, RandomBytes, Stage, Teacher
+from tallystick.defenses.noise import Randomness
+from tallystick.errors import DataError
+
+_ROWS = 1024  # that are compared with all others of a batch at a time
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ladsg(Defense):
+    """Trains on labels mixed with a teacher's answers, and sends of each cut gradient what lies along the most similar row's.
+
+    Yan et al. 2025 (LADSG: Label-Anonymized Distillation and Similar Gradient Substitution for Label Privacy in Vertical
+    Federated Learning, arXiv 2506.06742). Of that text only the abstract could be read. Of the abstract are the three parts and
+    their order: true labels give way to soft ones by distillation, each gradient to a semantically similar one, and a check of
+    gradient norms comes last. All detail is our own reading, and figures of it are none of that paper's:
+
+    - the teacher knows the label party's own columns (cross-fitted boosting in a job, so that no row's label is in its own
+      answer; without columns the share of positives), and enters the label with weight ``soft``, as in Hinton et al. 2015,
+      whose two losses are one for the mixed target;
+    - a row's gradient is projected on that of the other row of the batch with the highest cosine to it;
+    - a row whose norm lies over the batch's mean by more than ``limit`` standard deviations is scaled down to there.
+
+    Threat model: a feature party that follows the protocol and studies norms and directions of the cut gradients. Guarantee: no
+    formal guarantee. Not protected: a soft label still tells its label, which moves it by 1 - ``soft``; the most similar row is
+    mostly of the same class, so the projection keeps what tells classes apart; it changes nothing at all where all gradients
+    lie on one line, as below a linear top model, or where a row has a twin; cut embeddings. It draws nothing, so there is
+    nothing to average away. A batch of one row, which has no other, is sent as zeros.
+
+    Args:
+        soft: the teacher's weight in a label, above 0 and below 1.
+        limit: standard deviations over the mean norm that are allowed, 1e-6 to 1e6.
+        teacher: see ``Teacher``; None answers with the share of positives.
+
+    Raises ConfigError for values out of range, DataError for labels other than 0 and 1, answers that are no probabilities, or
+    gradients that are not finite.
+    """
+
+    method: ClassVar[str] = "ladsg"
+    stage: ClassVar[Stage] = "labels"
+    targets: ClassVar[tuple[str, ...]] = BINARY
+    soft_labels: ClassVar[bool] = True
+    strength: ClassVar[str] = "soft"
+    usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"soft": 0.5})
+
+    soft: Annotated[Fraction, Field(description="the teacher's weight in a label, above 0 and below 1")]
+    limit: Annotated[
+        float,
+        Field(
+            strict=True, ge=1e-6, le=1e6, description="standard deviations over the batch's mean norm that a gradient may have"
+        ),
+    ] = 3.0
+    teacher: Teacher | None = None
+
+    def __post_init__(self) -> None:
+        check_between("ladsg: soft", self.soft, 0, 1)
+        check_positive("ladsg: limit", self.limit)
+
+    def taught(self, teacher: Teacher) -> Self:
+        """The same with this teacher."""
+        return replace(self, teacher=teacher)
+
+    def parts(self) -> tuple[Defense, ...]:
+        """The labels' part, and the gradients'."""
+        return (self, SimilarGradients(limit=self.limit, text=self.guarantee().text))
+
+    def __call__(self, labels_N: Tensor, *, classes: int, random_bytes: RandomBytes) -> Tensor:  # noqa: ARG002
+        """Give the soft labels to train on."""
+        label_N = class_numbers(labels_N, classes, "ladsg").double()
+        answer_N = label_N.mean().expand_as(label_N) if self.teacher is None else self.teacher(labels_N).double()
+        if answer_N.shape != label_N.shape or not bool(((answer_N >= 0) & (answer_N <= 1)).all()):
+            raise DataError(f"ladsg: the teacher gave {tuple(answer_N.shape)} answers; expected a probability for each label")
+        dtype = labels_N.dtype if labels_N.is_floating_point() else torch.float32
+        return torch.lerp(label_N, answer_N.to(label_N.device), self.soft).to(dtype)
+
+    def guarantee(self) -> Guarantee:
+        """Say that there is none."""
+        return Guarantee(
+            text=f"no formal guarantee: labels with a share of {self.soft:g} of a teacher's answers, cut gradients projected on "
+            f"the most similar row's, norms at most {self.limit:g} standard deviations over the mean"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimilarGradients(Defense):
+    """The part of ``Ladsg`` that gradients go through; see there.
+
+    Args:
+        limit: standard deviations over the mean norm that are allowed.
+        text: what the whole says of its guarantee.
+    """
+
+    method: ClassVar[str] = Ladsg.method
+    stage: ClassVar[Stage] = "gradients"
+
+    limit: float
+    text: str
+
+    def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:  # noqa: ARG002
+        """Give the gradients along the most similar rows', none of an anomalous norm."""
+        check_gradients(grad_BD, labels_B)
+        if len(grad_BD) < 2:
+            return torch.zeros_like(grad_BD)
+        exact_BD = grad_BD.double()
+        along_BD = _most_similar(normalize(exact_BD, dim=1, eps=torch.finfo(torch.float64).tiny))
+        substituted_BD = (exact_BD * along_BD).sum(dim=1, keepdim=True) * along_BD
+        norm_B = substituted_BD.norm(dim=1)
+        most = norm_B.mean() + self.limit * norm_B.std(correction=0)
+        scale_B = torch.where(norm_B > most, most / norm_B, 1.0)
+        return (scale_B[:, None] * substituted_BD).to(grad_BD.dtype)
+
+    def guarantee(self) -> Guarantee:
+        """The whole's."""
+        return Guarantee(text=self.text)
+
+
+def _most_similar(unit_BD: Tensor) -> Tensor:
+    """Of each row the other row with the highest cosine to it, the first of several."""
+    nearest = []
+    for part in torch.split(torch.arange(len(unit_BD), device=unit_BD.device), _ROWS):
+        cosine = unit_BD[part] @ unit_BD.T
+        cosine[torch.arange(len(part), device=part.device), part] = -torch.inf
+        nearest.append(cosine.argmax(dim=1))
+    return unit_BD[torch.cat(nearest)]
