@@ -33,6 +33,8 @@ def test_what_is_tried_follows_from_the_target() -> None:
     for name in ("wine", "breast"):
         _, tried = defended.trials(defended.load_table(name, None), SHORT, seed=1)
         found[name] = {each.defense for each in tried}
+        assert [each.contract.model.cut_after for each in tried if each.defense == "cut-after"] == [2, 3]
+        assert {each.contract.model.cut_after for each in tried if each.defense != "cut-after"} == {1}
     assert found["breast"] - found["wine"] == {"marvell", "gaussian-labels", "ladsg"}
     assert found["wine"] - found["breast"] == {"label-dp-prior"}
 

@@ -238,6 +238,7 @@ def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
         ("the contract's", "mixpro + marvell"),
         ("cut-after", "2"),
     ]
+    assert trials[2]["guarantee"] == "no formal guarantee: layer adjustment, 2 of 2 hidden layers below the cut"
     for trial in trials:
         assert trial["utility"]["low"] < trial["utility"]["high"]
         assert all(leak["auc"]["low"] <= leak["auc"]["high"] for leak in trial["leaks"])

@@ -14,7 +14,6 @@ from scipy.stats import t as student_t
 
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import did_you_mean
-from tallystick.defenses.defense import Guarantee
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.log import Watcher
@@ -131,7 +130,7 @@ class _Tally:
         return shown.Trial(
             defense=candidate.defense,
             strength=candidate.strength,
-            guarantee="; ".join(guarantee.text for guarantee in _guarantees(candidate.contract)) or "no formal guarantee",
+            guarantee="; ".join(_promises(candidate)) or "no formal guarantee",
             utility=estimate(self.utility),
             leaks=[
                 shown.Leak(
@@ -147,8 +146,11 @@ class _Tally:
         )
 
 
-def _guarantees(contract: Contract) -> tuple[Guarantee, ...]:
-    return contract.defenses().guarantees()
+def _promises(candidate: Candidate) -> list[str]:
+    if candidate.defense == CUT_AFTER:
+        model = candidate.contract.model
+        return [f"no formal guarantee: layer adjustment, {model.cut_after} of {len(model.hidden)} hidden layers below the cut"]
+    return [guarantee.text for guarantee in candidate.contract.defenses().guarantees()]
 
 
 def _folded(attack: shown.AttackResult) -> tuple[float, float, float]:

@@ -40,7 +40,7 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "label-dp": (1.0,),
     "label-dp-prior": (1.0,),
     "gaussian-labels": (3.0,),
-    "cut-after": (3.0,),
+    "cut-after": (2.0, 3.0),
 }
 """What is tried of each defence; of those that allow two classes only, or several, where they do."""
 STEPS = 40  # of an epoch, about
