@@ -14,7 +14,7 @@ from tallystick.benchmark.fedads import page as fedads_page
 from tallystick.benchmark.fedads import unaligned
 from tallystick.benchmark.fedads.data import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads
 from tallystick.benchmark.fedads.unaligned_data import read_both_parties, share_out
-from tallystick.data.encoder import MISSING
+from tallystick.data.categories import MISSING
 from tallystick.errors import DataError
 
 

@@ -199,7 +199,7 @@ def test_auto_sorts_columns_by_type(tmp_path: Any) -> None:
     with pytest.raises(DataError, match="drop column 'skp' is not in the table; did you mean skip"):
         feature_columns(frame, parse_party(base | {"drop": ["skp"]}, folder=tmp_path))
     with pytest.raises(DataError, match="features: auto cannot read"):
-        feature_columns(frame.with_columns(l=pl.Series([[1]])), parse_party(base, folder=tmp_path))
+        feature_columns(frame.with_columns(l=pl.Series([{"a": 1}])), parse_party(base, folder=tmp_path))
 
 
 def test_dates_count_days_and_moments_count_seconds() -> None:

@@ -45,7 +45,7 @@ BAD_TABLES = {
     "infinite feature": ({"x": pl.lit(float("inf"))}, "numeric column 'x' has 190 infinite numbers"),
     "text as number": ({"x": pl.lit("ten")}, "column 'x': 190 of 190 cells are text that is no number"),
     "no key": ({"id": pl.lit(None, dtype=pl.String)}, "key (id): all 190 rows are null or empty"),
-    "lists": ({"kind": pl.concat_list("x", "noise")}, "column 'kind' has type List(Float64)"),
+    "lists": ({"kind": pl.concat_list("x", "noise")}, "column 'kind' holds lists (type List(Float64))"),
 }
 
 
@@ -79,6 +79,41 @@ def test_a_feature_party_without_a_usable_column(lay_out_job):
     frames = tables(PARTIES, rows=200)
     frames["shop"] = frames["shop"].with_columns(x=1.0, noise=2.0, kind=pl.lit("red"))
     assert "party shop has no usable feature column" in both_say(lay_out_job(PARTIES, frames=frames), "shop")
+
+
+BAD_SEQUENCES = {
+    "not named": ({"features": "auto", "sequences": {}}, "column 'clicked' holds lists (type List(String))"),
+    "a category": (
+        {"features": {"categorical": ["clicked"]}, "sequences": {}},
+        "column 'clicked' holds lists (type List(String)), which are neither numbers nor categories; list it under sequences",
+    ),
+    "separator of lists": (
+        {"sequences": {"clicked": {"separator": "|"}}},
+        "sequences.clicked.separator = '|': the column holds lists",
+    ),
+    "separator never occurs": (
+        {"sequences": {"kind": {"separator": "|"}}},
+        "sequences.kind.separator = '|': is in none of 190 cells",
+    ),
+    "no separator": ({"sequences": {"kind": {}}}, "sequences.kind: the column holds text; give the separator"),
+    "nested lists": ({"sequences": {"nested": {}}}, "sequences.nested: its cells have type List(List(String))"),
+    "no such column": ({"sequences": {"clicks": {}}}, "sequence column 'clicks' is not in the table; did you mean clicked"),
+    "no such target": (
+        {"sequences": {"clicked": {"target": "showed"}}},
+        "target column 'showed' is not in the table; did you mean shown",
+    ),
+    "target of lists": ({"sequences": {"clicked": {"target": "nested"}}}, "column 'nested' has type List(List(String))"),
+}
+
+
+@pytest.mark.parametrize(("changes", "words"), BAD_SEQUENCES.values(), ids=BAD_SEQUENCES)
+def test_unusable_sequences(lay_out_job, changes, words):
+    frames = tables(PARTIES, rows=200)
+    lists = pl.Series([["a", "b"], ["a"]] * 95)
+    frames["shop"] = frames["shop"].with_columns(clicked=lists, shown=pl.lit("a"), nested=pl.Series([[["a"]]] * len(lists)))
+    job = lay_out_job(PARTIES, frames=frames)
+    job.change("shop", **({"features": {"numeric": ["noise"]}} | changes))
+    assert words in both_say(job, "shop")
 
 
 def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_path, monkeypatch):

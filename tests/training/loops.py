@@ -1,13 +1,13 @@
 """A small split network, its data, and both ways of training it: by the parties, and in one process."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
 
 from tallystick.config.contract import NetworkModel, TrainingConfig
-from tallystick.data.features import Features, FeatureShape
+from tallystick.data.features import Features, FeatureShape, SequenceShape
 from tallystick.errors import PeerStopped
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel
@@ -22,10 +22,11 @@ from tallystick.training.run import TrainingRun
 ROWS, BATCH = 330, 32  # the last batch of an epoch is smaller
 SHAPES = {"club": FeatureShape(numeric=2, cardinalities=(7,)), "shop": FeatureShape(numeric=3, cardinalities=(4, 9))}
 OWN = FeatureShape(numeric=2, cardinalities=(5,))
+SEQUENCES = (SequenceShape(codes=9, length=4, has_target=True), SequenceShape(codes=6, length=3, has_target=False))
 
 
 def features(shape, generator):
-    codes = [torch.randint(0, size, (ROWS,), generator=generator) for size in shape.cardinalities]
+    codes = [torch.randint(0, size, (ROWS,), generator=generator) for size in shape.codes]
     return Features(numeric_NF=torch.randn(ROWS, shape.numeric, generator=generator), categorical_NG=torch.stack(codes, dim=1))
 
 
@@ -44,13 +45,17 @@ class Setting:
     own: bool = True
     weights: bool = False
     wide: bool = False
+    sequences: bool = False
     validation: int = 0
 
     def __post_init__(self):
         generator = torch.Generator().manual_seed(5)
         self.model = NetworkModel(embedding_width=2, hidden=(8, 6), cut_after=1, wide=self.wide)
-        self.columns = {name: features(SHAPES[name], generator) for name in self.parties}
-        self.own_columns = features(OWN, generator) if self.own else None
+        more = {"sequences": SEQUENCES if self.sequences else ()}
+        self.shapes = {name: replace(SHAPES[name], **more) for name in self.parties}
+        self.own_shape = replace(OWN, **more) if self.own else None
+        self.columns = {name: features(shape, generator) for name, shape in self.shapes.items()}
+        self.own_columns = features(self.own_shape, generator) if self.own else None
         score_N = sum(columns.numeric_NF.sum(dim=1) for columns in self.columns.values())
         score_N = score_N + 0.5 * torch.randn(ROWS, generator=generator)
         target_N = {
@@ -66,11 +71,10 @@ class Setting:
         )
 
     def modules(self):
-        bottoms = {name: build_bottom(self.model, name, SHAPES[name], seed=1) for name in self.parties}
+        bottoms = {name: build_bottom(self.model, name, shape, seed=1) for name, shape in self.shapes.items()}
         outputs = 3 if self.kind == "multiclass" else 1
-        own = OWN if self.own else None
         widths = [bottom.width for bottom in bottoms.values()]
-        return bottoms, build_label_model(self.model, "bank", own, widths, outputs=outputs, seed=1)
+        return bottoms, build_label_model(self.model, "bank", self.own_shape, widths, outputs=outputs, seed=1)
 
     def joined(self):
         bottoms, label = self.modules()

@@ -17,6 +17,7 @@ SETTINGS = {
         parties=("club", "shop"), own=False, kind="multiclass", weights=True
     ),
     "wide": Setting(wide=True),
+    "sequences": Setting(sequences=True),
 }
 
 

@@ -134,6 +134,18 @@ class FeatureColumns(Model):
     categorical: tuple[Text, ...] = Field(default=(), description="columns read as categories")
 
 
+class SequenceConfig(Model):
+    """A column whose cells list items, such as what a customer has clicked."""
+
+    separator: Text | None = Field(default=None, description="between the items of a column of text; null for a column of lists")
+    length: Annotated[int, Field(strict=True, ge=1, le=1000)] = Field(
+        default=20, description="most items of a row that count: its last ones, 1 to 1,000"
+    )
+    target: Text | None = Field(
+        default=None, description="own column with the item that the row is about; items are then weighed by how they go with it"
+    )
+
+
 class EncodingConfig(Model):
     """How columns become numbers and codes; fitted on this party's training rows."""
 
@@ -219,6 +231,9 @@ class PartyFile(Model):
     features: Annotated[FeatureColumns | None, BeforeValidator(_auto_is_none)] = Field(
         default=None, description="auto (every other column by its type), or lists of numeric and categorical columns"
     )
+    sequences: dict[Text, SequenceConfig] = Field(
+        default_factory=dict, description="columns whose cells list items, beside the features: column to how it is read"
+    )
     drop: tuple[Text, ...] = Field(default=(), description="columns that features: auto leaves out")
     encoding: EncodingConfig = Field(default_factory=EncodingConfig, description="how columns become numbers and codes")
     tls: Tls | None = Field(default=None, description="certificates for mutual TLS")
@@ -241,8 +256,10 @@ class PartyFile(Model):
     def _columns_have_one_use(self) -> "PartyFile":
         problems = []
         named = self.features.numeric + self.features.categorical if self.features else ()
+        named += tuple(self.sequences)
         twice = sorted({column for column in named if named.count(column) > 1})
         problems += [f"features: column {shown(column)} is given twice" for column in twice]
+        problems += self._sequence_problems()
         for use in ("label", "weight"):
             column = getattr(self, use)
             if column is not None and column in named:
@@ -257,6 +274,24 @@ class PartyFile(Model):
             problems.append("drop: goes with features: auto only; leave the columns out of features instead")
         Problems.raise_any(problems)
         return self
+
+    def _sequence_problems(self) -> list[str]:
+        problems = []
+        for name, sequence in self.sequences.items():
+            if name in self.drop or name in self.keys.values():
+                problems.append(f"sequences.{name}: is also {'under drop' if name in self.drop else 'a key column'}")
+            if sequence.target is not None and sequence.target in (name, self.label, self.weight):
+                use = {name: "the sequence itself", self.label: "the label", self.weight: "the weight"}[sequence.target]
+                problems.append(
+                    f"sequences.{name}.target = {shown(sequence.target)}: is {use}; name the column of the row's item"
+                )
+        return problems
+
+    @property
+    def text_columns(self) -> tuple[str, ...]:
+        """Columns that a CSV keeps as they are written: keys, sequences that a separator parts, and their target items."""
+        parted = {name: each.target for name, each in self.sequences.items() if each.separator is not None}
+        return (*self.keys.values(), *parted, *(target for target in parted.values() if target is not None))
 
 
 def load_party(path: Path | str) -> PartyFile:
@@ -298,7 +333,7 @@ def dialled(contract: "Contract", name: str) -> tuple[str, ...]:
 def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     role = contract.role_of(party.party)
     if role == "helper":
-        given = [use for use in ("table", "keys", "units", "label", "weight", "time") if getattr(party, use)]
+        given = [use for use in ("table", "keys", "units", "label", "weight", "time", "sequences") if getattr(party, use)]
         return [f"{use}: a helper sees no rows; leave it out" for use in given]
     problems = []
     if party.table is None:

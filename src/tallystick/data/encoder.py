@@ -3,7 +3,7 @@
 Shapes: N rows, F numeric outputs, G categorical outputs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Literal
 
 import msgspec
@@ -12,21 +12,20 @@ import polars as pl
 import torch
 from numpy.typing import NDArray
 
-from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile
+from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, SequenceConfig
 from tallystick.data.bins import bin_edges
+from tallystick.data.categories import ENCODED_AT_A_TIME, FIRST_CATEGORY, CategoricalColumn, fit_categorical, usual_count
 from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.data.lazy import Frame
+from tallystick.data.sequences import SequenceColumn, fit_sequence
 from tallystick.data.table import require_column
-from tallystick.data.text import as_number, as_text
+from tallystick.data.text import as_number
 from tallystick.errors import DataError, FeatureError
 
-MISSING, UNSEEN, FIRST_CATEGORY = 0, 1, 2
 CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float32
 RANK_KNOTS = 1000
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
-UNSEEN_SHARE = 0.01  # encoding.min_count = auto asks more rows of a category where so many new rows would have an unseen one
-ENCODED_AT_A_TIME = 2**18  # rows whose cells are spelt out at a time
 
 Floats = NDArray[np.float64]
 
@@ -51,27 +50,12 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
         return np.where(np.isnan(values_N), 0.0, scaled_N)
 
 
-class CategoricalColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One categorical column: 0 missing, 1 unseen or rare, 2 + k the k-th most frequent category of the training rows."""
-
-    name: str
-    categories: tuple[str, ...]
-    min_count: int = 1  # training rows that each of them has
-
-    def encode(self, column: pl.Series) -> NDArray[np.int64]:
-        """Give each cell's code."""
-        categories = pl.Series(self.categories, dtype=pl.String)
-        codes = pl.int_range(FIRST_CATEGORY, FIRST_CATEGORY + len(categories), eager=True)
-        text = as_text(column)
-        known = text.replace_strict(categories, codes, default=UNSEEN, return_dtype=pl.Int64)
-        return known.set(text.is_null(), MISSING).to_numpy()
-
-
 class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     """A party's fitted columns. It holds categories and statistics of its rows: it stays with the party, beside its model."""
 
     numeric: tuple[NumericColumn, ...]
     categorical: tuple[CategoricalColumn, ...]
+    sequences: tuple[SequenceColumn, ...] = ()
     notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
     numbers: Numbers = "plain"
 
@@ -84,12 +68,15 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         *,
         encoding: EncodingConfig | None = None,
         numbers: Literal["auto"] | Numbers = "plain",
+        sequences: Mapping[str, SequenceConfig] | None = None,
     ) -> "Encoder":
         """Fit on the training rows ``rows`` of ``frame``; columns that are constant there are left out with a note.
 
-        ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows.
+        ``numbers`` says how the bottom model shall take numbers; ``auto`` goes by the number of rows. ``sequences`` are columns
+        of lists, and how each is read.
 
-        Raises DataError for an absent column, infinite numbers, text in a numeric column, or no training rows.
+        Raises DataError for an absent column, infinite numbers, text in a numeric column, lists that cannot be read, or no
+        training rows.
         """
         if len(rows) == 0:
             raise FeatureError("there are no training rows to fit the encoder on; check the split and the alignment")
@@ -97,20 +84,13 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         # Read one by one, and checked on all rows: an infinite number is not first met in an epoch's validation.
         numeric = {name: _fit_numeric(name, _numbers(frame, name)[rows], encoding.numeric) for name in features.numeric}
         categorical = {
-            name: _fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
+            name: fit_categorical(require_column(frame, name, use="feature").gather(rows), encoding)
             for name in features.categorical
         }
         notes = tuple(_left_out(frame, name, rows) for name, fitted in [*numeric.items(), *categorical.items()] if fitted is None)
-        if encoding.numeric == "auto" and (
-            ranked := sum(column is not None and column.transform == "rank" for column in numeric.values())
-        ):
-            notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns are skewed and were ranked",)
-        pooled = [column for column in categorical.values() if column is not None and column.min_count > _usual_count(len(rows))]
-        if encoding.min_count == "auto" and pooled:
-            notes += (
-                f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns keep having new values, so "
-                f"their categories of fewer than {pooled[0].min_count} rows share a code",
-            )
+        notes += _chosen_notes(encoding, numeric, categorical, rows=len(rows))
+        listed = [fit_sequence(frame, name, config, rows, encoding) for name, config in (sequences or {}).items()]
+        notes += tuple(note for _, note in listed)
         kept = tuple(column for column in numeric.values() if column is not None)
         chosen = _fitting_numbers(len(rows)) if numbers == "auto" else numbers
         if chosen != "plain":
@@ -120,9 +100,21 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         return cls(
             numeric=kept,
             categorical=tuple(column for column in categorical.values() if column is not None),
+            sequences=tuple(sequence for sequence, _ in listed if sequence is not None),
             notes=notes,
             numbers=chosen,
         )
+
+    @classmethod
+    def of_party(
+        cls, frame: Frame, party: PartyFile, rows: NDArray[np.int64], *, numbers: Literal["auto"] | Numbers
+    ) -> "Encoder | None":
+        """Fit a party's columns as its file says; None where it has none that is of use."""
+        columns = feature_columns(frame, party)
+        if not (columns.numeric or columns.categorical or party.sequences):
+            return None
+        encoder = cls.fit(frame, columns, rows, encoding=party.encoding, numbers=numbers, sequences=party.sequences)
+        return encoder if encoder.feature_shape.tables or encoder.numeric else None
 
     @property
     def feature_shape(self) -> FeatureShape:
@@ -132,6 +124,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             cardinalities=tuple(FIRST_CATEGORY + len(column.categories) for column in self.categorical),
             numbers=self.numbers,
             edges=tuple(column.edges for column in self.numeric) if self.numbers != "plain" else (),
+            sequences=tuple(column.shape for column in self.sequences),
         )
 
     @property
@@ -146,7 +139,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
         packing = Packing(
             numbers=len(self.numeric),
             indicators=sum(column.indicator for column in self.numeric),
-            cardinalities=self.feature_shape.cardinalities,
+            cardinalities=self.feature_shape.codes,
         )
         records_NR = np.empty((frame.height, packing.row_bytes), dtype=np.uint8)
         chunks = [slice(start, start + ENCODED_AT_A_TIME) for start in range(0, frame.height, ENCODED_AT_A_TIME)]
@@ -162,6 +155,12 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
             cells = require_column(frame, categorical.name, use="feature")
             for chunk in chunks:
                 packing.write_codes(records_NR[chunk], index, categorical.encode(cells[chunk]))
+        place = len(self.categorical)
+        for sequence in self.sequences:
+            for chunk, codes_NL in sequence.encode(frame):
+                for index, codes_N in enumerate(codes_NL.T):
+                    packing.write_codes(records_NR[chunk], place + index, codes_N)
+            place += sequence.shape.columns
         return PackedFeatures(records_MR=torch.from_numpy(records_NR), packing=packing)
 
     def to_json(self) -> str:
@@ -181,15 +180,17 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
     """Say which columns are features: those that the party file lists, or every other column by its type.
 
     ``features: auto`` reads numbers, booleans, dates and times as numeric and text as categorical; key, label, weight and
-    time columns and those under ``drop`` are left out. Raises DataError for an absent column or a type that is neither.
+    time columns, sequences and those under ``drop`` are left out. Raises DataError for an absent column, or one of lists that is
+    not named as a sequence, or a type that is neither.
     """
     if party.features is not None:
         for name in party.features.numeric + party.features.categorical:
             require_column(frame, name, use="feature")
+            _refuse_lists(name, frame.schema[name], instead="list it under sequences instead")
         return party.features
     for name in party.drop:
         require_column(frame, name, use="drop")
-    taken = {*party.keys.values(), *party.drop, party.label, party.weight, party.time}
+    taken = {*party.keys.values(), *party.drop, *party.sequences, party.label, party.weight, party.time}
     numeric, categorical = [], []
     for name, kind in frame.schema.items():
         if name in taken:
@@ -199,10 +200,16 @@ def feature_columns(frame: Frame, party: PartyFile) -> FeatureColumns:
         elif kind in (pl.String, pl.Categorical, pl.Enum, pl.Null):
             categorical.append(name)
         else:
+            _refuse_lists(name, kind, instead="name it under sequences, or list it under drop")
             raise FeatureError(
                 f"column {name!r} has type {kind}, which features: auto cannot read; list it under drop or convert it"
             )
     return FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical))
+
+
+def _refuse_lists(name: str, kind: pl.DataType, *, instead: str) -> None:
+    if isinstance(kind, pl.List | pl.Array):
+        raise FeatureError(f"column {name!r} holds lists (type {kind}), which are neither numbers nor categories; {instead}")
 
 
 def _numbers(frame: Frame, name: str) -> Floats:
@@ -214,6 +221,27 @@ def _numbers(frame: Frame, name: str) -> Floats:
             f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
         )
     return column.to_numpy()
+
+
+def _chosen_notes(
+    encoding: EncodingConfig,
+    numeric: Mapping[str, NumericColumn | None],
+    categorical: Mapping[str, CategoricalColumn | None],
+    *,
+    rows: int,
+) -> tuple[str, ...]:
+    """What ``auto`` came to in the encoding, in words."""
+    notes: tuple[str, ...] = ()
+    ranked = sum(column is not None and column.transform == "rank" for column in numeric.values())
+    if encoding.numeric == "auto" and ranked:
+        notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns are skewed and were ranked",)
+    pooled = [column for column in categorical.values() if column is not None and column.min_count > usual_count(rows)]
+    if encoding.min_count == "auto" and pooled:
+        notes += (
+            f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns keep having new values, so "
+            f"their categories of fewer than {pooled[0].min_count} rows share a code",
+        )
+    return notes
 
 
 def _transform(values_N: Floats, transform: str, knots: tuple[float, ...], scores: tuple[float, ...]) -> Floats:
@@ -253,21 +281,6 @@ def _left_out(frame: Frame, name: str, rows: NDArray[np.int64]) -> str:
         f"column {name!r}: its numbers differ only beyond the 15 to 17 digits that floating point keeps, and it was left out; "
         "list it under categorical, or subtract what they have in common"
     )
-
-
-def _fitting_count(counts: pl.Series, rows: int) -> int:
-    """Choose by size, and by whether new values keep coming.
-
-    Never one row: the code of rare and unseen categories is trained by the rare ones. Where a row in a hundred would bring a
-    category that was never seen (Good, 1953: as many as stand in one training row alone), the seen ones are learnt by heart, and
-    so more rows are asked of a code.
-    """
-    is_open = (counts == 1).sum() >= UNSEEN_SHARE * rows
-    return min(max(rows // 1000, 4), 20) if is_open else _usual_count(rows)
-
-
-def _usual_count(rows: int) -> int:
-    return min(max(rows // 5000, 4), 10)
 
 
 def _fitting_numbers(rows: int) -> Numbers:
@@ -311,24 +324,3 @@ def _normal_scores(known: Floats) -> tuple[tuple[float, ...], tuple[float, ...]]
         picked = np.unique(np.searchsorted(scores, np.linspace(scores[0], scores[-1], RANK_KNOTS)).clip(max=len(values) - 1))
         values, scores = values[picked], scores[picked]
     return tuple(values.tolist()), tuple(scores.tolist())
-
-
-def _chunks(column: pl.Series) -> Iterator[pl.Series]:
-    return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, len(column), ENCODED_AT_A_TIME))
-
-
-def _fit_categorical(column: pl.Series, encoding: EncodingConfig) -> CategoricalColumn | None:
-    parts = [pl.DataFrame({"text": as_text(part)}).group_by("text").len() for part in _chunks(column)]
-    counts = pl.concat(parts).group_by("text").agg(pl.col("len").sum())
-    if counts.height == 1:
-        return None
-    least = encoding.min_count
-    if least == "auto":
-        least = _fitting_count(counts.get_column("len"), len(column))
-    kept = (
-        counts.drop_nulls("text")
-        .filter(pl.col("len") >= least)
-        .sort(["len", "text"], descending=[True, False])
-        .head(encoding.max_categories)
-    )
-    return CategoricalColumn(name=column.name, categories=tuple(kept.get_column("text").to_list()), min_count=least)

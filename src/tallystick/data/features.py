@@ -20,6 +20,26 @@ CODE_TYPES = (torch.uint8, torch.int16, torch.int32)  # the smallest that holds 
 
 
 @dataclass(frozen=True, kw_only=True)
+class SequenceShape:
+    """What a model must know of a sequence: so many columns of codes, of one table.
+
+    Args:
+        codes: how many there are; 0 pads.
+        length: L, the most items of a row.
+        has_target: whether the code of the target item stands in front of them.
+    """
+
+    codes: int
+    length: int
+    has_target: bool
+
+    @property
+    def columns(self) -> int:
+        """Columns of codes that it takes."""
+        return self.length + self.has_target
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeatureShape:
     """What a model must know of a party's encoded columns: how many numeric, how many codes each categorical has.
 
@@ -29,12 +49,24 @@ class FeatureShape:
         numbers: how the built-in bottom embeds the numeric columns.
         edges: of each numeric column the edges of its bins, ascending, in the units of the encoded numbers; none for one that
             stays a plain number. For ``periodic`` only whether there are any counts.
+        sequences: whose codes stand after those of the categorical columns, one sequence after the other.
     """
 
     numeric: int
     cardinalities: tuple[int, ...]
     numbers: Numbers = "plain"
     edges: tuple[tuple[float, ...], ...] = ()
+    sequences: tuple[SequenceShape, ...] = ()
+
+    @property
+    def codes(self) -> tuple[int, ...]:
+        """How many codes each column of codes has, those of sequences too."""
+        return self.cardinalities + tuple(each.codes for each in self.sequences for _ in range(each.columns))
+
+    @property
+    def tables(self) -> tuple[int, ...]:
+        """How many codes each embedding table has: one per categorical column, then one per sequence."""
+        return self.cardinalities + tuple(each.codes for each in self.sequences)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,7 +74,7 @@ class Features:
     """Encoded rows as a model takes them: standardised numbers and category codes."""
 
     numeric_NF: Tensor  # float32
-    categorical_NG: Tensor  # int64, column g in [0, cardinalities[g])
+    categorical_NG: Tensor  # int64, column g in [0, codes[g]) of the FeatureShape: sequences come last
 
     def __len__(self) -> int:
         return self.numeric_NF.shape[0]

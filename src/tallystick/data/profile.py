@@ -32,7 +32,7 @@ class ColumnProfile:
 
     name: str
     type: str
-    use: str  # key, label, weight, time, numeric, categorical or unused
+    use: str  # key, label, weight, time, numeric, categorical, sequence or unused
     missing_share: float
     distinct: int
     minimum: str | None
@@ -81,6 +81,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
 def _uses(frame: Frame, party: PartyFile) -> dict[str, str]:
     features = feature_columns(frame, party)
     named = dict.fromkeys(features.numeric, "numeric") | dict.fromkeys(features.categorical, "categorical")
+    named |= dict.fromkeys(party.sequences, "sequence")
     own = {party.label: "label", party.weight: "weight", party.time: "time"}
     return named | dict.fromkeys(party.keys.values(), "key") | {name: use for name, use in own.items() if name is not None}
 

@@ -21,7 +21,7 @@ def read_party_table(party: PartyFile) -> LazyTable:
     """Read a party's table, with its key columns kept as they are written; see read_table."""
     if party.table is None:
         raise DataError(f"party {party.party}: its party file names no table")
-    frame = read_table(party.table, text=party.keys.values())
+    frame = read_table(party.table, text=party.text_columns)
     for use, column in [*(("key", name) for name in party.keys.values()), ("label", party.label), ("weight", party.weight)]:
         if column is not None:
             require_column(frame, column, use=use)

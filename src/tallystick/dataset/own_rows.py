@@ -16,7 +16,7 @@ from torch import Tensor
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.config.contract import TargetConfig
 from tallystick.config.party import PartyFile
-from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.encoder import Encoder
 from tallystick.data.features import Numbers
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
@@ -96,14 +96,10 @@ class OwnRows:
 
         Raises FeatureError for a feature party without one.
         """
-        columns = feature_columns(frame, self.party)
-        if columns.numeric or columns.categorical:
-            encoder = Encoder.fit(frame, columns, training_rows, encoding=self.party.encoding, numbers=self.numbers)
-            if encoder.numeric or encoder.categorical:
-                return encoder
-        if not self.is_label:
+        encoder = Encoder.of_party(frame, self.party, training_rows, numbers=self.numbers)
+        if encoder is None and not self.is_label:
             raise FeatureError(f"party {self.party.party} has no usable feature column; list some under features")
-        return None
+        return encoder
 
 
 def positions(parts_N: Parts) -> tuple[Tensor, Tensor, Tensor]:

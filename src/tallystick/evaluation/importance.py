@@ -65,6 +65,11 @@ def column_places(encoder: Encoder) -> list[ColumnPlace]:
         places.append(ColumnPlace(name=column.name, numeric=(index, indicator) if column.indicator else (index,)))
         indicator += column.indicator
     places += [ColumnPlace(name=column.name, categorical=(index,)) for index, column in enumerate(encoder.categorical)]
+    start = len(encoder.categorical)
+    for sequence in encoder.sequences:
+        end = start + sequence.shape.columns
+        places.append(ColumnPlace(name=sequence.name, categorical=tuple(range(start, end))))
+        start = end
     return places[:MAX_COLUMNS]
 
 

@@ -92,7 +92,7 @@ def _predict(
         raise ConfigError(f"{folder.path} holds no trained model; run `tallystick run` or `tallystick train` first")
     folder.check(trained=True)
     source = party.table.model_copy(update={"path": table, "query": None, "database": None}) if table is not None else party.table
-    frame = read_table(source, text=party.keys.values())
+    frame = read_table(source, text=party.text_columns)
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")

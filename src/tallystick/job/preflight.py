@@ -19,7 +19,7 @@ from tallystick.alignment.exchange import check_ids
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.config.reading import shown
-from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, fingerprint, read_keys
@@ -224,17 +224,15 @@ def _check_features(
     contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, is_label: bool
 ) -> tuple[str, ...]:
     """Fit and try what a run would, on this side's rows for training; says what it came to, and what may yet change it."""
-    columns = feature_columns(here, party)
-    if columns.numeric or columns.categorical:
-        encoder = Encoder.fit(here, columns, training, encoding=party.encoding, numbers=contract.model.numeric)
-        if encoder.numeric or encoder.categorical:
-            _check_model(contract, party, encoder, here)
-            notes = (*encoder.notes, *contract.training.settled_notes(len(training)))
-            told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
-            return notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
-    if not is_label:
-        raise DataError(f"party {party.party} has no usable feature column; list some under features")
-    return ()
+    encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
+    if encoder is None:
+        if not is_label:
+            raise DataError(f"party {party.party} has no usable feature column; list some under features")
+        return ()
+    _check_model(contract, party, encoder, here)
+    notes = (*encoder.notes, *contract.training.settled_notes(len(training)))
+    told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
+    return notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:
@@ -264,8 +262,8 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
 
 def _check_memory(contract: Contract, shape: FeatureShape) -> None:
     model = contract.model
-    widths = embedding_widths(shape.cardinalities, model.embedding_width)
-    tables = sum(size * width for size, width in zip(shape.cardinalities, widths, strict=True))
+    widths = embedding_widths(shape.tables, model.embedding_width)
+    tables = sum(size * width for size, width in zip(shape.tables, widths, strict=True))
     weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))
     needed = 4 * COPIES * weights
     if needed > (memory := _memory()):

@@ -72,7 +72,8 @@ def build_label_model(
             own_width, above = own_width if model.merge.own_columns else 0, model.merge.top
             cut_widths = [link.width for link in links]
         top = _top(model, sum(cut_widths) + own_width, hidden=above, outputs=outputs)
-        wide = Wide(own, outputs=outputs) if model.wide and own is not None else None
+        has_columns = own is not None and (own.numeric or own.cardinalities)  # the wide part reads no sequences
+        wide = Wide(own, outputs=outputs) if model.wide and own is not None and has_columns else None
     if candidates:
         return SimilarityLabelModel(links, top, bottom=bottom, wide=wide, own_columns=model.merge.own_columns)
     return LabelModel(top, bottom=bottom, wide=wide)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.numbers import embed_numbers
+from tallystick.models.sequences import SequencePooling
 
 MANY_CODES = 800
 
@@ -25,7 +26,10 @@ class EmbeddingTable(nn.Embedding):
 
 
 class Columns(nn.Module):
-    """Numeric columns beside the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any; no layer yet."""
+    """Numeric columns beside the embeddings of the categorical ones, (B, F + G E), and of the numbers, if any; no layer yet.
+
+    Pooled sequences come last.
+    """
 
     def __init__(self, shape: FeatureShape, *, embedding_width: int | Literal["auto"], embedding_scale: float = 1.0) -> None:
         super().__init__()
@@ -39,6 +43,13 @@ class Columns(nn.Module):
         self.width = shape.numeric + sum(widths)
         self.numbers = embed_numbers(shape)
         self.width += self.numbers.width if self.numbers is not None else 0
+        tables = (EmbeddingTable(each.codes, embedding_widths([each.codes], embedding_width)[0]) for each in shape.sequences)
+        self.sequences = nn.ModuleList(SequencePooling(table, each) for table, each in zip(tables, shape.sequences, strict=True))
+        self.codes = [len(widths), *(each.columns for each in shape.sequences)]  # columns of codes: of categories, per sequence
+        for pooling in self.sequences:
+            assert isinstance(pooling, SequencePooling)
+            pooling.table.weight.data.mul_(embedding_scale)
+            self.width += pooling.width
         self.embed: Callable[[Columns, Features], Tensor] = one_by_one  # see training/parallel_embedding.py
 
     def table(self, place: int) -> nn.Parameter:
@@ -46,11 +57,14 @@ class Columns(nn.Module):
         return self.embeddings[place].get_parameter("weight")
 
     def forward(self, features: Features) -> Tensor:
-        """Concatenate what the columns give: plain numbers, embeddings of categories, those of numbers."""
-        joined_BW = self.embed(self, features)
-        if self.numbers is None:
-            return joined_BW
-        return torch.cat([joined_BW, self.numbers(features.numeric_NF)], dim=1)
+        """Concatenate what the columns give: plain numbers, embeddings of categories, those of numbers, pooled sequences."""
+        parts = [self.embed(self, features)]
+        if self.numbers is not None:
+            parts.append(self.numbers(features.numeric_NF))
+        if self.sequences:
+            _, *codes = torch.split(features.categorical_NG, self.codes, dim=1)
+            parts += [pooling(codes_BL) for pooling, codes_BL in zip(self.sequences, codes, strict=True)]
+        return torch.cat(parts, dim=1) if len(parts) > 1 else parts[0]
 
 
 def embedding_widths(cardinalities: Sequence[int], asked: int | Literal["auto"]) -> list[int]:

@@ -80,6 +80,7 @@ class ColumnSummary(_Part, frozen=True, kw_only=True):
     party: str
     numeric: int
     categorical: int
+    sequences: int = 0
     note: str = ""
     names: list[str] = []  # a party's own page names its own columns; they are sent to nobody
 

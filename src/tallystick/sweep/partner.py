@@ -59,7 +59,7 @@ class SimulatedPartner:
         if rows < 1:
             raise ConfigError(f"--rows {rows}: must be at least 1")
         columns = feature_columns(frame, party)
-        names = [*columns.numeric, *columns.categorical]
+        names = [*columns.numeric, *columns.categorical, *party.sequences]
         given = _named(split, names) if split is not None else _drawn(names, share, seed)
         if rows < frame.height:
             frame = frame[pl.int_range(frame.height, eager=True).sample(rows, seed=seed)]
@@ -77,23 +77,31 @@ class SimulatedPartner:
             label=party.party,
             feature=feature,
             tables={
-                party.party: frame.select(list(dict.fromkeys([*party.keys.values(), *own, *kept]))),
-                feature: frame.select(list(dict.fromkeys([*party.keys.values(), *given]))),
+                party.party: frame.select(list(dict.fromkeys([*party.keys.values(), *own, *kept, *_targets(party, kept)]))),
+                feature: frame.select(list(dict.fromkeys([*party.keys.values(), *given, *_targets(party, given)]))),
             },
             columns={
-                party.party: {**values, **label_values, "features": _features(columns, kept)},
-                feature: {**values, "features": _features(columns, given)},
+                party.party: {**values, **label_values, **_features(party, columns, kept)},
+                feature: {**values, **_features(party, columns, given)},
             },
             given=tuple(given),
             kept=tuple(kept),
         )
 
 
-def _features(columns: FeatureColumns, chosen: Sequence[str]) -> dict[str, list[str]]:
+def _features(party: PartyFile, columns: FeatureColumns, chosen: Sequence[str]) -> dict[str, Any]:
     return {
-        "numeric": [name for name in columns.numeric if name in chosen],
-        "categorical": [name for name in columns.categorical if name in chosen],
+        "features": {
+            "numeric": [name for name in columns.numeric if name in chosen],
+            "categorical": [name for name in columns.categorical if name in chosen],
+        },
+        "sequences": {name: each.model_dump() for name, each in party.sequences.items() if name in chosen},
     }
+
+
+def _targets(party: PartyFile, chosen: Sequence[str]) -> list[str]:
+    """Columns that the chosen sequences name as their target item: a sequence is of no use without."""
+    return [each.target for name, each in party.sequences.items() if name in chosen and each.target is not None]
 
 
 def _named(split: Sequence[str], names: list[str]) -> list[str]:

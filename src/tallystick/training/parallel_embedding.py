@@ -78,7 +78,7 @@ def _embed(share: ParallelFor, columns: Columns, features: Features) -> Tensor:
     if codes_BG.numel() < WORTH_LOOKUPS:
         return one_by_one(columns, features)
     weights = [columns.table(place) for place in range(len(columns.embeddings))]
-    as_made = (numeric_BF.shape[1], codes_BG.shape[1]) == (columns.numeric, len(weights))
+    as_made = (numeric_BF.shape[1], codes_BG.shape[1]) == (columns.numeric, sum(columns.codes))
     plain = all(tensor.dtype == torch.float32 and tensor.device.type == "cpu" for tensor in (numeric_BF, *weights))
     if not as_made or not plain:
         return one_by_one(columns, features)

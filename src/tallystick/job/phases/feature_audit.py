@@ -55,12 +55,13 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     features, encoder = dataset.columns_of(rows_R), dataset.known_encoder
     used = ColumnValues(
         numeric_NF=features.numeric_NF.cpu(),
-        categorical_NG=features.categorical_NG.cpu(),
+        categorical_NG=features.categorical_NG[:, : len(encoder.categorical)].cpu(),
         numeric=encoder.numeric_names,
         categorical=tuple(column.name for column in encoder.categorical),
         categories=encoder.feature_shape.cardinalities,
     )
     unused, notes = _unused(own, rows_R)
+    notes += tuple(f"sequence {sequence.name!r}: no attack here infers items" for sequence in encoder.sequences)
     return Truth(rows_R=rows_R, used=used, unused=unused, notes=notes)
 
 
@@ -69,10 +70,13 @@ def _unused(own: OwnRows, rows_R: Tensor) -> tuple[ColumnValues, tuple[str, ...]
     party = own.party
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
-    taken = {*party.keys.values(), *read.numeric, *read.categorical, party.label, party.weight, party.time}
+    taken = {*party.keys.values(), *read.numeric, *read.categorical, *party.sequences, party.label, party.weight, party.time}
     parts, notes = [], []
     for name, kind in frame.schema.items():
         if name in taken:
+            continue
+        if kind.is_nested():
+            notes.append(f"column {name!r}, which was not used: has type {kind}, which no attack here infers")
             continue
         numeric = kind.is_numeric() or kind.is_temporal() or str(kind) == "Boolean"
         columns = FeatureColumns(numeric=(name,) if numeric else (), categorical=() if numeric else (name,))

@@ -333,6 +333,7 @@ def _data(
         party=party.party,
         numeric=shape.numeric if shape else 0,
         categorical=len(shape.cardinalities) if shape else 0,
+        sequences=len(shape.sequences) if shape else 0,
         names=[place.name for place in column_places(dataset.encoder)] if dataset.encoder is not None else [],
     )
     unaligned = dataset.unaligned

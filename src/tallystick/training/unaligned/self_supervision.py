@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 
-from tallystick.data.encoder import MISSING
+from tallystick.data.categories import MISSING
 from tallystick.data.features import Features
 from tallystick.models.build import seeded, width_of
 from tallystick.training.unaligned.method import OwnPart
