@@ -29,7 +29,10 @@ def smallest_tau(deviation: float) -> float:
 
 
 def sigma_of_tau(tau: float, deviation: float) -> float:
-    """Give the noise on standardised similarities for which FedSim's greedy attacker hits a distance with probability tau.
+    """Give the deviation of the noise for which FedSim's greedy attacker hits a distance with probability tau.
+
+    The noise is added to minus the distance, less its mean and over its deviation, both over all links; the sum is what is then
+    brought back to variance 1 (``noisy_similarities``), which tells an attacker nothing less.
 
     FedSim, theorem 2, solved for sigma: 1 / sqrt(8 sigma_0^2 a^2 - 1) with a = erfinv(tau).
 
@@ -72,7 +75,11 @@ def fit(links: Neighbors) -> tuple[float, float]:
 
 
 def noisy_similarities(links: Neighbors, scale: SimilarityScale, *, keep: int, rng: SecureRandom) -> tuple[Rows, Similarities]:
-    """Give the ``keep`` links of highest noisy similarity per position and these, the most similar first; ties go by number."""
+    """Give the ``keep`` links of highest noisy similarity per position and these, the most similar first; ties go by number.
+
+    Mean and deviation are the scale's, those of the training's linkage, also where the links are of new rows; so only the
+    training's have a mean of 0 and a variance of 1, all K of them, before ``keep`` drops any. An absent link's similarity is 0.
+    """
     there_NK = links.numbers_NK != PAD
     similarity_NK = (-np.where(there_NK, links.distance_NK, 0.0) - scale.mean) / scale.deviation
     if scale.sigma:

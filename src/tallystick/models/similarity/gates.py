@@ -1,5 +1,9 @@
 """The gates of FedSim around a merge: what a link weighs, and in which order links are read.
 
+A similarity is what the helper gave the label party (``alignment/outcome.py: SimilarityScale``): minus the distance, standardised
+by mean and deviation over all links of the training's linkage, with noise if asked for, and then brought back to variance 1.
+A batch's links, and those of new rows, are on that scale, but their own mean is not 0 nor their variance 1; a pad's is 0.
+
 Shapes: B batch, K candidates of a row.
 """
 
@@ -18,13 +22,13 @@ class LearntWeight(nn.Module):
         self.layers = nn.Sequential(nn.Linear(1, 10), nn.ReLU(), nn.Linear(10, 1), nn.Sigmoid())
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
-        """Weights (B, K) of standardised similarities."""
+        """Weights (B, K) of similarities (B, K)."""
         weight_BK: Tensor = self.layers(similarity_BK[:, :, None])[:, :, 0] + SMALLEST
         return weight_BK
 
 
 class SimilarityWeight(nn.Module):
-    """FedSim without its similarity model: the standardised similarity itself, which may be below 0."""
+    """FedSim without its similarity model: the similarity itself, below 0 for a link that is farther than the average one."""
 
     def forward(self, similarity_BK: Tensor) -> Tensor:
         """The similarities."""
