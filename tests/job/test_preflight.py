@@ -116,6 +116,18 @@ def test_unusable_sequences(lay_out_job, changes, words):
     assert words in both_say(job, "shop")
 
 
+def test_noise_on_embeddings_without_a_ledger_to_charge(lay_out_job):
+    """The feature party adds it, so the feature party's ledger is asked for, before anybody is called."""
+    noise = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}
+    job = lay_out_job(PARTIES, rows=200, defense=[noise])
+    ledger = job.home("shop") / "privacy-ledger.sqlite"
+    ledger.unlink(missing_ok=True)
+    said = both_say(job, party="shop")
+    assert str(ledger) in said
+    assert "tallystick ledger" in said
+    assert check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")["problems"] == []
+
+
 def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "own_modules.py").write_text(
