@@ -20,8 +20,9 @@ from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
-from tallystick.report.words import feature_headline
+from tallystick.report.words import column_promise, feature_headline, leak_headline
 from tallystick.simulation import simulate
+from tallystick.training.checkpoint import read_tensors, write_tensors
 
 pytestmark = pytest.mark.usefixtures("seeded_system")
 
@@ -115,7 +116,7 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert audit.defense.startswith(
         "gaussian-embeddings (epsilon 2.0, delta 1e-06, clip 1.0): no formal guarantee for a training row"
     )
-    assert "a training row's 2 embeddings together: (" in audit.defense
+    assert audit.epsilon > 2.0  # two epochs' embeddings together
     assert result.sections.leakage.defense == "none; no formal guarantee"  # of labels
     assert result.sections.privacy.releases == []
     ledger = Ledger(tmp_path / "shop-privacy-ledger.sqlite", party="shop")
@@ -123,7 +124,14 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert entry.dataset.endswith("-embeddings")  # apart from what holds without a condition
     assert entry.what.endswith("embeddings of each training row, up to 2, given the bottom model's weights at each")
     spent = ledger.total(entry.dataset, delta=1e-6, unit="record")
-    assert f"({spent:.3g}, 1e-06)-DP given the models" in audit.defense
+    assert spent == pytest.approx(audit.epsilon)
+    assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds, given the bottom model at each step, ")
+    assert column_promise(before) == ""
+    page = (run_folder(tmp_path) / "report.html").read_text()
+    assert "It does not bound what the model learnt from these columns" in page
+    at_bank = [each for each in result.learnt if each.party == "bank" and each.step in ("training", "evaluation")]
+    assert at_bank
+    assert all(each.guarantee == audit.defense for each in at_bank)
 
 
 def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_serve_for_others(tmp_path):
@@ -153,6 +161,37 @@ def test_one_epoch_and_a_narrow_cut(tmp_path):
     assert "over epoch 1;" in audit.summary
     (shop,) = [part for part in result.model if part.party == "shop"]
     assert shop.layers.endswith("-1")
+
+
+def test_columns_are_audited_where_the_label_is_a_number_and_labels_are_said_not_to_be(tmp_path):
+    given = tables(PARTIES, rows=600, target="regression")
+    result = run(tmp_path, given, target={"type": "regression"})
+    (audit,) = result.sections.features
+    assert by_name(audit)["x"].value > 0.8
+    assert by_name(audit)["x"].kind == "numeric"
+    labels = result.sections.leakage
+    assert labels.attacks == []
+    assert labels.not_measured[0].startswith(
+        "every attack on labels tells classes apart, which a number to predict does not have"
+    )
+    assert all("not measured, so nothing is known of it" in line for line in leak_headline(labels))
+    shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())
+    assert shop.sections.notes[1].startswith("What shop could tell of the labels was not measured: ")
+    assert audit_recorded(run_folder(tmp_path), watcher=Silent()).features == audit
+    assert audit_recorded(run_folder(tmp_path, "bank"), watcher=Silent()).leakage == labels
+
+
+def test_of_a_training_that_diverged_no_column_is_measured_and_that_is_said(undefended, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(run_folder(undefended[1]), path)
+    for name in (path / "view").glob("**/rows-*.safetensors"):
+        tensors, metadata = read_tensors(name)
+        tensors["sum_ND"][0] = np.inf
+        write_tensors(name, tensors, metadata, private=True)
+    found = audit_recorded(path, watcher=Silent()).features
+    assert (found.columns, found.means) == ([], [])
+    assert found.not_measured[0].endswith("mean embeddings are NaN or infinite; training diverged or the record is damaged")
+    assert feature_headline(found).endswith("was not measured, so nothing is known of it.")
 
 
 def test_few_rows_are_not_measured(tmp_path):

@@ -366,7 +366,6 @@ def test_a_key_stream_repeats_for_its_use_alone():
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"target": {"type": "regression"}}, "audit = true: attacks tell classes apart"),
         ({"target": {"type": "multiclass", "classes": 3}, "defense": [MARVELL]}, "defense.0.method = marvell: is for binary"),
         ({"defense": [{"method": "marvell", "power": 0.0}]}, "power"),
         ({"defense": [{"method": "marvel", "power": 1.0}]}, "marvel"),

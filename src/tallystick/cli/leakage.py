@@ -8,7 +8,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit
-from tallystick.report.words import by_strength, columns_by_name, feature_headline, leak_headline
+from tallystick.report.words import by_strength, column_promise, columns_by_name, feature_headline, leak_headline
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
@@ -55,6 +55,8 @@ def show_features(console: Console, found: FeatureAudit) -> None:
     console.print(feature_headline(found), markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
+    if said := column_promise(found):
+        console.print(said, markup=False)
     counts = sorted({column.known for column in found.columns})
     table = Table(box=None)
     for name in ("column", *(f"knowing {count} rows" for count in counts)):

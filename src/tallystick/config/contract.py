@@ -503,8 +503,6 @@ def _value_problems(contract: Contract) -> list[str]:
         feature_parties=len(contract.feature_parties),
         wide=model.wide,
     )
-    if contract.audit and target.type == "regression":
-        problems.append("audit = true: attacks tell classes apart, which target.type = regression does not have; leave it out")
     if contract.evaluation.privacy is not None and target.type != "binary":
         problems.append(f"evaluation.privacy: releases an AUC, which target.type = {target.type} does not have; set it to null")
     problems += _disclosure_problems(contract)

@@ -195,6 +195,8 @@ class FeatureAudit(_Part, frozen=True, kw_only=True):
     by: str
     summary: str = ""
     defense: str = ""
+    epsilon: float | None = None  # of all embeddings of one training row together, given the model at each step
+    delta: float = 0.0
     columns: list[ColumnRebuilt] = []
     means: list[MeanRebuilt] = []
     not_measured: list[str] = []

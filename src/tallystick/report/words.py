@@ -188,15 +188,27 @@ def feature_headline(audit: FeatureAudit) -> str:
     mean = max(audit.means, key=lambda each: each.known)
     column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
     who = f"{audit.by}, knowing the columns of {mean.known} rows,"
-    what = (
-        f"{number(100 * mean.value, digits=0)} % of a column on average and {number(100 * column.value, digits=0)} % of "
-        f"{column.name!r}" + ("" if column.used else ", which the model was not given") + f" ({column.attack})"
-    )
+    of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
+    what = f"{100 * mean.value:.0f} % of a column on average and {100 * column.value:.0f} % of {of}"
     if column.value >= MUCH:
         return f"Through cut embeddings, yes: {who} can rebuild {what} of the rows that it does not know."
     if column.value > SLIGHT:
         return f"Through cut embeddings, a little: {who} can rebuild {what} of the rows that it does not know."
-    return f"Through cut embeddings, no attack here found more than a guess would: {who} rebuilds {what}."
+    return f"Through cut embeddings, no attack here found more than a guess would: {who} rebuilds no column."
+
+
+def column_promise(audit: FeatureAudit) -> str:
+    """What the epsilon of noisy embeddings bounds, and what it does not: for beside it, and beside what attacks rebuilt."""
+    if audit.epsilon is None:
+        return ""
+    most = number(most_auc(audit.epsilon, audit.delta), digits=3)
+    return (
+        f"ε = {audit.epsilon:.3g} (δ = {audit.delta:.2g}) bounds, given the bottom model at each step, how much a change of one "
+        "training row's columns can change that row's own embeddings, those of all epochs together. That alone lets somebody who "
+        f"knows everything else tell two values of a row apart with an AUC of up to {most}. It does not bound what the model "
+        "learnt from these columns, through which they shape all that is sent, nor what embeddings tell of rows on average: of "
+        "that there is what attacks here rebuilt, and others may rebuild more."
+    )
 
 
 def columns_by_name(audit: FeatureAudit) -> list[tuple[str, bool, dict[int, ColumnRebuilt]]]:

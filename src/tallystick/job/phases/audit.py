@@ -52,6 +52,9 @@ LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the
 GROWTH = ("spectral-averaged", "completion-gradient", "completion")  # quick, and one vector per row
 GROWTH_ROWS = 8192
 NO_START = "it simulates the top model's start, which does not follow from the contract here"
+NO_CLASSES = (
+    "every attack on labels tells classes apart, which a number to predict does not have; what is told of it is not known"
+)
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
 BATCH_ROWS = 32_768  # about so many, in batches evenly spread over the recorded ones, are enough for the third decimal
 
@@ -113,7 +116,7 @@ def _hidden(job: Job, dataset: Dataset) -> Tensor | None:
 
 
 def _audits_labels(job: Job) -> bool:
-    return job.contract.audit and job.is_label
+    return job.contract.audit and job.is_label and job.contract.target.type != "regression"
 
 
 def _audits_features(job: Job) -> bool:
@@ -136,13 +139,14 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
         return before
+    leakage = _of_numbers(contract) if contract.audit and job.is_label else None
     if _kept(job, dataset) == (0, 0) and not _audits_features(job):
-        return Audited()
+        return Audited(leakage=leakage)
     stores = _stores(job, run_id)
     if not any(store.files() or _sums_of(store).epochs() for store in stores):
         watcher.say("no step was recorded, so there is nothing to audit")
-        return Audited()
-    membership = leakage = features = None
+        return Audited(leakage=leakage)
+    membership = features = None
     with job.logbook.during("audit", ()):
         if (own_N := _hidden(job, dataset)) is not None:
             membership = _evaluate_membership(job, own_N, run_id=run_id)
@@ -157,7 +161,7 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
             save_columns(folder, contract, job.name, truth, run_id=run_id)
             store.drop_from(0)  # single steps served the audit of membership
             features = audit_features(folder, contract, watcher=watcher)
-    if leakage is None and features is None:
+    if not (_audits_labels(job) or _audits_features(job)):
         folder.forget_views()  # only an audit of labels or columns may be asked for again
     audited = Audited(membership=membership, leakage=leakage, features=features)
     keep_audited(folder, audited)
@@ -264,8 +268,11 @@ def audit_labels(
     """Attack every feature party's recorded view of a run for labels and measure by the true ones.
 
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
-    another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
+    another may. Where the label is a number nothing is measured, and the audit says so. Raises DataError if the folder holds no
+    view, a damaged one, or one of another contract or run.
     """
+    if (unmeasured_numbers := _of_numbers(contract)) is not None:
+        return unmeasured_numbers
     kept = load_labels(folder, contract)
     label_N, own_N = kept.label_N, kept.own_N
     classes = contract.target.classes
@@ -298,6 +305,17 @@ def audit_labels(
     summary = _summary(contract, seen, trained=epochs_trained(folder))
     defense = "; ".join(defense_lines(contract, of="labels"))
     return shown.Audit(summary=summary, defense=defense, attacks=found, growth=growth, not_measured=unmeasured)
+
+
+def _of_numbers(contract: Contract) -> shown.Audit | None:
+    """What an audit of labels says where they are numbers; None where they are classes."""
+    if contract.target.type != "regression":
+        return None
+    peers = " or ".join(contract.feature_parties)
+    defense = "; ".join(defense_lines(contract, of="labels"))
+    return shown.Audit(
+        summary=f"What {peers} could tell of the labels was not measured.", defense=defense, not_measured=[NO_CLASSES]
+    )
 
 
 def _measured(

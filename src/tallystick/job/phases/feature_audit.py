@@ -153,17 +153,24 @@ def audit_features(
     sums = store.load(epochs[-1])
     watcher.say("attacking what this side sent, for its columns, as the label party could")
     last_RD, mean_RD, looks_RE = _embeddings(sums, truth.rows_R)
-    found = {
-        name: evaluate_feature_inference(last_RD, mean_RD, columns, looks_NE=looks_RE, known=known, seed=seed)
-        for name, columns in (("used", truth.used), ("unused", truth.unused))
-        if columns.numeric or columns.categorical
-    }
-    notes = [line for leaks in found.values() for line in leaks.not_measured]
+    found: dict[str, FeatureLeaks] = {}
+    notes: list[str] = []
+    for name, columns in (("used", truth.used), ("unused", truth.unused)):
+        if not (columns.numeric or columns.categorical):
+            continue
+        try:
+            found[name] = evaluate_feature_inference(last_RD, mean_RD, columns, looks_NE=looks_RE, known=known, seed=seed)
+            notes += found[name].not_measured
+        except DataError as error:  # NaN of a training that diverged
+            notes.append(f"all columns: {error}")
+    epsilon, delta = _run_epsilon(contract, int(sums.count_N.max()))
     return shown.FeatureAudit(
         party=party,
         by=contract.label_party,
         summary=_summary(contract, party, sums, len(truth.rows_R)),
-        defense="; ".join([*defense_lines(contract, of="features"), *_run_epsilon(contract, int(sums.count_N.max()))]),
+        defense="; ".join(defense_lines(contract, of="features")),
+        epsilon=epsilon,
+        delta=delta,
         columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
         means=_means(found, known),
         not_measured=[*dict.fromkeys(notes), *truth.notes],
@@ -207,9 +214,8 @@ def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
     )
 
 
-def _run_epsilon(contract: Contract, sightings: int) -> list[str]:
-    """What all embeddings of a row cost, beside what one costs; given the weights, as that."""
-    return [
-        f"a training row's {sightings} embeddings together: ({each.over(sightings):.3g}, {each.delta:g})-DP given the models"
-        for each in noises_on_embeddings(contract)
-    ]
+def _run_epsilon(contract: Contract, sightings: int) -> tuple[float | None, float]:
+    """What all embeddings of a row cost together, given the weights at each; the contract has at most one noise."""
+    for noise in noises_on_embeddings(contract):
+        return noise.over(sightings), noise.delta
+    return None, 0.0

@@ -5,6 +5,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Literal
 
 import torch
 import yaml
@@ -32,7 +33,7 @@ from tallystick.job.disclosure import (
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
-from tallystick.job.phases.audit import Audited
+from tallystick.job.phases.audit import NO_CLASSES, Audited
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
@@ -41,6 +42,8 @@ from tallystick.models.split import LabelModel
 from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.training.checkpoint import TrainingState
+
+UNPROTECTED = "no formal guarantee"
 
 
 @dataclass(kw_only=True)
@@ -145,10 +148,10 @@ def _notes(contract: Contract, party: PartyFile) -> list[str]:
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
     if not contract.audit or contract.role_of(party.party) != "feature":
         return notes
-    return [
-        *notes,
-        f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings.",
-    ]
+    found = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."
+    if contract.target.type == "regression":
+        found = f"What {party.party} could tell of the labels was not measured: {NO_CLASSES}."
+    return [*notes, found]
 
 
 def contract_info(contract: Contract) -> shown.ContractInfo:
@@ -234,10 +237,11 @@ def _learnt_in_trials(contract: Contract, trials: Sequence[TrialRecord]) -> list
         "from which labels can be estimated; per epoch whether validation got better; the values that were tried, which hang on "
         "the validation losses of the trials before, and which of them were best."
     )
-    lines = "; ".join(defense_lines(contract, of="labels"))
-    protected = "no formal guarantee" if lines.startswith("none") else f"each trial a release of its own: {lines}"
+    lines = _protected(contract, of="labels")
+    protected = lines if lines == UNPROTECTED else f"each trial a release of its own: {lines}"
+    of_columns = _protected(contract, of="features")
     return [
-        shown.Learnt(step="training", party=contract.label_party, what=embedded, guarantee="no formal guarantee"),
+        shown.Learnt(step="training", party=contract.label_party, what=embedded, guarantee=of_columns),
         *(shown.Learnt(step="training", party=name, what=answered, guarantee=protected) for name in contract.feature_parties),
     ]
 
@@ -280,9 +284,14 @@ def _learnt_by_label_party(contract: Contract, *, rows: int, epochs: int) -> lis
     if contract.evaluation.importance.feature_columns != "none":
         more = f"From {peers}: {shuffled_embeddings(contract)}; so by how much the metric falls without each of these columns."
         steps.append(("evaluation", more))
-    return [
-        shown.Learnt(step=step, party=contract.label_party, what=what, guarantee="no formal guarantee") for step, what in steps
-    ]
+    guarantee = _protected(contract, of="features")
+    return [shown.Learnt(step=step, party=contract.label_party, what=what, guarantee=guarantee) for step, what in steps]
+
+
+def _protected(contract: Contract, *, of: Literal["labels", "features"]) -> str:
+    """What stands against learning one side's secret from what crosses, with what it promises."""
+    lines = "; ".join(defense_lines(contract, of=of))
+    return UNPROTECTED if lines.startswith("none") else lines
 
 
 def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs: int, finished: Finished) -> list[shown.Learnt]:
@@ -290,22 +299,21 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
         f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
         "and per epoch whether validation got better."
     )
-    protected = "; ".join(defense_lines(contract, of="labels"))
-    protected = "no formal guarantee" if protected.startswith("none") else protected
+    protected = _protected(contract, of="labels")
     evaluation, released = f"Nothing but the number of test rows; the metrics stay with {contract.label_party}.", "not sent"
     if finished.epsilon is not None:
         what = "a noisy AUC" if finished.auc is not None else "that the noise left no AUC to release"
         evaluation = f"The number of test rows, and {what}, from {contract.label_party}."
         released = f"{finished.epsilon:g}-DP for {finished.protects}"
     if shared := shared_with_feature_parties(contract):
-        evaluation, released = f"The number of test rows, {shared}, from {contract.label_party}.", "no formal guarantee"
+        evaluation, released = f"The number of test rows, {shared}, from {contract.label_party}.", UNPROTECTED
     if finished.epsilon is not None and shared:  # columns beside a private AUC
         evaluation = f"{evaluation[:-1]}, and {'a noisy AUC' if finished.auc is not None else 'that the noise left no AUC'}."
         released = f"no formal guarantee; the AUC: {finished.epsilon:g}-DP for {finished.protects}"
     by_time = "Each row's part of the split, hence the order in time of three groups of rows."
     split = [by_time] if contract.split.method == "time" else []
     return [
-        *(shown.Learnt(step="training", party=name, what=what, guarantee="no formal guarantee") for what in split),
+        *(shown.Learnt(step="training", party=name, what=what, guarantee=UNPROTECTED) for what in split),
         *(shown.Learnt(step="training", party=name, what=what, guarantee=protected) for what in unaligned_lines(contract)),
         shown.Learnt(step="training", party=name, what=training, guarantee=protected),
         shown.Learnt(step="evaluation", party=name, what=evaluation, guarantee=released),
