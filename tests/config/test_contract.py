@@ -76,6 +76,14 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"model__hidden": [8, 0]}, "contract.yaml: model.hidden.1 = 0: must be at least 1"),
         ({"model__hidden": 8}, "contract.yaml: model.hidden = 8: must be a list, such as [a, b]"),
         ({"model__cut_after": 5}, "contract.yaml: model.cut_after = 5: must be at most 3, the number of layers in model.hidden"),
+        ({"model__normalization": "layer"}, 'contract.yaml: model.normalization = "layer": must be none or batch'),
+        (
+            {
+                "model__normalization": "batch",
+                "defense": [{"method": "gaussian-embeddings", "epsilon": 1.0, "delta": 1e-6, "clip": 1.0}],
+            },
+            "contract.yaml: model.normalization = batch: by it a row's columns are in the embeddings of its whole batch",
+        ),
         ({"model__wide": "yes"}, 'contract.yaml: model.wide = "yes": must be true or false'),
         ({"model__top": "mine"}, 'contract.yaml: model.top = "mine": must be an import path, such as "package.module:Class"'),
         ({"model__bottoms": {"shop": "a:B"}}, "contract.yaml: model.bottoms.shop: is not a party with a table; allowed"),

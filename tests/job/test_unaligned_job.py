@@ -90,14 +90,16 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
     assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
 
 
-@pytest.mark.parametrize(("method", "changes"), [("warm-start", {}), ("diffu-at", {"settings": {"joint_epochs": 2}})])
+@pytest.mark.parametrize(
+    ("method", "changes"), [("warm-start", {}), ("diffu-at", {"settings": {"joint_epochs": 2}, "model__normalization": "batch"})]
+)
 def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, changes):
     quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
     values = contract(method, **quick, **changes)
     given = frames()
     single = {name: {**theirs, "threads": 1} for name, theirs in columns(PARTIES).items()}
     simulate(values, given, single, watcher=Silent(), folder=tmp_path / "simulated")
-    job = lay_out_job(PARTIES, frames=given, **{key: value for key, value in values.items() if key == "unaligned"}, **quick)
+    job = lay_out_job(PARTIES, frames=given, unaligned=values["unaligned"], model=values["model"], **quick)
     running = job.start_all()
     running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 25)
     running["bank"].kill()

@@ -18,6 +18,7 @@ SETTINGS = {
     ),
     "wide": Setting(wide=True),
     "sequences": Setting(sequences=True),
+    "normalised": Setting(parties=("club", "shop"), normalization="batch"),
 }
 
 

@@ -25,6 +25,7 @@ from tallystick.config.similarity import SimilarityConfig
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
 
@@ -139,6 +140,9 @@ class NetworkModel(Model):
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
         default="auto", description="what a built-in bottom puts beside plain numbers; auto: each party by its training rows"
+    )
+    normalization: Literal["none", "batch"] = Field(
+        default="none", description="of the built-in bottoms' layers: none, or by the batch's mean and deviation"
     )
     hidden: tuple[Width, ...] = Field(
         default=(128, 256, 256), min_length=1, max_length=100, description="widths of the hidden layers"
@@ -479,6 +483,11 @@ def _value_problems(contract: Contract) -> list[str]:
     if contract.training.warm_up and contract.training.schedule == "constant":
         problems.append(f"training.warm_up = {contract.training.warm_up:g}: goes with training.schedule = cosine only")
     problems += merge_problems(model.merge)
+    if model.normalization == "batch" and GaussianEmbeddings in [entry.defense for entry in contract.defense]:
+        problems.append(
+            "model.normalization = batch: by it a row's columns are in the embeddings of its whole batch, which "
+            f"{GaussianEmbeddings.method} does not cover; use none, or another defence"
+        )
     if model.cut_after > len(model.hidden):
         problems.append(
             f"model.cut_after = {model.cut_after}: must be at most {len(model.hidden)}, the number of layers in model.hidden"

@@ -17,6 +17,7 @@ TUNABLE: Mapping[str, Literal["whole", "number", "choice"]] = {
     "model.embedding_scale": "number",
     "model.embedding_width": "whole",
     "model.hidden": "choice",
+    "model.normalization": "choice",
     "model.numeric": "choice",
     "model.wide": "choice",
     "training.batch_size": "whole",

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from tallystick.data.features import Features
 from tallystick.models.dropout import Dropout
+from tallystick.models.normalization import norms_like
 from tallystick.models.split import LabelModel
 
 
@@ -24,19 +25,20 @@ class SharedBottom(BranchedModel):
     def __init__(self, joint: LabelModel, local_top: nn.Module) -> None:
         super().__init__(joint.top, bottom=joint.bottom)
         self.local_top = local_top
+        self.bottom_norms = norms_like(joint.bottom)  # FedAds, section 5.1.4: branches share layers, not batch normalisation
 
     def local(self, own: Features) -> Tensor:
         """By the own columns' top."""
-        return self.alone(self.embedded(own))
+        return self.alone(self.embedded(own, local=True))
 
     def alone(self, embedded_BD: Tensor) -> Tensor:
         """Logits of own embeddings alone."""
         return _squeezed(self.local_top(embedded_BD))
 
-    def embedded(self, own: Features) -> Tensor:
-        """The own columns' embedding h_L (B, width of the bottom)."""
+    def embedded(self, own: Features, *, local: bool = False) -> Tensor:
+        """The own columns' embedding h_L (B, width of the bottom), in the joint branch or in the local one."""
         assert self.bottom is not None, "a branched model has own columns"
-        cut_BD: Tensor = self.bottom(own)
+        cut_BD: Tensor = self.bottom(own, self.bottom_norms) if local and self.bottom_norms else self.bottom(own)
         return cut_BD
 
 
@@ -71,6 +73,12 @@ class FromLocal(BranchedModel):
         self.alone = alone
         self.offset = offset
         self.dropout = dropout
+
+    def train(self, mode: bool = True) -> "FromLocal":
+        """Switch to training, but for the model of own columns alone: its running statistics stay too."""
+        super().train(mode)
+        self.alone.eval()
+        return self
 
     def predict(self, parts: Sequence[Tensor], own: Features | None) -> Tensor:
         """The joint logits of all parts."""

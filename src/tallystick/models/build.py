@@ -37,7 +37,11 @@ def build_bottom(
             hidden = model.hidden[: model.cut_after]
             hidden = (*hidden[:-1], cut_width) if cut_width is not None else hidden
             return TabularBottom(
-                shape, embedding_width=model.embedding_width, hidden=hidden, embedding_scale=model.embedding_scale
+                shape,
+                embedding_width=model.embedding_width,
+                hidden=hidden,
+                embedding_scale=model.embedding_scale,
+                normalized=model.normalization == "batch",
             )
         bottom = _made(_user_module(path, f"model.bottoms.{party}"), f"model.bottoms.{party} = {path}", shape)
     if not isinstance(getattr(bottom, "width", None), int):

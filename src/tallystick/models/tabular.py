@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.data.features import Features, FeatureShape
+from tallystick.models.normalization import BatchNorm, through
 from tallystick.models.numbers import embed_numbers
 from tallystick.models.sequences import SequencePooling
 
@@ -79,7 +80,7 @@ def one_by_one(columns: Columns, features: Features) -> Tensor:
 
 
 class TabularBottom(nn.Module):
-    """Embeddings and the layers below the cut, each Linear and ReLU; its output is the cut embedding."""
+    """Embeddings and the layers below the cut, each Linear and ReLU, normalised between if asked for; gives the cut embedding."""
 
     def __init__(
         self,
@@ -88,14 +89,17 @@ class TabularBottom(nn.Module):
         embedding_width: int | Literal["auto"],
         hidden: Sequence[int],
         embedding_scale: float = 1.0,
+        normalized: bool = False,
     ) -> None:
         super().__init__()
         self.columns = Columns(shape, embedding_width=embedding_width, embedding_scale=embedding_scale)
-        self.layers = mlp(self.columns.width, hidden)
+        self.layers = mlp(self.columns.width, hidden, normalized=normalized)
         self.width = hidden[-1] if hidden else self.columns.width
 
-    def forward(self, features: Features) -> Tensor:
-        """Embed a batch: (B, D)."""
+    def forward(self, features: Features, norms: nn.ModuleList | None = None) -> Tensor:
+        """Embed a batch: (B, D); by another branch's ``norms`` where they are given."""
+        if norms is not None:
+            return through(self.layers, self.columns(features), norms)
         cut_BD: Tensor = self.layers(self.columns(features))
         return cut_BD
 
@@ -138,9 +142,9 @@ class Wide(nn.Module):
         return total
 
 
-def mlp(width: int, hidden: Sequence[int]) -> nn.Sequential:
-    """Linear and ReLU per given width."""
+def mlp(width: int, hidden: Sequence[int], *, normalized: bool = False) -> nn.Sequential:
+    """Linear and ReLU per given width, with batch normalisation between the two if asked for."""
     layers: list[nn.Module] = []
     for before, after in zip([width, *hidden[:-1]], hidden, strict=True) if hidden else ():
-        layers += [nn.Linear(before, after), nn.ReLU()]
+        layers += [nn.Linear(before, after), *([BatchNorm(after)] if normalized else []), nn.ReLU()]
     return nn.Sequential(*layers)

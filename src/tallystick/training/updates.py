@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
+from tallystick.models.normalization import statistics_of
 from tallystick.training.plan import SHARE, optimizer_of
 
 
@@ -59,7 +60,9 @@ class Updates:
         self._training = training
         self._steps = steps
         self._weights = dict(module.named_parameters())
-        self._averages = {name: weight.detach().clone() for name, weight in self._weights.items()} if training.ema else {}
+        # What normalises units follows the weights, so it is averaged as they are.
+        self._averaged = {**self._weights, **statistics_of(module)} if training.ema else {}
+        self._averages = {name: weight.detach().clone() for name, weight in self._averaged.items()}
 
     @property
     def are_none(self) -> bool:
@@ -83,12 +86,12 @@ class Updates:
         if self._training.ema:
             with torch.no_grad():
                 decay = decay_at(self._training.ema, number)
-                torch._foreach_lerp_(list(self._averages.values()), list(self._weights.values()), 1 - decay)
+                torch._foreach_lerp_(list(self._averages.values()), list(self._averaged.values()), 1 - decay)
 
     @contextmanager
     def averaged(self) -> Iterator[None]:
         """Within this block the module has the averaged weights, if the contract asks for them."""
-        present = {name: self._weights[name].detach().clone() for name in self._averages}
+        present = {name: weight.detach().clone() for name, weight in self._averaged.items()}
         self._put(self._averages)
         try:
             yield
@@ -129,4 +132,4 @@ class Updates:
         """In place: a pipelined party knows its weights by where they lie."""
         with torch.no_grad():
             for name, weight in weights.items():
-                self._weights[name].copy_(weight)
+                self._averaged[name].copy_(weight)

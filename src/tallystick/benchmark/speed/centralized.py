@@ -8,6 +8,7 @@ from torch import nn
 
 from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import Source
+from tallystick.models.normalization import statistics_of
 from tallystick.models.split import CentralizedModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, optimizer_of
@@ -30,7 +31,8 @@ def train_joined(
     optimizer = optimizer_of(training, model)
     assert optimizer is not None
     model.train()
-    averages = [weight.detach().clone() for weight in model.parameters()] if training.ema else []
+    averaged = [*model.parameters(), *statistics_of(model).values()] if training.ema else []
+    averages = [weight.detach().clone() for weight in averaged]
     batches = (batch for epoch in range(training.epochs) for batch in schedule.epoch(epoch))
     for done, batch in enumerate(islice(batches, steps), start=1):
         features = [source(batch.index_B) for source in sources]
@@ -44,8 +46,8 @@ def train_joined(
         for group in optimizer.param_groups:
             group["lr"] = rate_at(training, batch.step, schedule.steps_before(training.epochs))
         optimizer.step()
-        for average, weight in zip(averages, model.parameters(), strict=bool(averages)):
+        for average, weight in zip(averages, averaged, strict=True):
             average.lerp_(weight.detach(), 1 - decay_at(training.ema or 0.0, batch.step))
         progress(done)
-    for average, weight in zip(averages, model.parameters(), strict=bool(averages)):
+    for average, weight in zip(averages, averaged, strict=True):
         weight.detach().copy_(average)

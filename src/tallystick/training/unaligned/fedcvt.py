@@ -94,7 +94,7 @@ class FedCVT(LocalBatches):
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
         """The joint classifier by the made-up embedding, and the own one."""
         assert isinstance(model, Synthesizing)
-        embedded_BW = model.embedded(own)
+        embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW), batch.index_B)
         joint, _ = objective(model.joined(model.generator(embedded_BW), embedded_BW), batch.index_B)
         return joint + alone, targets_B

@@ -66,7 +66,7 @@ class JointPrivilegedLearning(LocalBatches):
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
         """The loss by the stand-in, and that of the top which scores rows without one."""
         assert isinstance(model, Synthesizing)
-        embedded_BW = model.embedded(own)
+        embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)
         loss, _ = objective(model.synthetic(model.generator(embedded_BW), embedded_BW), batch.index_B)
         return loss + alone, targets_B

@@ -48,6 +48,12 @@ class Conditioned(nn.Module):
     condition_mean_W: Tensor
     condition_deviation_W: Tensor
 
+    def train(self, mode: bool = True) -> "Conditioned":
+        """Switch to training, but for the copy of the bottom model."""
+        super().train(mode)
+        self.bottom.eval()
+        return self
+
     def take_moments(self, cuts_ND: Tensor, embedded_NW: Tensor) -> None:
         """Standardise by these from now on."""
         self.mean_D.copy_(cuts_ND.mean(dim=0))
@@ -116,7 +122,7 @@ class Synthesis(LocalBatches):
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:
         """The loss by made-up embeddings, and that of the top which scores rows without one."""
         assert isinstance(model, Synthesizing)
-        embedded_BW = model.embedded(own)
+        embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)
         generator = torch.Generator().manual_seed((self.seed << 20) + batch.step)
         with torch.no_grad():
@@ -129,16 +135,17 @@ def embedded_rows(bottom: nn.Module, own: Source, index_N: Tensor, *, batch_size
     """Own embeddings (N, W) at these positions, without training."""
     bottom.eval()
     with torch.no_grad():
-        found = torch.cat([bottom(own(index_B)) for index_B in torch.split(index_N, batch_size)])
-    bottom.train()
-    return found
+        return torch.cat([bottom(own(index_B)) for index_B in torch.split(index_N, batch_size)])
 
 
 def targets_at(objective: Objective, model: LabelModel, own: Source, index_N: Tensor, *, batch_size: int) -> Tensor:
     """The targets (N,) that a loss would be taken by at these positions."""
     assert isinstance(model, BranchedModel)
+    model.eval()
     with torch.no_grad():
-        return torch.cat([objective(model.local(own(index_B)), index_B)[1] for index_B in torch.split(index_N, batch_size)])
+        found = torch.cat([objective(model.local(own(index_B)), index_B)[1] for index_B in torch.split(index_N, batch_size)])
+    model.train()
+    return found
 
 
 def fit_network(

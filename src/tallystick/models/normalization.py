@@ -1,0 +1,41 @@
+"""Batch normalisation below the cut, one for each branch. Shapes: B batch, W width of a layer."""
+
+from torch import Tensor, nn
+
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch normalisation (Ioffe and Szegedy 2015), with running statistics in use; so too for a batch of one row in training."""
+
+    def forward(self, values_BW: Tensor) -> Tensor:
+        """Normalise each unit."""
+        if self.training and len(values_BW) > 1:
+            return super().forward(values_BW)
+        return nn.functional.batch_norm(
+            values_BW, self.running_mean, self.running_var, self.weight, self.bias, training=False, eps=self.eps
+        )
+
+
+def statistics_of(module: nn.Module) -> dict[str, Tensor]:
+    """The running statistics in a module by name, which are averaged over the steps as weights are."""
+    return {
+        f"{name}.{what}".removeprefix("."): statistic
+        for name, part in module.named_modules()
+        if isinstance(part, BatchNorm)
+        for what in ("running_mean", "running_var")
+        if (statistic := getattr(part, what)) is not None
+    }
+
+
+def norms_like(bottom: nn.Module | None) -> nn.ModuleList:
+    """Normalisation for another branch over a bottom model's layers; empty where they have none."""
+    layers = getattr(bottom, "layers", None)
+    found = [part for part in layers if isinstance(part, BatchNorm)] if isinstance(layers, nn.Sequential) else []
+    return nn.ModuleList(BatchNorm(part.num_features) for part in found)
+
+
+def through(layers: nn.Sequential, values_BW: Tensor, norms: nn.ModuleList) -> Tensor:
+    """Pass values through layers, with these in place of their own normalisations."""
+    others = iter(norms)
+    for layer in layers:
+        values_BW = next(others)(values_BW) if isinstance(layer, BatchNorm) else layer(values_BW)
+    return values_BW
