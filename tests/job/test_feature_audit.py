@@ -127,6 +127,9 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert spent == pytest.approx(audit.epsilon)
     assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds, given the bottom model at each step, ")
     assert column_promise(before) == ""
+    shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())
+    for each in (result, shop):  # "spent: 0" is of labels
+        assert each.sections.privacy.summary.endswith("cost them stands in each feature party's own ledger.")
     page = (run_folder(tmp_path) / "report.html").read_text()
     assert "It does not bound what the model learnt from these columns" in page
     at_bank = [each for each in result.learnt if each.party == "bank" and each.step in ("training", "evaluation")]
@@ -159,6 +162,9 @@ def test_one_epoch_and_a_narrow_cut(tmp_path):
     result = run(tmp_path, training__epochs=1, model__cut_width=1)
     (audit,) = result.sections.features
     assert "over epoch 1;" in audit.summary
+    assert "what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more" in (
+        audit.not_measured
+    )
     (shop,) = [part for part in result.model if part.party == "shop"]
     assert shop.layers.endswith("-1")
 
@@ -202,9 +208,12 @@ def test_few_rows_are_not_measured(tmp_path):
 
 
 def test_a_union_is_judged_by_own_rows(tmp_path):
-    result = run(tmp_path, frames(600), alignment__method="union")
+    result = run(tmp_path, frames(600), alignment__method="union", defense=[{**NOISE, "epsilon": 100.0}])
     (audit,) = result.sections.features
     assert by_name(audit)["x"].value > 0
+    assert audit.epsilon is None
+    assert audit.defense.endswith("so how often it is sent is not bounded, and no ε holds for the run")
+    assert column_promise(audit) == ""
 
 
 def test_damaged_columns_are_named(undefended, tmp_path):

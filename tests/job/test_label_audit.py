@@ -15,7 +15,6 @@ from tallystick.errors import ConfigError
 from tallystick.job.disclosure import defense_lines
 from tallystick.job.log import Silent
 from tallystick.job.phases import audit
-from tallystick.job.phases import defense as defense_phase
 from tallystick.job.phases.audit import audit_labels, audit_recorded
 from tallystick.job.phases.defense import RunDefense, key_stream
 from tallystick.job.phases.label_start import KnownStart
@@ -400,9 +399,3 @@ def test_ladsg_trains_on_a_teachers_answers_and_promises_nothing(tmp_path):
     assert result.sections.leakage.defense.startswith("ladsg (soft 0.5, limit 3.0): no formal guarantee")
     assert result.sections.privacy.releases == []
     assert "exact labels (behind ladsg: no guarantee for the whole run)" in result.sections.privacy.not_private[0]
-
-
-def test_a_teacher_without_its_library_is_refused_before_training(tmp_path, monkeypatch):
-    monkeypatch.setattr(defense_phase, "can_boost", lambda: False)
-    with pytest.raises(ConfigError, match="a teacher of labels needs scikit-learn; install it, or take another defence"):
-        run(tmp_path, rare(300), defense=[LADSG], training__epochs=1)

@@ -12,6 +12,7 @@ from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.errors import ConfigError, DataError, PeerLost, PeerStopped, ProtocolError
 from tallystick.job.log import Silent
+from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
@@ -126,6 +127,17 @@ def test_noise_on_embeddings_without_a_ledger_to_charge(lay_out_job):
     assert str(ledger) in said
     assert "tallystick ledger" in said
     assert check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")["problems"] == []
+
+
+def test_a_teacher_of_labels_without_its_library(lay_out_job, monkeypatch):
+    monkeypatch.setattr(defense, "can_boost", lambda: False)
+    job = lay_out_job(PARTIES, rows=200, defense=[{"method": "ladsg", "soft": 0.5}])
+    assert both_say(job) == "defense.method = ladsg: its teacher needs scikit-learn; install it, or take another defence"
+    assert check_party_file(job.home("shop") / "party.yaml", job.home("shop") / "contract.yaml")["problems"] == []
+    contract = contract_values(PARTIES, defense=[{"method": "ladsg", "soft": 0.5}])
+    assert "its teacher needs scikit-learn" in str(
+        error_of(lambda: simulate(contract, tables(PARTIES, rows=200), columns(PARTIES)))
+    )
 
 
 def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_path, monkeypatch):

@@ -66,6 +66,8 @@ class Defense(ABC):
     """Whether it needs labels that are classes, not numbers between."""
     soft_labels: ClassVar[bool] = False
     """Whether it makes labels numbers between the classes."""
+    asks_teacher: ClassVar[bool] = False
+    """Whether it distils labels, by what the label party's own columns tell of them."""
     own_target_only: ClassVar[bool] = False
     """Whether its guarantee holds only where a label sets no other row's target."""
     strength: ClassVar[str]

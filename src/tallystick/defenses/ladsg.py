@@ -52,6 +52,7 @@ class Ladsg(Defense):
     stage: ClassVar[Stage] = "labels"
     targets: ClassVar[tuple[str, ...]] = BINARY
     soft_labels: ClassVar[bool] = True
+    asks_teacher: ClassVar[bool] = True
     strength: ClassVar[str] = "soft"
     usual: ClassVar[Mapping[str, Any]] = MappingProxyType({"soft": 0.5})
 

@@ -29,7 +29,7 @@ from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
 from tallystick.job.phases.align import max_rows
-from tallystick.job.phases.defense import check_budget, noises_on_embeddings
+from tallystick.job.phases.defense import check_budget, check_teacher, noises_on_embeddings
 from tallystick.models.build import build_bottom, check_modules, try_bottom, width_of
 from tallystick.models.tabular import embedding_widths
 from tallystick.network.certificates import Identity, load_identity
@@ -113,6 +113,8 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
     if not fits:
         return found
     found.tried(lambda: check_budget(contract, party, folder, trials=trials))
+    if contract.role_of(party.party) == "label":
+        found.tried(lambda: check_teacher(contract))
     if contract.alignment.similarity is not None and contract.alignment.similarity.noise.keys != "none":
         found.tried(lambda: known_ledger(party))  # noise on keys is charged, by every party that has rows
     elif contract.role_of(party.party) == "feature" and noises_on_embeddings(contract):

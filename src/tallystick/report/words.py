@@ -194,7 +194,10 @@ def feature_headline(audit: FeatureAudit) -> str:
         return f"Through cut embeddings, yes: {who} can rebuild {what} of the rows that it does not know."
     if column.value > SLIGHT:
         return f"Through cut embeddings, a little: {who} can rebuild {what} of the rows that it does not know."
-    return f"Through cut embeddings, no attack here found more than a guess would: {who} rebuilds no column."
+    return (
+        f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most "
+        f"{100 * column.value:.1f} % of one. Another attack may."
+    )
 
 
 def column_promise(audit: FeatureAudit) -> str:

@@ -55,7 +55,8 @@ class RunDefense:
 
     @classmethod
     def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
-        """Draw the secret, or take the one of the run that goes on."""
+        """Draw the secret, or take the one of the run that goes on; raises ConfigError where a teacher cannot be trained."""
+        check_teacher(contract)
         noted = folder.noted(_NOTE)
         kept = noted.get("secret")
         secret = bytes.fromhex(kept) if isinstance(kept, str) else secrets.token_bytes(32)
@@ -76,8 +77,6 @@ class RunDefense:
         """What the own columns tell of labels, by boosting, whose draws are the run's secret too."""
 
         def teach(labels_N: Tensor) -> Tensor:
-            if not can_boost():
-                raise ConfigError("defense: a teacher of labels needs scikit-learn; install it, or take another defence")
             own = dataset.own_part()
             seed = int.from_bytes(key_stream(self.secret, b"teacher")(4), "big")
             return cross_fitted("binary", own.known_source, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
@@ -134,15 +133,28 @@ def spend_on_embeddings(contract: Contract, party: PartyFile, folder: RunFolder,
     noises = noises_on_embeddings(contract)
     if not noises or folder.noted(_EMBEDDINGS_NOTE):
         return
-    linkage, data_set = LINKAGES[contract.alignment.method], f"{party.privacy.dataset}{EMBEDDINGS_DATASET}"
+    data_set = f"{party.privacy.dataset}{EMBEDDINGS_DATASET}"
     with charged(party, folder) as ledger:
-        if linkage.imputes or linkage.similar:
+        if serves_others(contract):
             ledger.enter_not_private(data_set, what=f"{what}: noisy embeddings, each row's any number of times")
         else:
             said = f"{what}: embeddings of each training row, up to {epochs}, given the bottom model's weights at each"
             for each in noises:
                 ledger.spend(data_set, each.event(epochs), what=said)
     folder.note(_EMBEDDINGS_NOTE, {"epochs": epochs})
+
+
+def check_teacher(contract: Contract) -> None:
+    """Refuse a defence whose teacher cannot be trained here; raises ConfigError."""
+    asking = [entry.defense.method for entry in contract.defense if entry.defense.asks_teacher]
+    if asking and not can_boost():
+        raise ConfigError(f"defense.method = {asking[0]}: its teacher needs scikit-learn; install it, or take another defence")
+
+
+def serves_others(contract: Contract) -> bool:
+    """Whether a feature party's row may be sent for other rows than its own: on a union, and linked by similarity."""
+    linkage = LINKAGES[contract.alignment.method]
+    return linkage.imputes or linkage.similar
 
 
 def noises_on_embeddings(contract: Contract) -> list[GaussianEmbeddings]:

@@ -23,7 +23,7 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import DataError, FeatureError, StorageError
 from tallystick.job.disclosure import defense_lines
 from tallystick.job.log import Watcher
-from tallystick.job.phases.defense import noises_on_embeddings
+from tallystick.job.phases.defense import noises_on_embeddings, serves_others
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.report import result as shown
@@ -163,12 +163,14 @@ def audit_features(
             notes += found[name].not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
+    if len(sums.epochs) == 1:
+        notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
     epsilon, delta = _run_epsilon(contract, int(sums.count_N.max()))
     return shown.FeatureAudit(
         party=party,
         by=contract.label_party,
         summary=_summary(contract, party, sums, len(truth.rows_R)),
-        defense="; ".join(defense_lines(contract, of="features")),
+        defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract)]),
         epsilon=epsilon,
         delta=delta,
         columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
@@ -217,5 +219,12 @@ def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
 def _run_epsilon(contract: Contract, sightings: int) -> tuple[float | None, float]:
     """What all embeddings of a row cost together, given the weights at each; the contract has at most one noise."""
     for noise in noises_on_embeddings(contract):
-        return noise.over(sightings), noise.delta
+        if not serves_others(contract):
+            return noise.over(sightings), noise.delta
     return None, 0.0
+
+
+def _unbounded(contract: Contract) -> list[str]:
+    """Where a row may serve for others, its own embeddings are not all that is sent of it, and no total holds."""
+    said = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
+    return [said] if noises_on_embeddings(contract) and serves_others(contract) else []

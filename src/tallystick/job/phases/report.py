@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import Literal
 
+import msgspec
 import torch
 import yaml
 from torch import nn
@@ -34,6 +35,7 @@ from tallystick.job.disclosure import (
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.audit import NO_CLASSES, Audited
+from tallystick.job.phases.defense import noises_on_embeddings
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
@@ -102,17 +104,26 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
             link_weights=_link_weights(contract, found.modules.get("label model")),
             shared=found.shared,
             tuning=_tuning(contract, found),
-            privacy=privacy_section(
-                contract,
-                found.finished,
-                party.privacy if party.label is not None else None,
-                trainings=_trainings(found),
-                shared=found.sent_shared or found.shared is not None,
-            ),
+            privacy=_privacy(contract, party, found),
             notes=_notes(contract, party) if not found.alone else [],
         ),
         versions=versions(),
     )
+
+
+def _privacy(contract: Contract, party: PartyFile, found: JobState) -> shown.PrivacySummary | None:
+    """What was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
+    privacy = privacy_section(
+        contract,
+        found.finished,
+        party.privacy if party.label is not None else None,
+        trainings=_trainings(found),
+        shared=found.sent_shared or found.shared is not None,
+    )
+    if privacy is None or not noises_on_embeddings(contract):
+        return privacy
+    apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
+    return msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
 
 
 def _link_weights(contract: Contract, model: nn.Module | None) -> list[shown.LinkWeights]:
