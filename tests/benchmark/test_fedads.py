@@ -14,8 +14,9 @@ from tallystick.benchmark.fedads import page as fedads_page
 from tallystick.benchmark.fedads import unaligned
 from tallystick.benchmark.fedads.data import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads
 from tallystick.benchmark.fedads.unaligned_data import read_both_parties, share_out
+from tallystick.config.party import SequenceConfig
 from tallystick.data.categories import MISSING
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 
 
 @pytest.fixture
@@ -74,6 +75,76 @@ def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path)
     ours.drop("label").write_csv(fedads_folder / UNALIGNED_FILE)
     with pytest.raises(DataError, match=r"not FedAds' .*sample_train_nonaligned\.csv"):
         read_ads(fedads_folder)
+
+
+@pytest.fixture
+def with_sequences(fedads_folder: Path) -> Path:
+    """As the paper has its data: users with several rows, and what they bought and clicked as lists of several items."""
+    rng = np.random.default_rng(1)
+    for file in (TRAINING_FILE, "sample_test.csv"):
+        frame = pl.read_csv(fedads_folder / file, infer_schema=False)
+        listed = [str([f"{item}" for item in rng.integers(0, 5, rng.integers(0, 4))]) for _ in range(frame.height)]
+        user = [f"['{number}']" for number in rng.integers(0, 60, frame.height)]
+        frame = frame.with_columns(l_u_fea_5=pl.Series(listed), f_u_fea_1=pl.Series(listed), l_u_fea_1=pl.Series(user))
+        frame.write_csv(fedads_folder / file)
+    return fedads_folder
+
+
+def test_fedads_columns_that_list_several_items_are_sequences(with_sequences: Path) -> None:
+    (with_sequences / "sample_test.csv").rename(with_sequences / "test.csv")  # as others have it
+    table = read_both_parties(with_sequences)
+    assert table.label_sequences == {"l_u_fea_5": SequenceConfig(separator=",", target="l_i_fea_1")}
+    assert table.feature_sequences == {"f_u_fea_1": SequenceConfig(separator=",")}
+    assert "l_u_fea_5" not in table.label_party.categorical
+    assert table.feature_party.categorical == ("f_c",)
+    assert "l_c_fea" not in (*table.label_party.categorical, *table.feature_party.categorical)
+    rows = share_out(table, seed=1)
+    (own,), (theirs,) = rows.own_shape.sequences, rows.their_shape.sequences
+    assert (own.codes, own.has_target, theirs.codes, theirs.has_target) == (2 + 5, True, 2 + 5, False)
+    raw = pl.read_csv(with_sequences / TRAINING_FILE).get_column("f_u_fea_1")[:50]
+    counts = [0 if cell == "[]" else cell.count(",") + 1 for cell in raw]
+    codes = rows.theirs.rows(torch.arange(50)).categorical_NG[:, -theirs.columns :]
+    assert (codes != MISSING).sum(dim=1).tolist() == counts
+    swapped = read_ads(with_sequences, swapped=True)
+    assert (swapped.label_sequences, swapped.feature_sequences) == (table.feature_sequences, table.label_sequences)
+    data, theirs_shape, _ = encode_ads(swapped, seed=1, min_count=1)
+    assert data.training.rows(torch.arange(3)).categorical_NG.shape[1] == len(theirs_shape.codes)
+
+
+def test_fedads_trains_the_papers_networks_on_rows_of_whole_users(with_sequences: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = read_both_parties(with_sequences)
+    rows = share_out(table, seed=1, by_users=True)
+    users = table.frame.get_column("l_u_fea_1").to_numpy()
+    parts = [rows.test_N, rows.validation_N, rows.aligned_N, rows.unaligned_N]
+    assert sorted(torch.cat(parts).tolist()) == list(range(380))
+    found = [set(users[part_N]) for part_N in parts]
+    assert [len(part) for part in found] == [12, 6, 8, 34]  # of 60: a fifth, a tenth, a fifth of the rest
+    assert sum(map(len, found)) == len(set.union(*found))
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
+    result = unaligned.run(data=with_sequences, seeds=[1], only=["VanillaVFL", "Diffu-AT"], by_users=True)
+    assert result["data"]["parts"] == "by users"
+    assert "batch normalisation per branch" in result["data"]["networks"]
+    assert [row["method"] for row in result["table"]] == ["VanillaVFL", "Diffu-AT"]
+    assert all(0 < run["auc"] < 1 for run in result["runs"])
+
+
+def test_rows_without_partner_are_left_out_where_their_user_is_for_test(with_sequences: Path) -> None:
+    aligned = pl.read_csv(with_sequences / TRAINING_FILE, infer_schema=False)
+    aligned.drop("f_u_fea_1", "f_c").head(200).write_csv(with_sequences / UNALIGNED_FILE)
+    table = read_both_parties(with_sequences)
+    rows = share_out(table, seed=1, by_users=True)
+    assert table.has_partner_N is not None
+    has_partner = torch.from_numpy(table.has_partner_N.to_numpy())
+    assert not has_partner[rows.unaligned_N].any()
+    assert has_partner[torch.cat([rows.test_N, rows.validation_N, rows.aligned_N])].all()
+    users = table.frame.get_column("l_u_fea_1").to_numpy()
+    held = set(users[torch.cat([rows.test_N, rows.validation_N])])
+    assert not held & set(users[torch.cat([rows.unaligned_N, rows.aligned_N])])
+
+
+def test_data_without_users_is_not_split_by_them(criteo: Path) -> None:
+    with pytest.raises(ConfigError, match="--by-users: criteo has no column that tells users apart"):
+        unaligned.run(data=criteo, seeds=[1], by_users=True)
 
 
 def test_swapping_gives_each_party_the_others_columns(fedads_folder: Path, criteo: Path) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 import polars as pl
 
-from tallystick.config.party import FeatureColumns
+from tallystick.config.party import FeatureColumns, SequenceConfig
 from tallystick.job.log import Silent
 from tallystick.report.result import Result
 from tallystick.simulation import simulate
@@ -21,6 +21,7 @@ def audited(
     contract: Mapping[str, Any],
     party: Mapping[str, Any] | None = None,
     has_partner: pl.Series | None = None,
+    sequences: Mapping[str, Mapping[str, SequenceConfig]] | None = None,
 ) -> Result:
     """Run the job of a label party and a feature party.
 
@@ -31,6 +32,7 @@ def audited(
         contract: target, seed and whatever is not the default.
         party: what both party files say besides.
         has_partner: the rows that the feature party has too; all if left out.
+        sequences: of the parties, their columns of lists; none if left out.
     """
     numbered = frame.with_row_index(KEY)
     agreed = {
@@ -44,13 +46,20 @@ def audited(
     listed = {
         name: {"numeric": list(of_party.numeric), "categorical": list(of_party.categorical)} for name, of_party in columns.items()
     }
+    lists = {name: dict((sequences or {}).get(name, {})) for name in columns}
     parties: dict[str, dict[str, Any]] = {
-        name: {"keys": {KEY: KEY}, "features": features, **(party or {})} for name, features in listed.items()
+        name: {
+            "keys": {KEY: KEY},
+            "features": features,
+            "sequences": {column: config.model_dump() for column, config in lists[name].items()},
+            **(party or {}),
+        }
+        for name, features in listed.items()
     }
     parties["label"]["label"] = label
     theirs = numbered if has_partner is None else numbered.filter(has_partner)
     tables = {
-        "label": numbered.select(KEY, label, *columns["label"].numeric, *columns["label"].categorical),
-        "feature": theirs.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical),
+        "label": numbered.select(KEY, label, *columns["label"].numeric, *columns["label"].categorical, *lists["label"]),
+        "feature": theirs.select(KEY, *columns["feature"].numeric, *columns["feature"].categorical, *lists["feature"]),
     }
     return simulate(agreed, tables, parties, watcher=Silent())

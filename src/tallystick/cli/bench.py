@@ -396,6 +396,10 @@ def fedads(
     only: Annotated[str, typer.Option(help="Table 3: rows, with semicolons between; all if empty. Leaks: methods.")] = "",
     epochs: Annotated[int, typer.Option(help="Table 4: of every training run.", min=1)] = 1,
     swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
+    by_users: Annotated[bool, typer.Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False,
+    paper_networks: Annotated[
+        bool, typer.Option("--paper-networks", help="Table 3: the paper's networks, as FedAds' own data always gets.")
+    ] = False,
     limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
     out: OutFolder = None,
     resume: ResumeFlag = False,
@@ -413,6 +417,8 @@ def fedads(
 
         if table not in ("3", "4", "leaks"):
             raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
+        if table != "3" and (by_users or paper_networks):
+            raise ConfigError("--by-users, --paper-networks: go with --table 3 only; leave them out")
 
         folder = _prepare(out, resume=resume)
         keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress)
@@ -423,7 +429,8 @@ def fedads(
             finish_bench(found, unaligned_leaks_page_of(found, command=command()), out=out, as_json=as_json)
             return
         if table == "3":
-            found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping)
+            asked = {"by_users": by_users, "paper_networks": paper_networks}
+            found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping, **asked)
             finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
             return
         plan = replace(defenses.PLAN, epochs=epochs)

@@ -70,7 +70,7 @@ def split_and_encode(table: AdTable, *, seed: int) -> tuple[SplitData, FeatureSh
     features = data.training.rows(torch.arange(len(data.training)))
     columns = ColumnValues(
         numeric_NF=features.numeric_NF,
-        categorical_NG=features.categorical_NG,
+        categorical_NG=features.categorical_NG[:, : len(categorical)],  # no attack infers the items of sequences
         numeric=names,
         categorical=categorical,
         categories=theirs.cardinalities,

@@ -3,26 +3,30 @@
 Shapes: N training rows, T test rows.
 
 FedAds' own files (a folder with sample_train_aligned.csv, sample_test.csv and, of rows that the label party alone has,
-sample_train_nonaligned.csv; every cell written as ['value'], a list of several taken as one category), the IJCAI-18
+sample_train_nonaligned.csv; every cell written as ['value'], a column in which some cell lists several a sequence), the IJCAI-18
 purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import torch
+from numpy.typing import NDArray
 
 from tallystick.benchmark.clicks import SAMPLE_SEED, first_line, read_clicks, split_columns
 from tallystick.benchmark.experiment import SplitData
-from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.data.lazy import LazyTable, sample, store, unpacked
 from tallystick.errors import DataError
 
 TRAINING_FILE, UNALIGNED_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_train_nonaligned.csv", "sample_test.csv"
+OTHER_NAMES = {UNALIGNED_FILE: "sample_train_unaligned.csv", TEST_FILE: "test.csv"}  # that others who have the files read
+USER, ITEM = "l_u_fea_1", "l_i_fea_1"  # the first columns of the user's and of the item's profile: taken for their ids
 LABEL_PARTY_COLUMNS = 16  # FedAds' number; the rest is the feature party's
 IJCAI_NUMERIC = ("shop_review_positive_rate", "shop_score_service", "shop_score_delivery", "shop_score_description")
 IJCAI_TEST = "te_8k"
@@ -40,6 +44,18 @@ class AdTable:
     feature_party: FeatureColumns
     test_N: pl.Series | None = None  # bool per row; None: some are drawn
     has_partner_N: pl.Series | None = None  # bool per row: the feature party has it too; None: all, whatever a benchmark hides
+    label_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
+    feature_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
+    user: str | None = None  # column that tells users apart
+
+    def encoders(
+        self, feature_rows: NDArray[np.int64], label_rows: NDArray[np.int64], encoding: EncodingConfig
+    ) -> tuple[Encoder, Encoder]:
+        """The feature party's encoder and the label party's, each fitted on its training rows."""
+        return (
+            Encoder.fit(self.frame, self.feature_party, feature_rows, encoding=encoding, sequences=self.feature_sequences),
+            Encoder.fit(self.frame, self.label_party, label_rows, encoding=encoding, sequences=self.label_sequences),
+        )
 
 
 def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> AdTable:
@@ -61,16 +77,23 @@ def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> 
     else:
         table = _read_clicks(path, limit)
     if swapped:
-        return AdTable(**{**table.__dict__, "label_party": table.feature_party, "feature_party": table.label_party})
+        return replace(
+            table,
+            label_party=table.feature_party,
+            feature_party=table.label_party,
+            label_sequences=table.feature_sequences,
+            feature_sequences=table.label_sequences,
+        )
     return table
 
 
 def _read_fedads(folder: Path, limit: int | None) -> AdTable:
-    names = [name for name in (TRAINING_FILE, UNALIGNED_FILE, TEST_FILE) if name != UNALIGNED_FILE or (folder / name).exists()]
+    paths = {name: _named(folder, name) for name in (TRAINING_FILE, UNALIGNED_FILE, TEST_FILE)}
+    names = [name for name, path in paths.items() if name != UNALIGNED_FILE or path.exists()]
     try:
-        files = [pl.scan_csv(folder / name, infer_schema=False, glob=False) for name in names]
+        files = [pl.scan_csv(paths[name], infer_schema=False, glob=False) for name in names]
         parts, counts = zip(*(sample(file, limit, seed=SAMPLE_SEED) for file in files), strict=True)
-        cells = pl.exclude("sample_id").str.strip_chars("[]' \"")
+        cells = pl.exclude("sample_id").str.replace_all("[\\[\\]' \"]", "")  # ['1', '2'] becomes 1,2
         read = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in parts]
         frame = store(pl.concat(read, how="diagonal"))
     except (pl.exceptions.PolarsError, OSError) as error:
@@ -80,16 +103,28 @@ def _read_fedads(folder: Path, limit: int | None) -> AdTable:
     feature_party = tuple(name for name in frame.columns if name.startswith("f_"))
     if not (label_party and feature_party):
         raise DataError(f"{folder}: {TRAINING_FILE} has no columns l_i_*, l_u_* and f_*; has {', '.join(frame.columns)}")
+    listed = [name for name in (*label_party, *feature_party) if frame.get_column(name).str.contains(",", literal=True).any()]
+    # Only the label party has a column of the row's item.
+    of_label = SequenceConfig(separator=",", target=ITEM if ITEM in label_party and ITEM not in listed else None)
     # l_c_fea stays out: the paper describes the label party's context as the time of the conversion, which is the label
     return AdTable(
         name="fedads",
         frame=frame,
         label="label",
-        label_party=FeatureColumns(categorical=label_party),
-        feature_party=FeatureColumns(categorical=feature_party),
+        label_party=FeatureColumns(categorical=tuple(name for name in label_party if name not in listed)),
+        feature_party=FeatureColumns(categorical=tuple(name for name in feature_party if name not in listed)),
+        label_sequences={name: of_label for name in label_party if name in listed},
+        feature_sequences={name: SequenceConfig(separator=",") for name in feature_party if name in listed},
+        user=USER if USER in label_party and USER not in listed else None,
         test_N=file_N == TEST_FILE,
         has_partner_N=file_N != UNALIGNED_FILE if UNALIGNED_FILE in names else None,
     )
+
+
+def _named(folder: Path, name: str) -> Path:
+    """A file by its own name, or by the other one where that is there."""
+    other = folder / OTHER_NAMES.get(name, name)
+    return other if other.exists() and not (folder / name).exists() else folder / name
 
 
 def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
@@ -112,6 +147,7 @@ def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
         ),
         feature_party=FeatureColumns(categorical=user_side),
         test_N=test_N,
+        user="user_id" if "user_id" in features else None,
     )
 
 
@@ -153,9 +189,7 @@ def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData,
     if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
         raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
     encoding = EncodingConfig(numeric="rank", min_count=min_count)
-    theirs, own = (
-        Encoder.fit(table.frame, columns, training, encoding=encoding) for columns in (table.feature_party, table.label_party)
-    )
+    theirs, own = table.encoders(training, training, encoding)
     encoded, own_encoded = theirs.encode(table.frame), own.encode(table.frame)
     training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
     data = SplitData(

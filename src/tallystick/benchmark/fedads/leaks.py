@@ -70,7 +70,8 @@ def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, 
     has_partner = pl.Series(np.random.default_rng(seed).random(frame.height) < aligned)
     contract = {"target": {"type": "binary"}, "seed": seed, "unaligned": {"method": method}, "defense": defense}
     columns = {"label": table.label_party, "feature": table.feature_party}
-    return audited(frame, table.label, columns, contract=contract, has_partner=has_partner)
+    sequences = {"label": table.label_sequences, "feature": table.feature_sequences}
+    return audited(frame, table.label, columns, contract=contract, has_partner=has_partner, sequences=sequences)
 
 
 def _figures_of(result: Result) -> dict[str, float]:

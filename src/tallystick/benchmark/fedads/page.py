@@ -3,6 +3,7 @@
 from typing import Any
 
 from tallystick.benchmark.fedads.defenses import BESIDE, FIGURES, LADDERS, NONE, PRICE
+from tallystick.benchmark.fedads.unaligned import SMALL
 from tallystick.report.bench import Benchmark, Cell, Curve, ResultTable, Series, spread_of
 
 ON_TOP = {"linear": "a single linear layer, as in the paper", "one layer": "one hidden layer of 64"}
@@ -48,7 +49,8 @@ def unaligned_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         ],
         facts={
             "aligned": f"{data['aligned']:.0%} of the training rows",
-            "networks": "embeddings 4, label party [128, 64], feature party [64, 32], one hidden layer of 64 on top",
+            "parts": data.get("parts", "row by row, or as the data has them"),
+            "networks": data.get("networks", SMALL.words),
             "optimiser": "Adam 1e-3, batch 256, stopped by validation rows that are looked at four times a pass",
             "seeds": ", ".join(map(str, found["seeds"])),
         },

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.benchmark.fedads.data import AdTable
+from tallystick.benchmark.fedads.data import USER, AdTable
 from tallystick.benchmark.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
 from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.config.contract import NetworkModel, TrainingConfig
@@ -26,7 +26,7 @@ from tallystick.cut.forward import Source
 from tallystick.errors import ConfigError
 from tallystick.metrics import ace, auc
 from tallystick.models.branches import BranchedModel
-from tallystick.models.build import BranchParts, build_bottom
+from tallystick.models.build import BranchParts, build_bottom, width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.calibration import fit_line
 from tallystick.training.checkpoint import CheckpointStore
@@ -44,9 +44,29 @@ PATIENCE = 12  # looks without a better loss
 MOST_EPOCHS = 60
 PASS = 4096  # rows of a pass that trains nothing
 BINS = 20
-LABEL_NETWORK = NetworkModel(embedding_width=4, hidden=(128, 64, 64), cut_after=2)
-FEATURE_NETWORK = NetworkModel(embedding_width=4, hidden=(64, 32), cut_after=2)
 TRAINING = TrainingConfig(epochs=MOST_EPOCHS, batch_size=256, learning_rate=1e-3, patience=2, checkpoint_every=1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """Both parties' networks, and what they are in words."""
+
+    label: NetworkModel
+    feature: NetworkModel
+    words: str
+
+
+SMALL = Networks(
+    label=NetworkModel(embedding_width=4, hidden=(128, 64, 64), cut_after=2),
+    feature=NetworkModel(embedding_width=4, hidden=(64, 32), cut_after=2),
+    words="embeddings 4, label party [128, 64], feature party [64, 32], one hidden layer of 64 on top",
+)
+PAPER = Networks(
+    label=NetworkModel(embedding_width=8, hidden=(256, 128), cut_after=2, normalization="batch"),
+    feature=NetworkModel(embedding_width=8, hidden=(128, 32), cut_after=2, normalization="batch"),
+    words="embeddings 8, label party [256, 128], feature party [128, 32], batch normalisation per branch, tops of one layer",
+)
+"""FedAds, section 5.1.4."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +127,8 @@ def run(
     only: Sequence[str] = (),
     aligned: float = ALIGNED,
     limit: int | None = None,
+    by_users: bool = False,
+    paper_networks: bool = False,
     keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Train every row of the table once per seed, on one thread.
@@ -117,13 +139,17 @@ def run(
         only: names of rows; all if empty.
         aligned: share of the training rows that have both parties' columns.
         limit: read no more rows than this of each file.
+        by_users: draw whole users for test, validation and aligned rows.
+        paper_networks: train the paper's networks, which FedAds' own data always gets.
         keeping: of the runs; nowhere if left out.
 
-    Raises DataError for data that is absent or of another format, ConfigError for a row that there is not.
+    Raises DataError for data that is absent or of another format, ConfigError for a row that there is not, or no users.
     """
     table = read_both_parties(data, limit=limit)
     chosen = _chosen(table, only)
+    networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
+    setting |= ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
     keeping = keeping or Keeping()
     kept = keeping.open(setting)
     runs = list(kept.runs) if kept is not None else []
@@ -134,8 +160,12 @@ def run(
             for number, row in enumerate(chosen):
                 if (row.name, seed) in done:
                     continue
-                rows_N = rows_N or share_out(table, seed=seed, aligned=aligned)
-                found = {"method": row.name, "seed": seed, **MethodTrial(rows=rows_N, row=row, seed=seed).run()}
+                rows_N = rows_N or share_out(table, seed=seed, aligned=aligned, by_users=by_users)
+                found = {
+                    "method": row.name,
+                    "seed": seed,
+                    **MethodTrial(rows=rows_N, row=row, seed=seed, networks=networks).run(),
+                }
                 runs.append(found)
                 if kept is not None:
                     kept.add(found)
@@ -164,7 +194,7 @@ def _chosen(table: AdTable, only: Sequence[str]) -> list[Row]:
     return chosen if table.has_partner_N is None else [row for row in chosen if row.joint != "all"]
 
 
-GROUPS = {"criteo": "C9", "fedads": "l_u_fea_1", "ijcai18": "shop_id"}
+GROUPS = {"criteo": "C9", "fedads": USER, "ijcai18": "shop_id"}
 """What stands for a user in HeuristicVFL; without one it takes the mean of all rows."""
 
 
@@ -175,6 +205,7 @@ class MethodTrial:
     rows: Rows
     row: Row
     seed: int
+    networks: Networks = SMALL
 
     def run(self) -> dict[str, Any]:
         """Train, and measure on the test rows."""
@@ -219,9 +250,11 @@ class MethodTrial:
 
     def _modules(self, method: UnalignedMethod | None) -> tuple[LabelModel, list[nn.Module]]:
         rows = self.rows
-        bottom = build_bottom(FEATURE_NETWORK, "feature", rows.their_shape, seed=self.seed)
-        width = FEATURE_NETWORK.hidden[-1]
-        parts = BranchParts(model=LABEL_NETWORK, party="label", own=rows.own_shape, cut_width=width, outputs=1, seed=self.seed)
+        bottom = build_bottom(self.networks.feature, "feature", rows.their_shape, seed=self.seed)
+        width = width_of(bottom)
+        parts = BranchParts(
+            model=self.networks.label, party="label", own=rows.own_shape, cut_width=width, outputs=1, seed=self.seed
+        )
         if self.row.joint == "none":
             return parts.alone("alone"), []
         return (method.model(parts) if method is not None else parts.joint()), [bottom]
