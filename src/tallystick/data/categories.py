@@ -41,7 +41,9 @@ def codes_of(column: pl.Series, categories: tuple[str, ...]) -> NDArray[np.int64
 
 def count_values(columns: Iterable[pl.Series]) -> pl.DataFrame:
     """How often each value occurs in these columns together, missing cells too: ``text`` and ``len``."""
-    parts = [pl.DataFrame({"text": as_text(part)}).group_by("text").len() for column in columns for part in chunks(column)]
+    parts = [
+        pl.DataFrame({"text": as_text(part)}).group_by("text").len() for column in columns for part in cells_at_a_time(column)
+    ]
     return pl.concat(parts).group_by("text").agg(pl.col("len").sum())
 
 
@@ -84,6 +86,6 @@ def usual_count(rows: int) -> int:
     return min(max(rows // 5000, 4), 10)
 
 
-def chunks(column: pl.Series) -> Iterator[pl.Series]:
+def cells_at_a_time(column: pl.Series) -> Iterator[pl.Series]:
     """A column, so many cells at a time as are spelt out at once."""
     return (column[start : start + ENCODED_AT_A_TIME] for start in range(0, max(len(column), 1), ENCODED_AT_A_TIME))

@@ -11,7 +11,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.config.party import EncodingConfig, SequenceConfig
-from tallystick.data.categories import FIRST_CATEGORY, chunks, codes_of, count_values, kept_categories
+from tallystick.data.categories import FIRST_CATEGORY, cells_at_a_time, codes_of, count_values, kept_categories
 from tallystick.data.features import SequenceShape
 from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
@@ -42,7 +42,7 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
         column = require_column(frame, self.name, use="sequence")
         target = require_column(frame, self.target, use="target") if self.target is not None else None
         start = 0
-        for part in chunks(column):
+        for part in cells_at_a_time(column):
             rows = slice(start, start + len(part))
             items, count_N = _listed(part, self.separator, self.length)
             codes_NL = np.zeros((len(part), self.length), dtype=np.int64)
@@ -70,7 +70,7 @@ def fit_sequence(
         )
     training = column.gather(rows)
     parts, longer, empty = [], 0, 0
-    for part in chunks(training):
+    for part in cells_at_a_time(training):
         _, whole_N = _listed(part, separator, None)
         longer, empty = longer + int((whole_N > config.length).sum()), empty + int((whole_N == 0).sum())
         parts.append(count_values([_listed(part, separator, config.length)[0]]))
