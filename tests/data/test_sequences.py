@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig, parse_party
 from tallystick.data.categories import FIRST_CATEGORY, MISSING, UNSEEN
 from tallystick.data.encoder import Encoder, feature_columns
+from tallystick.data.sequences import check_separators
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, DataError, FeatureError
 
@@ -115,13 +116,21 @@ def test_a_packed_row_takes_small_integers() -> None:
         ([[{"a": 1}], []], {}, "expected lists of plain values"),
         (["a", "b"], {}, "the column holds text; give the separator between its items, or bring it as lists"),
         ([["a"], ["b"]], {"separator": "|"}, r"separator = '\|': the column holds lists, which need none; leave it out"),
-        (["a;b", "b;c"], {"separator": "|"}, r"separator = '\|': is in none of 2 cells; give the one that parts the items"),
         ([1, 2], {}, "the column has type Int64; expected lists, or text with a separator between items"),
     ],
 )
 def test_cells_that_are_no_lists_are_refused(cells: list[Any], config: dict[str, Any], said: str) -> None:
     with pytest.raises(FeatureError, match=rf"^sequences\.clicked.*{said}"):
         fit(pl.DataFrame({"clicked": cells}), SequenceConfig(**config))
+
+
+def test_a_separator_in_no_cell_of_the_table_is_refused_and_in_none_of_some_rows_is_not() -> None:
+    frame = pl.DataFrame({"clicked": ["a;b", "b;c", "b"]})
+    with pytest.raises(FeatureError, match=r"separator = '\|': is in none of 3 cells; give the one that parts the items"):
+        check_separators(frame, {"clicked": SequenceConfig(separator="|")})
+    config = SequenceConfig(separator=";", length=2)
+    check_separators(frame, {"clicked": config})
+    assert encoded(frame[2:], config) == [[2, 0]]
 
 
 def test_a_column_of_lists_that_is_not_named_as_a_sequence_is_refused(tmp_path: Path) -> None:

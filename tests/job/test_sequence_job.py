@@ -4,8 +4,11 @@ import numpy as np
 import polars as pl
 from tiny import columns, contract_values, tables
 
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
 from tallystick.data.encoder import Encoder
 from tallystick.simulation import Silent, simulate
+from tallystick.sweep.partner import SimulatedPartner
 
 PARTIES = ("bank", "shop")
 SEQUENCE = {"length": 4, "target": "shown"}
@@ -82,3 +85,16 @@ def test_a_killed_run_over_the_network_goes_on_to_the_bits_of_a_simulation_and_p
     assert scores["same"]["id"].equals(scores["strange"]["id"])
     assert scores["strange"]["score"].is_between(0, 1).all()
     assert not scores["same"]["score"].equals(scores["strange"]["score"])
+
+
+def test_a_simulated_partner_gets_a_sequence_with_its_target(tmp_path):
+    values = {"party": "bank", "keys": {"id": "id"}, "label": "y", "sequences": {"clicked": SEQUENCE}, "drop": ["shown"]}
+    frame = frames()["shop"].with_columns(y=pl.int_range(pl.len()) % 2)
+    contract, party = parse_contract(contract_values(PARTIES)), parse_party(values, folder=tmp_path)
+    found = SimulatedPartner.of(contract, party, frame, split=["clicked"], rows=100)
+    assert found.columns["shop"]["sequences"]["clicked"]["target"] == "shown"
+    assert found.columns["bank"]["sequences"] == {}
+    assert set(found.tables["shop"].columns) == {"id", "clicked", "shown"}
+    assert set(found.tables["bank"].columns) == {"id", "y", "x", "noise", "kind"}
+    result = simulate(contract, found.tables, found.columns, watcher=Silent())
+    assert {each.party: each.sequences for each in result.data.columns} == {"bank": 0, "shop": 1}

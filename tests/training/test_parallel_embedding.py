@@ -107,7 +107,7 @@ def test_rows_and_gradients_have_the_bits_of_the_ordinary_passes(meetings):
 def test_a_party_trains_to_the_same_bits(how, tmp_path, meetings, monkeypatch):
     def train(worth):
         monkeypatch.setattr(tables, "WORTH_LOOKUPS", worth)
-        setting, folder = Setting(), tmp_path / str(worth)
+        setting, folder = Setting(sequences=True), tmp_path / str(worth)
         folder.mkdir()
         bottoms, label = setting.modules()
         mine, theirs = memory_channels("bank", "shop", timeout_s=20)

@@ -3,7 +3,7 @@
 Shapes: N rows, L codes of a sequence.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import msgspec
 import numpy as np
@@ -59,16 +59,9 @@ def fit_sequence(
 ) -> tuple[SequenceColumn | None, str]:
     """Learn the items of the training rows ``rows``; gives a note on what was cut and left out, and no column if none is left.
 
-    Raises FeatureError for cells that are no lists of plain values, or a separator that is missing, idle or in none of the cells.
+    Raises FeatureError for cells that are no lists of plain values, or a separator that is missing or idle.
     """
-    column = require_column(frame, name, use="sequence")
-    separator = config.separator
-    if column.dtype in _TEXT and separator and not column.cast(pl.String).str.contains(separator, literal=True).any():
-        raise FeatureError(
-            f"sequences.{name}.separator = {separator!r}: is in none of {len(column)} cells; give the one that parts the items, "
-            "or take the column as a category"
-        )
-    training = column.gather(rows)
+    training, separator = require_column(frame, name, use="sequence").gather(rows), config.separator
     parts, longer, empty = [], 0, 0
     for part in cells_at_a_time(training):
         _, whole_N = _listed(part, separator, None)
@@ -87,6 +80,19 @@ def fit_sequence(
         f"and {empty:,} none; {len(items):,} items have a code of their own, and all others share one"
     )
     return SequenceColumn(name=name, items=items, length=config.length, separator=separator, target=config.target), note
+
+
+def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> None:
+    """Raise FeatureError for a separator that is in no cell of a whole table; of some rows it may be."""
+    for name, config in sequences.items():
+        column = require_column(frame, name, use="sequence")
+        if config.separator is None or column.dtype not in _TEXT:
+            continue
+        if not column.cast(pl.String).str.contains(config.separator, literal=True).any():
+            raise FeatureError(
+                f"sequences.{name}.separator = {config.separator!r}: is in none of {len(column)} cells; give the one that parts "
+                "the items, or take the column as a category"
+            )
 
 
 def _listed(column: pl.Series, separator: str | None, length: int | None) -> tuple[pl.Series, NDArray[np.int64]]:

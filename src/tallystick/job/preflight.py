@@ -24,6 +24,7 @@ from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, fingerprint, read_keys
 from tallystick.data.lazy import Frame
+from tallystick.data.sequences import check_separators
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
@@ -226,6 +227,7 @@ def _check_features(
     contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, is_label: bool
 ) -> tuple[str, ...]:
     """Fit and try what a run would, on this side's rows for training; says what it came to, and what may yet change it."""
+    check_separators(here, party.sequences)
     encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
     if encoder is None:
         if not is_label:
