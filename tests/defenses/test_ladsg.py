@@ -141,6 +141,7 @@ def test_a_contract_takes_both_parts_and_promises_nothing() -> None:
             "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}},
             "alignment": {"keys": [{"name": "id"}]},
             "defense": [{"method": "ladsg", "soft": 0.5}],
+            "evaluation": {"importance": {"feature_columns": "both"}},  # there is no promise that exact figures would undo
         }
     )
     defenses = contract.defenses()

@@ -545,7 +545,7 @@ def _disclosure_problems(contract: Contract) -> list[str]:
         problems.append(f"{where}: embeddings sent again would tell which rows of a union are imputed; align by intersection")
     if contract.split.validation == 0:
         problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")
-    if columns == "both" and any(entry.defense.stage == "labels" for entry in contract.defense):
+    if columns == "both" and any(entry.covers_labels for entry in contract.defense):
         problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
     return problems
 

@@ -28,6 +28,11 @@ class DefenseKeys(Model):
         """Make the defence; raises ConfigError where keys do not go together."""
         return self.defense(**self.model_dump(exclude={"method"}))
 
+    @property
+    def covers_labels(self) -> bool:
+        """Whether it replaces labels under a formal guarantee, which then holds for the run."""
+        return self.defense.stage == "labels" and self.make().guarantee().event is not None
+
     @model_validator(mode="after")
     def _keys_together(self) -> "DefenseKeys":
         try:

@@ -115,7 +115,8 @@ class SimilarGradients(Defense):
         if len(grad_BD) < 2:
             return torch.zeros_like(grad_BD)
         exact_BD = grad_BD.double()
-        along_BD = _most_similar(normalize(exact_BD, dim=1, eps=torch.finfo(torch.float64).tiny))
+        unit_BD = normalize(exact_BD, dim=1, eps=torch.finfo(torch.float64).tiny)
+        along_BD = unit_BD[_most_similar(unit_BD.to(grad_BD.dtype))]
         substituted_BD = (exact_BD * along_BD).sum(dim=1, keepdim=True) * along_BD
         norm_B = substituted_BD.norm(dim=1)
         most = norm_B.mean() + self.limit * norm_B.std(correction=0)
@@ -128,10 +129,10 @@ class SimilarGradients(Defense):
 
 
 def _most_similar(unit_BD: Tensor) -> Tensor:
-    """Of each row the other row with the highest cosine to it, the first of several."""
+    """Of each row which other row has the highest cosine to it, the first of several; time B^2 D."""
     nearest = []
     for part in torch.split(torch.arange(len(unit_BD), device=unit_BD.device), _ROWS):
         cosine = unit_BD[part] @ unit_BD.T
         cosine[torch.arange(len(part), device=part.device), part] = -torch.inf
         nearest.append(cosine.argmax(dim=1))
-    return unit_BD[torch.cat(nearest)]
+    return torch.cat(nearest)

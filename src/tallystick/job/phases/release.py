@@ -153,5 +153,5 @@ def _label_releases(contract: Contract) -> list[shown.Release]:
             **{key: value for key, value in entry.model_dump().items() if key in ("epsilon", "delta")},
         )
         for entry in contract.defense
-        if entry.defense.stage == "labels" and entry.make().guarantee().event is not None
+        if entry.covers_labels
     ]
