@@ -22,7 +22,6 @@ from tallystick.data.table import require_column
 from tallystick.data.text import as_number
 from tallystick.errors import DataError, FeatureError
 
-CLIP = 1e4  # standard deviations; keeps one absurd cell from overflowing float32
 RANK_KNOTS = 1000
 ENOUGH_ROWS = 1000  # model.numeric = auto: training rows from which numbers get an embedding
 SKEWED = 1.0  # encoding.numeric = auto ranks columns of a larger absolute skewness
@@ -31,12 +30,18 @@ Floats = NDArray[np.float64]
 
 
 class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One numeric column: transform, then standardise; missing becomes 0 (the mean) and, if it is known, an indicator."""
+    """One numeric column: transform, then standardise; missing becomes 0 (the mean) and, if it is known, an indicator.
+
+    Beyond what training rows had a number counts as the nearest that they had: what a network says there is made up, and one
+    absurd cell would get an absurd score.
+    """
 
     name: str
     transform: Literal["standard", "log", "rank"]
     mean: float
     deviation: float
+    low: float  # of the training rows, standardised
+    high: float
     indicator: bool  # training rows had missing values
     knots: tuple[float, ...] = ()  # rank: values, ascending
     scores: tuple[float, ...] = ()  # rank: their normal scores
@@ -46,7 +51,7 @@ class NumericColumn(msgspec.Struct, frozen=True, kw_only=True):
         """Standardise numbers; NaN becomes 0."""
         transformed_N = _transform(values_N, self.transform, self.knots, self.scores)
         with np.errstate(over="ignore"):
-            scaled_N = np.clip((transformed_N - self.mean) / self.deviation, -CLIP, CLIP)
+            scaled_N = np.clip((transformed_N - self.mean) / self.deviation, self.low, self.high)
         return np.where(np.isnan(values_N), 0.0, scaled_N)
 
 
@@ -266,9 +271,18 @@ def _fit_numeric(name: str, values_N: Floats, asked: Literal["auto", "standard",
         raise FeatureError(
             f"numeric column {name!r}: its numbers are too large to standardise; use encoding.numeric = log or rank"
         )
-    # A constant with missing values keeps its indicator; its value carries nothing.
+    deviation = deviation or 1.0  # a constant with missing values keeps its indicator; its value carries nothing
+    scaled = (transformed - mean) / deviation
     return NumericColumn(
-        name=name, transform=transform, mean=mean, deviation=deviation or 1.0, indicator=missing, knots=knots, scores=scores
+        name=name,
+        transform=transform,
+        mean=mean,
+        deviation=deviation,
+        low=float(scaled.min()),
+        high=float(scaled.max()),
+        indicator=missing,
+        knots=knots,
+        scores=scores,
     )
 
 
