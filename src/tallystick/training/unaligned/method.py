@@ -64,7 +64,7 @@ class OwnPart:
                 "epochs": epochs,
                 "batch_size": batch_size,
                 "learning_rate": self.training.learning_rate * rate,
-                "patience": (self.training.patience or 2) if validated else None,
+                "patience": 1 if validated else None,  # its epochs are long, and after the first worse one none was better
                 "mode": "synchronous",
                 "schedule": "constant",  # it is stopped long before its last epoch
                 "ema": None,
