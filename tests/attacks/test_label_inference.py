@@ -156,9 +156,9 @@ def test_inner_product_adds_length() -> None:
 def test_fresh_noise_averages_out_over_epochs() -> None:
     """Four looks halve the noise: a cosine or norm of one look is worse. One epoch gives the average nothing to add. Seeded."""
     view = planted_view(TRUTH, gap=1.0, epochs=4)
-    once, averaged = metrics_of("direction-5", view, TRUTH), metrics_of("direction-5-averaged", view, TRUTH)
+    once, averaged = metrics_of("direction-5", view, TRUTH), metrics_of("direction-averaged", view, TRUTH)
     assert averaged.auc.low > once.auc.high
-    assert "direction-5-averaged" not in evaluate_label_inference(view.epoch(0), TRUTH)
+    assert "norm-averaged" not in evaluate_label_inference(view.epoch(0), TRUTH)
     view = LabelsPerBatch(count=1).reveal(view, TRUTH, rng=np.random.default_rng(0))
     (rows,) = OverEpochs(attack=DirectionAttack())(view, generator=generator()).rows
     hints = torch.cat([step.rows_B[view.known_label(index) >= 0] for index, step in enumerate(view.steps)])
@@ -271,7 +271,7 @@ def test_equal_or_zero_rows_are_a_guess(value: float) -> None:
     same = torch.full((60, 4), value)
     truth = (torch.arange(60) % 3 == 0).long()
     found = evaluate_label_inference(one_step(same, same), truth, auxiliary_labels=6)
-    assert set(found) == set(BINARY) - {"norm-averaged", "direction-5-averaged", "completion-fine-tuned"}
+    assert set(found) == set(BINARY) - {"norm-averaged", "completion-fine-tuned"}
     for metrics in found.values():
         assert metrics.auc.mean == metrics.symmetric_auc.mean == metrics.balanced_accuracy.mean == 0.5
 
@@ -310,7 +310,7 @@ def test_what_was_not_recorded_is_left_out_or_an_error() -> None:
     embeddings = replace(view, steps=tuple(replace(step, received_BD=torch.zeros(BATCH, 0)) for step in view.steps))
     for kept, other, reads in ((gradients, embeddings, "cut_gradient"), (embeddings, gradients, "cut_embedding")):
         alone = {name for name, row in BINARY.items() if row.reads == reads and not row.with_embeddings}
-        once = alone - {"norm-averaged", "direction-5-averaged"}  # which compare epochs
+        once = alone - {"norm-averaged"}  # which compares epochs
         assert set(evaluate_label_inference(kept, TRUTH)) == once
         for name in once - {"completion-fine-tuned"}:  # which reads its own model
             with pytest.raises(DataError, match=f"holds no {reads}"):

@@ -1,6 +1,6 @@
 """The direction of a cut gradient, compared with that of rows whose label the attacker knows.
 
-Shapes: B rows of a step's batch, D cut width, H hint rows of a step, C classes.
+Shapes: B rows of a step's batch, N rows of the run, D cut width, H hint rows, C classes.
 """
 
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from tallystick.attacks.label_inference.observations import matrices, per_step
+from tallystick.attacks.label_inference.observations import known_rows, matrices, observations, per_step, whole_run
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError, DataError
 
@@ -26,29 +26,38 @@ class DirectionAttack:
 
     Args:
         measure: "cosine", or "inner" product, which adds the gradient's length.
+        scope: "batch", as the paper does; "run" compares the mean gradients that rows had over the training, in which noise that
+            a defence draws anew at every step averages out.
     """
 
     measure: Literal["cosine", "inner"] = "cosine"
+    scope: Literal["batch", "run"] = "batch"
 
     def __post_init__(self) -> None:
         if self.measure not in ("cosine", "inner"):
             raise ConfigError(f'direction attack: measure={self.measure!r}; expected "cosine" or "inner"')
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score every batch by itself; no randomness is used. A zero gradient has cosine 0 with every hint."""
+        """Score every batch by itself, or the run; no randomness is used. A zero gradient has cosine 0 with every hint."""
+        if self.scope == "run":
+            rows, mean_ND = observations(view, "cut_gradient")
+            known_N = known_rows(view)[rows]
+            return whole_run(view, rows, self._scores(mean_ND, mean_ND[known_N >= 0], known_N, view.classes))
         scores = []
         for index, grad_BD in enumerate(matrices(view, "cut_gradient")):
             label_B = view.known_label(index)
             told_B = label_B >= 0
             hint_HD = grad_BD[told_B] if view.clean_hints is None else _clean(view.clean_hints[index], grad_BD[told_B], index)
-            towards_BD = normalize(grad_BD, dim=1, eps=_TINY) if self.measure == "cosine" else grad_BD
-            classes = range(1, 2) if view.classes == 2 else range(view.classes)
-            score_BC = torch.stack(
-                [_along(towards_BD, hint_HD[label_B[told_B] == c], absent=0.0 if view.classes == 2 else -1.0) for c in classes],
-                dim=1,
-            )
-            scores.append(score_BC.squeeze(1) if view.classes == 2 else score_BC)
+            scores.append(self._scores(grad_BD, hint_HD, label_B, view.classes))
         return per_step(view, scores)
+
+    def _scores(self, grad_BD: Tensor, hint_HD: Tensor, label_B: Tensor, classes: int) -> Tensor:
+        towards_BD = normalize(grad_BD, dim=1, eps=_TINY) if self.measure == "cosine" else grad_BD
+        label_H = label_B[label_B >= 0]
+        absent = 0.0 if classes == 2 else -1.0
+        wanted = range(1, 2) if classes == 2 else range(classes)
+        score_BC = torch.stack([_along(towards_BD, hint_HD[label_H == each], absent=absent) for each in wanted], dim=1)
+        return score_BC.squeeze(1) if classes == 2 else score_BC
 
 
 _TINY = torch.finfo(torch.float64).tiny

@@ -132,12 +132,12 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             multiclass=False,
             over_training=True,
         ),
-        "direction-5-averaged": LabelInferenceAttack(
-            attack=OverEpochs(attack=DirectionAttack()),
-            description=f"as direction-5, {AVERAGED}",
+        "direction-averaged": LabelInferenceAttack(
+            attack=DirectionAttack(scope="run"),
+            description=f"each row's gradients averaged over the epochs; {DIRECTION}",
             reads="cut_gradient",
-            knows=LabelsPerBatch(count=5),
-            multiclass=False,
+            knows=FewLabels(),
+            over_training=True,
         ),
         "enumeration": LabelInferenceAttack(
             attack=LabelEnumeration(),

@@ -33,7 +33,7 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
 OVER_EPOCHS = (
     "norm-averaged",
-    "direction-5-averaged",
+    "direction-averaged",
     "spectral-averaged",
     "clusters-averaged",
     "completion-gradient",
