@@ -148,8 +148,7 @@ def run(
     table = read_both_parties(data, limit=limit)
     chosen = _chosen(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
-    setting = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
-    setting |= ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
+    setting = _setting(table, aligned, networks, by_users=by_users)
     keeping = keeping or Keeping()
     kept = keeping.open(setting)
     runs = list(kept.runs) if kept is not None else []
@@ -182,6 +181,12 @@ def run(
         "table": tabulate(runs, chosen),
         "runs": runs,
     }
+
+
+def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
+    """What runs have to agree on to stand in one log; what is not the usual is named only where it is."""
+    usual = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
+    return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
 def _chosen(table: AdTable, only: Sequence[str]) -> list[Row]:
