@@ -145,11 +145,10 @@ def run(
 
     Raises DataError for data that is absent or of another format, ConfigError for a row that there is not, or no users.
     """
-    table = read_both_parties(data, limit=limit)
+    table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
     chosen = _chosen(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = _setting(table, aligned, networks, by_users=by_users)
-    keeping = keeping or Keeping()
     kept = keeping.open(setting)
     runs = list(kept.runs) if kept is not None else []
     done = {(each["method"], each["seed"]) for each in runs}
