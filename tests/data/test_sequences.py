@@ -92,6 +92,18 @@ def test_the_target_item_shares_the_codes_of_the_sequence() -> None:
         encoder.encode(new.drop("shown"))
 
 
+def test_a_target_item_is_spelt_as_the_items_that_a_separator_parts() -> None:
+    frame = pl.DataFrame({"clicked": ["a | b", "b|c "], "shown": ["a ", " "]})
+    assert encoded(frame, SequenceConfig(length=2, separator="|", target="shown")) == [[2, 2, 3], [MISSING, 3, 4]]
+
+
+@pytest.mark.parametrize("strange", [float("nan"), float("inf")])
+def test_a_number_without_a_spelling_is_passed_over_as_a_missing_item_is(strange: float) -> None:
+    frame = pl.DataFrame({"clicked": [[1.0, 2.0, strange], [strange]]})
+    assert encoded(frame, SequenceConfig(length=2)) == [[2, 3], [MISSING, MISSING]]
+    assert any("of 2 training rows 0 have more and 1 none" in note for note in fit(frame, SequenceConfig(length=2)).notes)
+
+
 def test_what_was_cut_and_left_out_is_said() -> None:
     (note,) = fit(pl.DataFrame({"clicked": ROWS}), SequenceConfig(length=2)).notes
     assert "the last 2 items of a row count; of 5 training rows 2 have more and 2 none; 3 items have a code" in note

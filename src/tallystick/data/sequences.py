@@ -40,7 +40,7 @@ class SequenceColumn(msgspec.Struct, frozen=True, kw_only=True):
     def encode(self, frame: Frame) -> Iterator[tuple[slice, NDArray[np.int64]]]:
         """Give the codes (N, columns of the shape), some rows at a time; raises DataError for a column that is none of lists."""
         column = require_column(frame, self.name, use="sequence")
-        target = require_column(frame, self.target, use="target") if self.target is not None else None
+        target = _target(frame, self.target, self.separator) if self.target is not None else None
         start = 0
         for part in cells_at_a_time(column):
             rows = slice(start, start + len(part))
@@ -70,7 +70,7 @@ def fit_sequence(
     if empty == len(rows):
         return None, f"sequence {name!r} is empty on all training rows and was left out"
     if config.target is not None:
-        parts.append(count_values([require_column(frame, config.target, use="target").gather(rows)]))
+        parts.append(count_values([_target(frame, config.target, separator).gather(rows)]))
     counts = pl.concat(parts).group_by("text").agg(pl.col("len").sum())
     items, least = kept_categories(counts, encoding, cells=int(counts.get_column("len").sum()))
     if not items:
@@ -95,6 +95,14 @@ def check_separators(frame: Frame, sequences: Mapping[str, SequenceConfig]) -> N
             )
 
 
+def _target(frame: Frame, name: str, separator: str | None) -> pl.Series:
+    """The column of the rows' items, spelt as the items are that a separator parts: without blanks around them."""
+    column = require_column(frame, name, use="target")
+    if separator is None or column.dtype not in _TEXT:
+        return column
+    return column.cast(pl.String).str.strip_chars().replace("", None)
+
+
 def _listed(column: pl.Series, separator: str | None, length: int | None) -> tuple[pl.Series, NDArray[np.int64]]:
     """The last ``length`` items of each cell, one after the other, and how many each has: none for a missing one."""
     lists = _lists(column, separator).list.drop_nulls()
@@ -114,6 +122,8 @@ def _lists(column: pl.Series, separator: str | None) -> pl.Series:
             raise FeatureError(f"{where}: its cells have type {kind}; expected lists of plain values, so flatten them")
         if separator is not None:
             raise FeatureError(f"{where}.separator = {separator!r}: the column holds lists, which need none; leave it out")
+        if kind.inner.is_float():  # else an item that has no spelling would take another's place
+            return column.list.eval(pl.when(pl.element().is_finite()).then(pl.element()))
         return column
     if kind in _TEXT:
         if separator is None:
