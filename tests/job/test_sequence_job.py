@@ -49,7 +49,7 @@ def test_a_sequence_tells_what_the_other_columns_do_not_and_its_audit_says_what_
     (audit,) = result.sections.features
     assert "sequence 'clicked': no attack here infers items" in audit.not_measured
     assert any(note.startswith("column 'other', which was not used: has type List(Float64)") for note in audit.not_measured)
-    assert "noise" in {column.name for column in audit.columns}
+    assert {column.name: column.used for column in audit.columns} == {"noise": True, "shown": True, "x": False, "kind": False}
 
 
 def test_a_killed_run_over_the_network_goes_on_to_the_bits_of_a_simulation_and_predicts(lay_out_job, tmp_path):

@@ -6,7 +6,7 @@ It is measured where it discloses nothing: this party sent the embeddings and ha
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -53,24 +53,39 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     """Encode this party's columns at those of the recorded rows that it has."""
     rows_R = rows_R[dataset.is_own(rows_R)]
     features, encoder = dataset.columns_of(rows_R), dataset.known_encoder
+    targets = _targets(encoder)
+    places = [*range(len(encoder.categorical)), *targets.values()]
     used = ColumnValues(
         numeric_NF=features.numeric_NF.cpu(),
-        categorical_NG=features.categorical_NG[:, : len(encoder.categorical)].cpu(),
+        categorical_NG=features.categorical_NG[:, places].cpu(),
         numeric=encoder.numeric_names,
-        categorical=tuple(column.name for column in encoder.categorical),
-        categories=encoder.feature_shape.cardinalities,
+        categorical=(*(column.name for column in encoder.categorical), *targets),
+        categories=tuple(encoder.feature_shape.codes[place] for place in places),
     )
-    unused, notes = _unused(own, rows_R)
+    unused, notes = _unused(own, rows_R, targets)
     notes += tuple(f"sequence {sequence.name!r}: no attack here infers items" for sequence in encoder.sequences)
     return Truth(rows_R=rows_R, used=used, unused=unused, notes=notes)
 
 
-def _unused(own: OwnRows, rows_R: Tensor) -> tuple[ColumnValues, tuple[str, ...]]:
-    """The table's columns that are neither keys nor were trained with."""
+def _targets(encoder: Encoder) -> dict[str, int]:
+    """Columns that name a sequence's target item and are no features beside, and where their codes stand."""
+    features = {column.name for column in (*encoder.numeric, *encoder.categorical)}
+    found: dict[str, int] = {}
+    place = len(encoder.categorical)
+    for sequence in encoder.sequences:
+        if sequence.target is not None and sequence.target not in features:
+            found.setdefault(sequence.target, place)
+        place += sequence.shape.columns
+    return found
+
+
+def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[ColumnValues, tuple[str, ...]]:
+    """The table's columns that are neither keys nor were trained with, which the ``targets`` were."""
     party = own.party
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
-    taken = {*party.keys.values(), *read.numeric, *read.categorical, *party.sequences, party.label, party.weight, party.time}
+    taken = {*party.keys.values(), *read.numeric, *read.categorical, *party.sequences, *targets}
+    taken |= {party.label, party.weight, party.time}
     parts, notes = [], []
     for name, kind in frame.schema.items():
         if name in taken:
