@@ -1,6 +1,7 @@
 """LADSG: against loops that follow the definition, what its soft labels keep, and what it does not hide."""
 
 import os
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,11 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tallystick.config.contract import parse_contract
+from tallystick.config.contract import Contract, parse_contract
 from tallystick.data.features import Features
+from tallystick.data.target import LabelCoder
+from tallystick.dataset.dataset import Labels
+from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.defenses.ladsg import Ladsg, SimilarGradients
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import cross_fitted
+from tallystick.job.phases.defense import RunDefense
+from tallystick.party.folder import RunFolder
 
 ANY = torch.Generator()
 
@@ -134,8 +140,8 @@ def test_values_out_of_range_are_refused(keys: dict[str, float], said: str) -> N
         Ladsg(**keys)
 
 
-def test_a_contract_takes_both_parts_and_promises_nothing() -> None:
-    contract = parse_contract(
+def contract() -> Contract:
+    return parse_contract(
         {
             "name": "job",
             "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}},
@@ -144,8 +150,36 @@ def test_a_contract_takes_both_parts_and_promises_nothing() -> None:
             "evaluation": {"importance": {"feature_columns": "both"}},  # there is no promise that exact figures would undo
         }
     )
-    defenses = contract.defenses()
+
+
+def test_a_contract_takes_both_parts_and_promises_nothing() -> None:
+    defenses = contract().defenses()
     assert len(defenses.labels) == len(defenses.gradients) == 1
     (guarantee,) = defenses.guarantees()
     assert guarantee.text.startswith("no formal guarantee: labels with a share of 0.5")
     assert defenses.events() == ()
+
+
+def test_a_half_with_one_row_of_a_class_among_many_is_answered_for() -> None:
+    """From 10,001 rows on scikit-learn stops by held-out rows of each class; seed 0 puts one and two positives into the halves."""
+    labels_N = torch.zeros(20_100)
+    labels_N[:3] = 1
+    features = Features(numeric_NF=torch.arange(20_100.0)[:, None] % 7, categorical_NG=torch.zeros(20_100, 0, dtype=torch.int64))
+    answer_N = cross_fitted("binary", features.rows, labels_N, torch.arange(20_100), classes=2, seed=0).sigmoid()
+    assert answer_N.shape == (20_100,)
+    assert float(answer_N.mean()) == pytest.approx(3 / 20_100, rel=0.5)
+
+
+def test_without_own_columns_the_share_of_the_training_rows_is_mixed_in_and_test_labels_are_not(tmp_path: Path) -> None:
+    job = contract()
+    defense = RunDefense.of(job, RunFolder.new(tmp_path, job))
+    labels_N = torch.tensor([1.0, 0.0, 0.0, 0.0, 1.0, 1.0])
+    coder = LabelCoder(type="binary", classes=("0", "1"))
+    parts = {"train_N": torch.arange(4), "validation_N": torch.tensor([4]), "test_N": torch.tensor([5])}
+    soft = []
+    for tested in (0.0, 1.0):
+        labels_N[5] = tested
+        dataset = IntersectionDataset(encoder=None, source=None, labels=Labels.of(coder, labels_N.clone()), **parts)
+        soft.append(defense.defended(dataset).known_labels.training_labels_N[:5])
+    assert torch.equal(*soft)
+    torch.testing.assert_close(soft[0], 0.5 * labels_N[:5] + 0.5 * 0.25)

@@ -56,7 +56,9 @@ class Boosted:
         largest = codes.max(dim=0).values.tolist() if len(codes) else []
         few = [numbers + place for place, code in enumerate(largest) if code < MOST_CODES]
         estimator = HistGradientBoostingRegressor if kind == "regression" else HistGradientBoostingClassifier
-        self._model: Any = estimator(categorical_features=few, random_state=seed)
+        # Rows to stop by are drawn of each class, and of a class of one row they cannot be.
+        lone = kind != "regression" and int(labels.long().bincount().eq(1).sum()) > 0
+        self._model: Any = estimator(categorical_features=few, random_state=seed, early_stopping=False if lone else "auto")
         self._model.fit(
             _table(features), labels.cpu().numpy(), sample_weight=weights.cpu().numpy() if weights is not None else None
         )
@@ -89,8 +91,9 @@ def cross_fitted(
 
     Raises DataError where a half lacks a class.
     """
-    shuffled_N = train_N.cpu()[torch.randperm(len(train_N), generator=torch.Generator().manual_seed(seed))]
-    halves = torch.tensor_split(shuffled_N, 2)
+    order_N = torch.randperm(len(train_N), generator=torch.Generator().manual_seed(seed))
+    halves = torch.tensor_split(train_N[order_N.to(train_N.device)], 2)  # where the source's rows lie
+    labels_N = labels_N.to(train_N.device)
     models = []
     for half_N in halves:
         found = len(torch.unique(labels_N[half_N]))
@@ -101,8 +104,8 @@ def cross_fitted(
             )
         fitted_N = half_N[:MOST_ROWS]
         models.append(Boosted(kind, source(fitted_N), labels_N[fitted_N], seed=seed))
-    logits = models[0].logits(source, torch.arange(len(labels_N)), classes=classes)
-    logits[halves[0]] = models[1].logits(source, halves[0], classes=classes)
+    logits = models[0].logits(source, torch.arange(len(labels_N), device=train_N.device), classes=classes)
+    logits[halves[0].cpu()] = models[1].logits(source, halves[0], classes=classes)
     return logits
 
 

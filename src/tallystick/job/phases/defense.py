@@ -69,15 +69,20 @@ class RunDefense:
         if not self.defenses.labels:
             return dataset
         true_N = dataset.known_labels.true_N
-        defenses = self.defenses.taught(self._teacher(dataset)) if dataset.encoder is not None else self.defenses
+        defenses = self.defenses.taught(self._teacher(dataset))
         labels_N = defenses.defend_labels(true_N.cpu(), self.classes, random_bytes=key_stream(self.secret, b"labels"))
         return dataset.trained_on(labels_N.to(true_N.device))
 
     def _teacher(self, dataset: Dataset) -> Teacher:
-        """What the own columns tell of labels, by boosting, whose draws are the run's secret too."""
+        """What the own columns tell of the training rows' labels, by boosting, whose draws are the run's secret too.
+
+        Without columns it is the share of positives among these rows: those for tests shape nothing that is trained on.
+        """
 
         def teach(labels_N: Tensor) -> Tensor:
             own = dataset.own_part()
+            if own.encoder is None:
+                return labels_N[own.train_N.cpu()].double().mean().expand(len(labels_N))
             seed = int.from_bytes(key_stream(self.secret, b"teacher")(4), "big")
             return cross_fitted("binary", own.known_source, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
 
