@@ -25,7 +25,7 @@ from tallystick.structs import prepared
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
 IMPUTATION = "imputation"
-FORMAT = 2  # of a run folder; another version's files have other names and other keys
+FORMAT = 3  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
 _ANEW = "start a new run on all sides, without --resume"
