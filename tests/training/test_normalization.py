@@ -6,11 +6,14 @@ from loops import Setting, assert_same_bits, training, weights_of
 from test_resume import AVERAGED, Unplugged, Until
 
 from tallystick.config.contract import NetworkModel
+from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.branches import FromLocal, SharedBottom
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.normalization import BatchNorm, statistics_of
 from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.unaligned.average import Average
+from tallystick.training.unaligned.warm_start import WarmStart
 from tallystick.training.updates import Updates, decay_at
 
 SHAPE = FeatureShape(numeric=3, cardinalities=())
@@ -115,3 +118,14 @@ def test_a_model_of_unaligned_rows_that_stays_as_it_is_keeps_its_statistics():
     with torch.no_grad():
         model([torch.randn(20, 2)], rows(20, seed=2))
     assert changed(before, model) == {name for name in before if name.startswith("bottom.")}
+
+
+@pytest.mark.parametrize(("rate", "frozen"), [(0.0, True), (0.2, False)])
+@pytest.mark.parametrize("method", [WarmStart, Average])
+def test_a_bottom_at_rate_zero_keeps_its_statistics_and_goes_by_them(method, rate, frozen):
+    model = method(settings=UnalignedConfig(method=method.name, warm_rate=rate), batch_size=20, seed=1).model(parts())
+    bottom = (model if method is WarmStart else model.first).train().bottom
+    before = copied(bottom)
+    model([torch.randn(20, 2)], rows(20, seed=2))
+    assert bool(changed(before, bottom)) is not frozen
+    assert torch.allclose(bottom(rows(6)), bottom.eval()(rows(6))) is frozen

@@ -65,19 +65,24 @@ class Synthesizing(SharedBottom):
 class FromLocal(BranchedModel):
     """A joint model beside one of own columns alone, which stays as it is: its logit is the joint one's offset, if asked for.
 
-    ``dropout`` leaves some of the joint top's inputs out in training.
+    ``dropout`` leaves some of the joint top's inputs out in training; a ``frozen`` bottom stays as it is too.
     """
 
-    def __init__(self, joint: LabelModel, alone: LabelModel, *, offset: bool, dropout: Dropout | None = None) -> None:
+    def __init__(
+        self, joint: LabelModel, alone: LabelModel, *, offset: bool, dropout: Dropout | None = None, frozen: bool = False
+    ) -> None:
         super().__init__(joint.top, bottom=joint.bottom)
         self.alone = alone
         self.offset = offset
         self.dropout = dropout
+        self.frozen = frozen
 
     def train(self, mode: bool = True) -> "FromLocal":
-        """Switch to training, but for the model of own columns alone: its running statistics stay too."""
+        """Switch to training, but for what stays as it is: its running statistics stay too, and are in use."""
         super().train(mode)
         self.alone.eval()
+        if self.frozen and self.bottom is not None:
+            self.bottom.eval()
         return self
 
     def predict(self, parts: Sequence[Tensor], own: Features | None) -> Tensor:

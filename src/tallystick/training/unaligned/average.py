@@ -48,7 +48,7 @@ class Average(LocalBatches):
         second = parts.joint("second")
         assert second.bottom is not None
         shared = SharedBottom(second, parts.top(width_of(second.bottom), "second/local-top"))
-        first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True)
+        first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True, frozen=self.settings.warm_rate == 0)
         return Averaged(first, shared, parts.top(parts.cut_width, "cut-top"))
 
     def prepare(self, model: LabelModel, own: OwnPart) -> None:

@@ -37,7 +37,8 @@ class WarmStart(UnalignedMethod):
         """A joint model beside the one that comes first."""
         with seeded(self.seed, "dropout"):
             dropout = Dropout(self.settings.dropout)
-        return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset, dropout=dropout)
+        frozen = self.settings.warm_rate == 0
+        return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset, dropout=dropout, frozen=frozen)
 
     def prepare(self, model: LabelModel, own: OwnPart) -> None:
         """Train the first model on unaligned rows and start the joint one's bottom from it."""
