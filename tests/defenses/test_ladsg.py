@@ -161,7 +161,7 @@ def test_a_contract_takes_both_parts_and_promises_nothing() -> None:
 
 
 def test_a_half_with_one_row_of_a_class_among_many_is_answered_for() -> None:
-    """From 10,001 rows on scikit-learn stops by held-out rows of each class; seed 0 puts one and two positives into the halves."""
+    """From 10,001 rows on scikit-learn stops by held-out rows of each class; seed 0 puts one positive into a half."""
     labels_N = torch.zeros(20_100)
     labels_N[:3] = 1
     features = Features(numeric_NF=torch.arange(20_100.0)[:, None] % 7, categorical_NG=torch.zeros(20_100, 0, dtype=torch.int64))

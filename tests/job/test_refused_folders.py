@@ -63,7 +63,8 @@ def test_a_comparison_refuses_its_result(folder):
 
 
 @pytest.mark.parametrize(
-    ("written", "which"), [(f"{FORMAT + 1}", "another"), ("\x00?", "another"), ("1", "an earlier"), ("2", "an earlier"), ("", "another")]
+    ("written", "which"),
+    [(f"{FORMAT + 1}", "another"), ("\x00?", "another"), ("1", "an earlier"), ("2", "an earlier"), ("", "another")],
 )
 def test_what_the_file_says_counts(job, folder, written, which):
     (folder / "format").write_text(written)

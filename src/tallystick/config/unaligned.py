@@ -86,8 +86,8 @@ class UnalignedConfig(Model):
     method: Method = Field(default="none", description=f"how they train, and get a score: {_HELP}")
     epochs: Count = Field(
         default=30,
-        description="most epochs of what comes before the joint model: a model on unaligned rows, stopped early by their "
-        "validation rows; self-supervision takes a tenth of them",
+        description="most epochs of what comes before the joint model: a model on unaligned rows, stopped after the first that "
+        "their validation rows find no better; self-supervision takes a tenth of them",
     )
     joint_epochs: Count = Field(
         default=1,

@@ -28,8 +28,8 @@ class Ladsg(Defense):
     gradient norms comes last. All detail is our own reading, and figures of it are none of that paper's:
 
     - the teacher knows the label party's own columns (cross-fitted boosting in a job, so that no row's label is in its own
-      answer; without columns the training rows' share of positives), and enters the label with weight ``soft``, as in Hinton et al. 2015,
-      whose two losses are one for the mixed target;
+      answer; without columns the training rows' share of positives), and enters the label with weight ``soft``, as in Hinton et
+      al. 2015, whose two losses are one for the mixed target;
     - a row's gradient is projected on that of the other row of the batch with the highest cosine to it;
     - a row whose norm lies over the batch's mean by more than ``limit`` standard deviations is scaled down to there.
 

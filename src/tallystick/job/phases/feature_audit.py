@@ -69,7 +69,7 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
 
 def _targets(encoder: Encoder) -> dict[str, int]:
     """Columns that name a sequence's target item and are no features beside, and where their codes stand."""
-    features = {column.name for column in (*encoder.numeric, *encoder.categorical)}
+    features = [column.name for column in encoder.numeric] + [column.name for column in encoder.categorical]
     found: dict[str, int] = {}
     place = len(encoder.categorical)
     for sequence in encoder.sequences:
@@ -84,8 +84,8 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
     party = own.party
     frame = own.crossed(rows_R.numpy())
     read = feature_columns(frame, party)
-    taken = {*party.keys.values(), *read.numeric, *read.categorical, *party.sequences, *targets}
-    taken |= {party.label, party.weight, party.time}
+    used = (*read.numeric, *read.categorical, *party.sequences, *targets)
+    taken = {*party.keys.values(), *used, party.label, party.weight, party.time}
     parts, notes = [], []
     for name, kind in frame.schema.items():
         if name in taken:
