@@ -4,7 +4,7 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
-WORKERS ?= 6
+WORKERS ?= 4
 
 .PHONY: help demo test lint types imports tests format reference clean
 
