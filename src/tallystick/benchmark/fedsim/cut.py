@@ -14,6 +14,7 @@ import torch
 from tallystick.benchmark.fedsim.data import READERS
 from tallystick.benchmark.fedsim.methods import METHODS
 from tallystick.benchmark.fedsim.runs import RECIPES, link_pair, network_of
+from tallystick.benchmark.shared import one_thread
 from tallystick.dataset.similarity import AllCandidates, DistinctCandidates
 from tallystick.demo.processes import LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import width_of
@@ -37,8 +38,9 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_
             results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
             found = {role: read_tensors(Path(scratch) / role / "model.safetensors")[0] for role in results}
         network, _ = _network(arguments, FORMS["distinct rows"])
-        for _ in network.epoch(0):
-            pass
+        with one_thread():  # as the parties train: more threads add up in another order
+            for _ in network.epoch(0):
+                pass
         here = {role: dict((network.model if role == LABEL else network.bottoms[0]).state_dict()) for role in results}
         worst = max(
             (here[role][key].double() - tensor.double()).abs().max().item()
