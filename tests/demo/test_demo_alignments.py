@@ -57,8 +57,8 @@ def test_the_demo_by_similarity_is_a_job_of_three_that_ends_in_a_report(tmp_path
         party = yaml.safe_load((homes[name] / "party.yaml").read_text())
         columns[name] = {key: party[key] for key in ("keys", "units", "features", "label", "encoding") if key in party}
         frames[name] = pl.read_parquet(homes[name] / "table.parquet")
-    # Six weeks: the readings around the flights, and no more.
-    frames = {name: frame.filter(pl.col("hours") < 24 * 45) for name, frame in frames.items()}
+    # Three weeks: the readings around the flights, and no more.
+    frames = {name: frame.filter(pl.col("hours") < 24 * 21) for name, frame in frames.items()}
     result = simulate(contract, frames, columns)
     assert result.sections.linkage.links == {"weather": 4 * frames["carrier"].height}
     assert {"joint", "local_baseline"} <= set(result.evaluation)
