@@ -16,7 +16,7 @@ from tallystick.network.channel import memory_channels
 
 from .roles import Tampering, in_threads
 
-RNG = SecureRandom()
+RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 OWN = [b"own-%d" % number for number in range(60)]
 THEIRS = [*OWN[:20], *(b"theirs-%d" % number for number in range(40))]
 

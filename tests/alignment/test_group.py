@@ -13,7 +13,7 @@ from tallystick.alignment.group import DOMAIN, InvalidElement, Scalar, hash_to_g
 from tallystick.alignment.matching import DuplicateTags, are_distinct_indices, match
 from tallystick.alignment.randomness import SecureRandom
 
-RNG = SecureRandom()
+RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 
 # RFC 9496, appendix A.1: the first multiples of the generator, from 1.
 MULTIPLES_OF_GENERATOR = [

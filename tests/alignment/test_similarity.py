@@ -22,7 +22,7 @@ from tallystick.network.channel import memory_channels
 
 from .roles import Recording, Tampering, in_threads
 
-RNG = SecureRandom()
+RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 PLACES = [
     {"name": "lon", "unit": "degree", "low": 103.0, "high": 104.0, "metres": 111_320.0},
     {"name": "lat", "unit": "degree", "low": 1.0, "high": 1.5, "metres": 110_574.0},

@@ -123,7 +123,7 @@ def test_a_stream_is_fixed_by_secret_and_step_alone() -> None:
         return NoiseStream(secret, step=step).words(64)
 
     assert torch.equal(draw(SECRET, 7), draw(SECRET, 7))
-    others = [draw(SECRET, 8), draw(SECRET + b"!", 7), draw(secrets.token_bytes(32), 7)]
+    others = [draw(SECRET, 8), draw(SECRET + b"!", 7), draw(secrets.token_bytes(32), 7)]  # the last is SECRET once in 2^256
     assert all(not torch.equal(draw(SECRET, 7), other) for other in others)
     stream = NoiseStream(SECRET)
     assert not torch.equal(stream.words(64), stream.words(64))
