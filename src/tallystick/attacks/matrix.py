@@ -10,8 +10,9 @@ from torch.nn.functional import normalize, one_hot
 
 def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """Centre, and divide by one scale for all columns, so that directions stay as they are. Equal rows become 0."""
-    centred_BD = matrix_BD.to(dtype) - matrix_BD.to(dtype).mean(dim=0)
-    return centred_BD / centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny)
+    matrix_BD = matrix_BD.to(dtype)
+    centred_BD = matrix_BD - matrix_BD.mean(dim=0)
+    return centred_BD.div_(centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:
@@ -88,5 +89,5 @@ def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tens
 
 
 def _nearest(x_BD: Tensor, centre_KD: Tensor) -> tuple[Tensor, float]:
-    least_B, cluster_B = (centre_KD.square().sum(dim=1) - 2 * x_BD @ centre_KD.T).min(dim=1)
+    least_B, cluster_B = (centre_KD.square().sum(dim=1) - x_BD @ (2 * centre_KD).T).min(dim=1)
     return cluster_B, float(least_B.sum())

@@ -183,23 +183,36 @@ def name_clusters(truth_N: Integers, cluster_NC: Floats) -> Floats:
 class _Ranked:
     """One class against the rest, ready to be counted with other weights: sorted once, however many replicates follow."""
 
+    order_N: Integers  # rows from the lowest score to the highest; what follows is in this order
     positive_N: Bools
-    guess_N: Bools
-    level_N: Integers  # 0 for the lowest score, equal scores share a level
+    found_N: Bools  # guessed, and so
+    excluded_N: Bools  # not guessed, and not so
+    level_L: Integers  # where each level of equal scores begins
     fpr: float
 
+    @classmethod
+    def of(cls, positive_N: Bools, guess_N: Bools, score_N: Floats, *, fpr: float) -> "_Ranked":
+        order_N = np.argsort(score_N, kind="stable")
+        positive_N, guess_N, score_N = positive_N[order_N], guess_N[order_N], score_N[order_N]
+        level_L = np.flatnonzero(np.concatenate([[True], score_N[1:] > score_N[:-1]]))
+        found_N, excluded_N = positive_N & guess_N, ~(positive_N | guess_N)
+        return cls(order_N=order_N, positive_N=positive_N, found_N=found_N, excluded_N=excluded_N, level_L=level_L, fpr=fpr)
+
     def figures(self, weight_N: Integers) -> tuple[float, ...]:
-        positive_L = np.bincount(self.level_N, weight_N * self.positive_N)
-        negative_L = np.bincount(self.level_N, weight_N * ~self.positive_N)
-        positives, negatives = positive_L.sum(), negative_L.sum()
+        weight_N = weight_N[self.order_N]
+        tpr, tnr = weight_N @ self.found_N, weight_N @ self.excluded_N
+        positive_L = weight_N * self.positive_N
+        negative_L = weight_N - positive_L
+        if len(self.level_L) < len(weight_N):
+            positive_L, negative_L = np.add.reduceat(positive_L, self.level_L), np.add.reduceat(negative_L, self.level_L)
         below_L = np.cumsum(negative_L)
-        auc = float((positive_L * (below_L - negative_L / 2)).sum() / (positives * negatives))
-        allowed = np.floor(self.fpr * negatives)
-        highest = positive_L[negatives - below_L + negative_L <= allowed].sum() / positives
-        lowest = positive_L[below_L <= allowed].sum() / positives
-        tpr = (weight_N * (self.positive_N & self.guess_N)).sum() / positives
-        tnr = (weight_N * ~(self.positive_N | self.guess_N)).sum() / negatives
-        return auc, max(auc, 1 - auc), float((tpr + tnr) / 2), float(highest), float(lowest)
+        positives, negatives = int(positive_L.sum()), int(below_L[-1])
+        auc = float(positive_L @ (2 * below_L - negative_L)) / (2 * positives * negatives)
+        allowed = int(self.fpr * negatives)
+        # from which level on at most so many negatives are as high, and up to which at most so many are as low
+        first, last = np.searchsorted(below_L - negative_L, negatives - allowed), np.searchsorted(below_L, allowed, side="right")
+        highest, lowest = positive_L[first:].sum() / positives, positive_L[:last].sum() / positives
+        return auc, max(auc, 1 - auc), float((tpr / positives + tnr / negatives) / 2), float(highest), float(lowest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -216,12 +229,7 @@ class _Group:
         return cls(
             members=tuple(np.flatnonzero(truth_N == c) for c in present),
             ranked=tuple(
-                _Ranked(
-                    positive_N=truth_N == c,
-                    guess_N=guess_N == c,
-                    level_N=np.unique(score if score.ndim == 1 else score[:, c], return_inverse=True)[1],
-                    fpr=fpr,
-                )
+                _Ranked.of(truth_N == c, guess_N == c, score if score.ndim == 1 else score[:, c], fpr=fpr)
                 for c in ([1] if score.ndim == 1 else present)
             ),
             rows=len(truth_N),

@@ -4,7 +4,7 @@ Shapes: B rows of a step's batch, D cut width, N scored rows, C classes, H hint 
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
 import torch
@@ -45,6 +45,8 @@ class StepView:
     mean_BD: Tensor | None = None
     looks_BE: Tensor | None = None
     sightings_B: Tensor | None = None
+    observed: dict[Received, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What attacks on one vector per row read of this step, kept by the first of them for the others."""
 
     def only(self, kept_B: Tensor) -> "StepView":
         """The same step without the rows that are not kept."""

@@ -72,7 +72,8 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -
 
 def standardised(x_ND: Tensor) -> Tensor:
     """Centre and scale each column by its own deviation, and cut at 10 deviations; float64. A constant column becomes 0."""
-    centred_ND = x_ND.double() - x_ND.double().mean(dim=0)
-    deviation_D = centred_ND.square().mean(dim=0).sqrt()
-    scaled_ND = centred_ND / torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf)
-    return scaled_ND.clamp(-10, 10)  # a unit that is dead but for a few rows would rule them
+    x_ND = x_ND.double()
+    scaled_ND = x_ND - x_ND.mean(dim=0)
+    deviation_D = scaled_ND.square().mean(dim=0).sqrt()
+    scaled_ND.div_(torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf))
+    return scaled_ND.clamp_(-10, 10)  # a unit that is dead but for a few rows would rule them

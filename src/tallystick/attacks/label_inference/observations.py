@@ -41,9 +41,12 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
     nothing later.) A batch of one row becomes 0.
     """
     if len(view.steps) == 1:
-        (matrix_BD,) = matrices(view, target)
-        order_B = view.steps[0].rows_B.argsort()
-        return view.steps[0].rows_B[order_B], rescaled(matrix_BD)[order_B]
+        (step,) = view.steps
+        if target not in step.observed:
+            (matrix_BD,) = matrices(view, target)
+            order_B = step.rows_B.argsort()
+            step.observed[target] = step.rows_B[order_B], rescaled(matrix_BD)[order_B]
+        return step.observed[target]
     sum_ND, count_N = torch.zeros(0, 0), torch.zeros(view.rows)
     for step, matrix_BD in zip(view.steps, matrices(view, target), strict=True):
         if not len(sum_ND):

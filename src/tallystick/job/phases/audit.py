@@ -17,7 +17,7 @@ from torch import Tensor
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, NoLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
-from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
@@ -294,8 +294,11 @@ def audit_labels(
         by_epoch = _sums_by_epoch(_sums_of(store), own_N, classes)
         _, sums, whole = by_epoch[-1] if by_epoch else (None, None, None)
         seen.append((view, sums))
+        evaluation = LabelInferenceEvaluation(
+            some_steps(view), label_N, whole=whole, classes=classes, auxiliary_labels=auxiliary_labels, seed=seed
+        )
         for done, (name, row) in enumerate(attacks):
-            measured = _measured(name, row, view, whole, label_N, own_N, told=auxiliary_labels, seed=seed)
+            measured = _measured(row, evaluation, view, label_N[own_N])
             if isinstance(measured, str):
                 unmeasured.append(f"{name}, in {peer}'s seat: {measured}")
             else:
@@ -319,7 +322,7 @@ def _of_numbers(contract: Contract) -> shown.Audit | None:
 
 
 def _measured(
-    name: str, row: LabelInferenceAttack, view: View, whole: View | None, label_N: Tensor, own_N: Tensor, *, told: int, seed: int
+    row: LabelInferenceAttack, evaluation: LabelInferenceEvaluation, view: View, label_R: Tensor
 ) -> AttackMetrics | str:
     """What one attack found, or why it could not be measured."""
     if row.from_start and view.start is None:
@@ -327,18 +330,10 @@ def _measured(
     if row.with_model:
         return NO_MODEL
     try:
-        found = evaluate_label_inference(
-            view if isinstance(row.attack, OverEpochs) else some_steps(view),
-            label_N,
-            whole=whole,
-            classes=view.classes,
-            auxiliary_labels=told,
-            attacks={name: row},
-            seed=seed,
-        )
+        found = evaluation(row)
     except DataError as error:  # NaN of a training that diverged
         return str(error)
-    return found[name] if found else _why_not(row, label_N[own_N], view)
+    return found if found is not None else _why_not(row, label_R, view)
 
 
 def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> list[tuple[int, RowSums, View]]:
@@ -376,14 +371,13 @@ def _growth(
         kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
         kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
         some = replace(whole, steps=(step.only(kept_B),))
+        evaluation = LabelInferenceEvaluation(some, label_N, classes=some.classes, evaluator=evaluator, seed=seed)
         for name, row in quick.items():
             try:
-                measured = evaluate_label_inference(
-                    some, label_N, classes=some.classes, attacks={name: row}, evaluator=evaluator, seed=seed
-                )
+                metrics = evaluation(row)
             except DataError:  # which is said among what was not measured
                 continue
-            for metrics in measured.values():
+            if metrics is not None:
                 found.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
     return [
         shown.LeakGrowth(
