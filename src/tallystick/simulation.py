@@ -47,7 +47,8 @@ def simulate(
         contract: a Contract or the values of one.
         tables: party name to its table: of Polars, pandas, PyArrow, DuckDB, or whatever else has ``__arrow_c_stream__``.
         parties: party name to what its party file would say of the columns (``keys``, ``label``, ``features``, ...).
-        bottoms: party name to a module that takes Features and states its output ``width``, instead of the contract's.
+        bottoms: party name to a module that takes Features and states its output ``width``, instead of the contract's; these
+            are not tried for mixing a batch's rows, which the contract's own modules are where a defence counts on rows apart.
         top: a module over the joined cut embeddings, feature parties' first, instead of the contract's.
         folder: where the run folders go, one per party; a temporary folder that is removed at the end if left out.
         watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.

@@ -16,6 +16,7 @@ from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
+from tallystick.party.ledger import create_ledger
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.simulation import simulate
 
@@ -31,6 +32,12 @@ def both_say(job, party="bank"):
     found = check_party_file(home / "party.yaml", home / "contract.yaml")
     assert found["problems"] == str(error).splitlines()
     return str(error)
+
+
+def clean(job, party="bank"):
+    """Whether `check` finds nothing to refuse."""
+    home = job.home(party)
+    return check_party_file(home / "party.yaml", home / "contract.yaml")["problems"] == []
 
 
 BAD_TABLES = {
@@ -165,6 +172,48 @@ def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_pat
         job = lay_out_job(PARTIES, rows=200, model__bottoms={"bank": path})
         assert f"model.bottoms.bank = {path}: {words}" in both_say(job)
     assert "model.top = nowhere.to:Be: cannot be imported" in both_say(lay_out_job(PARTIES, rows=200, model__top="nowhere.to:Be"))
+
+
+def test_own_modules_that_mix_rows_under_noise_that_counts_on_rows_apart(lay_out_job, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "mixing_modules.py").write_text(
+        "from torch import nn\n"
+        "class Alone(nn.Module):\n"
+        "    width, middle = 5, staticmethod(lambda: nn.LayerNorm(5))\n"
+        "    def __init__(self, shape):\n"
+        "        super().__init__()\n"
+        "        self.layers = nn.Sequential(nn.Linear(shape.numeric, 5), self.middle(), nn.Dropout(0.5))\n"
+        "    def forward(self, features):\n"
+        "        return self.layers(features.numeric_NF)\n"
+        "class Normed(Alone):\n"
+        "    middle = staticmethod(lambda: nn.BatchNorm1d(5))\n"
+        "class Centred(Alone):\n"
+        "    def forward(self, features):\n"
+        "        cut = super().forward(features)\n"
+        "        return cut if self.training else cut - cut.mean(dim=0)\n"
+        "class NormedTop(nn.Sequential):\n"
+        "    def __init__(self, width, outputs):\n"
+        "        super().__init__(nn.BatchNorm1d(width), nn.Linear(width, outputs))\n"
+        "class AloneTop(nn.Sequential):\n"
+        "    def __init__(self, width, outputs):\n"
+        "        super().__init__(nn.LayerNorm(width), nn.Linear(width, outputs))\n"
+    )
+    noise = {"method": "gaussian-embeddings", "epsilon": 10.0, "delta": 1e-6, "clip": 1.0}
+    for name, words in (("Normed", "in training what it gives for a row"), ("Centred", "what it gives for a row")):
+        path = f"mixing_modules:{name}"
+        job = lay_out_job(PARTIES, rows=200, model__bottoms={"shop": path}, defense=[noise])
+        create_ledger(load_party(job.home("shop") / "party.yaml"))
+        said = f"model.bottoms.shop = {path}: {words} depends on the other rows of its batch, as by batch normalisation, which "
+        assert said + "gaussian-embeddings does not cover" in both_say(job, "shop")
+        assert clean(lay_out_job(PARTIES, rows=200, model__bottoms={"shop": path}), "shop")
+    job = lay_out_job(PARTIES, rows=200, model__bottoms={"shop": "mixing_modules:Alone"}, defense=[noise])
+    create_ledger(load_party(job.home("shop") / "party.yaml"))
+    assert clean(job, "shop")
+
+    noise = {"method": "gaussian", "epsilon": 8.0, "delta": 1e-6, "clip": 1.0}
+    job = lay_out_job(PARTIES, rows=200, model__top="mixing_modules:NormedTop", defense=[noise])
+    assert "model.top = mixing_modules:NormedTop: in training what it gives for a row depends on the other rows" in both_say(job)
+    assert clean(lay_out_job(PARTIES, rows=200, model__top="mixing_modules:AloneTop", defense=[noise]))
 
 
 def test_what_the_machine_cannot_give(lay_out_job):

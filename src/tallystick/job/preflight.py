@@ -28,10 +28,20 @@ from tallystick.data.sequences import check_separators
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
+from tallystick.defenses.gaussian import GaussianGradients
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.defense import check_budget, check_teacher, noises_on_embeddings
-from tallystick.models.build import build_bottom, check_modules, try_bottom, width_of
+from tallystick.models.build import (
+    TRIED_ROWS,
+    build_bottom,
+    check_bottom_rows,
+    check_modules,
+    check_top_rows,
+    try_bottom,
+    width_of,
+)
 from tallystick.models.tabular import embedding_widths
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
@@ -137,8 +147,17 @@ def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
     found.tried(lambda: _check_runs(party.runs))
     found.tried(lambda: _check_device(party))
     if fits:
-        found.tried(lambda: check_modules(contract.model, party.party, top=contract.role_of(party.party) == "label"))
+        found.tried(lambda: _check_modules(contract, party))
     return fits
+
+
+def _check_modules(contract: Contract, party: PartyFile) -> None:
+    """Refuse modules that cannot be imported, and a top that mixes rows where noise on gradients counts on rows apart."""
+    is_label, model = contract.role_of(party.party) == "label", contract.model
+    check_modules(model, party.party, top=is_label)
+    if is_label and GaussianGradients in [entry.defense for entry in contract.defense]:
+        outputs = contract.target.classes if contract.target.type == "multiclass" else 1
+        check_top_rows(model, outputs=outputs, claim=GaussianGradients.method)
 
 
 def identity_of(party: PartyFile) -> Identity:
@@ -246,13 +265,11 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
         _check_memory(contract, shape)
         width = model.cut_width or model.hidden[model.cut_after - 1]
     else:
-        bottom = build_bottom(model, party.party, shape, seed=contract.seed)
-        try_bottom(
-            bottom,
-            encoder.encode(here[np.arange(min(2, here.height))]).unpacked(),
-            path=model.bottoms[party.party],
-            party=party.party,
-        )
+        bottom, path = build_bottom(model, party.party, shape, seed=contract.seed), model.bottoms[party.party]
+        few = encoder.encode(here[np.arange(min(TRIED_ROWS, here.height))]).unpacked()
+        try_bottom(bottom, few.rows(torch.arange(min(2, len(few)))), path=path, party=party.party)
+        if contract.role_of(party.party) == "feature" and noises_on_embeddings(contract):
+            check_bottom_rows(bottom, few, path=path, party=party.party, claim=GaussianEmbeddings.method)
         width = width_of(bottom)
     training = contract.training.for_rows(here.height)
     rows = min(batches_per_message(training) * training.batch_size, here.height)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tallystick.config.contract import NetworkModel
 from tallystick.data.features import Features, FeatureShape
@@ -150,9 +150,52 @@ def try_bottom(bottom: nn.Module, features: Features, *, path: str, party: str) 
     with seeded(0, party), torch.no_grad():
         cut_BD = _made(bottom.eval(), f"model.bottoms.{party} = {path}", features)
     expected = (len(features), width_of(bottom))
-    if not isinstance(cut_BD, torch.Tensor) or tuple(cut_BD.shape) != expected or cut_BD.dtype != torch.float32:
-        got = f"{cut_BD.dtype} of {tuple(cut_BD.shape)}" if isinstance(cut_BD, torch.Tensor) else type(cut_BD).__name__
+    if not isinstance(cut_BD, Tensor) or tuple(cut_BD.shape) != expected or cut_BD.dtype != torch.float32:
+        got = f"{cut_BD.dtype} of {tuple(cut_BD.shape)}" if isinstance(cut_BD, Tensor) else type(cut_BD).__name__
         raise ConfigError(f"model.bottoms.{party} = {path}: gives {got} for {len(features)} rows; expected float32 of {expected}")
+
+
+def check_bottom_rows(bottom: nn.Module, features: Features, *, path: str, party: str, claim: str) -> None:
+    """Raise ConfigError if a row's embedding depends on its batch's other rows, which the defence ``claim`` does not cover."""
+    what = f"model.bottoms.{party} = {path}"
+    _check_rows_apart(bottom, lambda index_B: _made(bottom, what, features.rows(index_B)), len(features), what, claim)
+
+
+def check_top_rows(model: NetworkModel, *, outputs: int, claim: str) -> None:
+    """Raise ConfigError if a user's top model mixes rows, so that a row's label is in the gradients of others.
+
+    The top is tried at the width of built-in bottoms, on values drawn at random.
+    """
+    if model.top is None:
+        return
+    width, what = model.cut_width or model.hidden[model.cut_after - 1], f"model.top = {model.top}"
+    with seeded(0, "top"):
+        top = _top(model, width, hidden=(), outputs=outputs)
+        cut_BD = torch.randn(TRIED_ROWS, width)
+    _check_rows_apart(top, lambda index_B: _made(top, what, cut_BD[index_B]), TRIED_ROWS, what, claim)
+
+
+TRIED_ROWS = 8
+
+
+def _check_rows_apart(module: nn.Module, outputs_of: Callable[[Tensor], Tensor], rows: int, what: str, claim: str) -> None:
+    """Put another row in each row's place, and compare what comes out for the others; in training and not."""
+    for training in (True, False):
+        module.train(training)
+        for changed in range(rows):
+            index_B = torch.arange(rows)
+            with seeded(0, "rows"), torch.no_grad():  # the same draws of dropout both times
+                before_BD = outputs_of(index_B)
+            index_B[changed] = (changed + 1) % rows
+            with seeded(0, "rows"), torch.no_grad():
+                after_BD = outputs_of(index_B)
+            others_B = torch.arange(rows) != changed
+            if not torch.allclose(before_BD[others_B], after_BD[others_B], rtol=1e-4, atol=1e-5):
+                raise ConfigError(
+                    f"{what}: {'in training ' if training else ''}what it gives for a row depends on the other rows of its "
+                    f"batch, as by batch normalisation, which {claim} does not cover; normalise each row by itself (LayerNorm), "
+                    "or take another defence"
+                )
 
 
 def _made(call: Callable[..., T], what: str, *arguments: Any) -> T:
