@@ -70,6 +70,8 @@ def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
     for width, first, later, epochs, most in ((1, 1, 4, 1, 1), (128, 1, 4, 100, 6), (128, 2, 4, 5, 5), (4096, 2, 0, 100, 2)):
         kept = RecordingPlan.of(large, first=first, later=later, epochs=epochs, width=width)
         assert 0 < kept.batches * 512 * most * (8 * width + 8) <= MAX_VIEW_BYTES
+    few = {rows: RecordingPlan.of(large, first=1, later=4, epochs=9, width=8, rows=rows).batches for rows in (1, 512, 513, 10**6)}
+    assert few == {1: 1, 512: 1, 513: 2, 10**6: 50_000 // 512}
     with pytest.raises(ConfigError, match=r"batch of 512 rows with cut width 1000000 is more than the recorder keeps"):
         RecordingPlan.of(large, first=1, later=4, epochs=2, width=1_000_000)
 

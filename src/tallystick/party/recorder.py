@@ -139,22 +139,25 @@ class RecordingPlan:
     batches: int
 
     @classmethod
-    def of(cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> "RecordingPlan":
-        """Bound rows per epoch, and bytes over all that are kept of ``epochs`` at most.
+    def of(
+        cls, schedule: Schedule, *, first: int, later: int, epochs: int, width: int, rows: int = ROWS_PER_EPOCH
+    ) -> "RecordingPlan":
+        """Keep about so many ``rows`` of an epoch, in whole batches; bound bytes over all that are kept of ``epochs`` at most.
 
         Raises ConfigError where not even one batch per epoch fits.
         """
         per_row = 2 * 4 * width + 8
         files = min(epochs, first + later + (1 if later else 0))  # the newest is written before another goes
-        rows = min(ROWS_PER_EPOCH, MAX_VIEW_BYTES // (per_row * max(1, files)))
-        batches = rows // schedule.batch_size
-        whole = schedule.steps_per_epoch
-        if batches == 0 and rows < len(schedule.train_N):
+        most = min(ROWS_PER_EPOCH, MAX_VIEW_BYTES // (per_row * max(1, files)))
+        wanted, batches = -(-rows // schedule.batch_size), most // schedule.batch_size
+        if most >= len(schedule.train_N):
+            batches = schedule.steps_per_epoch
+        if batches == 0:
             raise ConfigError(
                 f"audit: a batch of {schedule.batch_size} rows with cut width {width} is more than the recorder keeps per epoch "
-                f"({rows} rows); lower training.batch_size, or leave the audit out"
+                f"({most} rows); lower training.batch_size, or leave the audit out"
             )
-        return cls(first=first, later=later, batches=whole if rows >= len(schedule.train_N) else batches)
+        return cls(first=first, later=later, batches=min(wanted, batches))
 
     def records(self, epoch: int) -> bool:
         """Whether an epoch is recorded at all."""

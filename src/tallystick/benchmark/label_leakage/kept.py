@@ -12,8 +12,7 @@ from typing import Any
 import polars as pl
 import torch
 
-from tallystick.attacks.label_inference.averaged import OverEpochs
-from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.row_sums import RowSums, chosen_rows
@@ -29,7 +28,7 @@ from tallystick.config.party import FeatureColumns
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
-from tallystick.job.phases.audit import LABEL_EPOCHS, some_steps
+from tallystick.job.phases.audit import LABEL_EPOCHS, recording_plan
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.party.recorder import RecordingPlan
 from tallystick.party.row_recorder import most_rows
@@ -91,7 +90,7 @@ def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int)
     experiment = Experiment(bottom, label, data, plan, seed=seed)
     network = experiment.network(DEFENSES[defense])
     width, schedule = width_of(bottom), network.schedule
-    recording = RecordingPlan.of(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
+    recording = recording_plan(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
     kept = KeptSteps.of(schedule.train_N, recording, width=width)
     for epoch in range(plan.epochs):
         kept.steps[epoch] = []
@@ -106,19 +105,18 @@ def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int)
         for sums in (kept.every, kept.chosen):
             sums.epoch_ended(epoch)
     labels_N = data.training_labels_N.long()
-    found = {who: _attacked(view, sums, labels_N, who == "audit", seed) for who, (view, sums) in kept.views().items()}
+    found = {who: _attacked(view, sums, labels_N, seed) for who, (view, sums) in kept.views().items()}
     return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
 
 
-def _attacked(view: View, sums: View, labels_N: torch.Tensor, audit: bool, seed: int) -> dict[str, float]:
+def _attacked(view: View, sums: View, labels_N: torch.Tensor, seed: int) -> dict[str, float]:
+    evaluation = LabelInferenceEvaluation(view, labels_N, whole=sums, evaluator=_EVALUATOR, seed=seed)
     found: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
         if not row.binary or row.from_start or row.with_model:
             continue
-        steps = some_steps(view) if audit and not isinstance(row.attack, OverEpochs) else view
-        one = {name: row}
-        measured = evaluate_label_inference(steps, labels_N, whole=sums, attacks=one, evaluator=_EVALUATOR, seed=seed)
-        found |= {attack: metrics.symmetric_auc.mean for attack, metrics in measured.items()}
+        if (metrics := evaluation(row)) is not None:
+            found[name] = metrics.symmetric_auc.mean
     return found
 
 

@@ -4,7 +4,7 @@ Shapes: N aligned positions, R rows that are scored.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -33,7 +33,7 @@ from tallystick.job.log import Watcher
 from tallystick.job.phases.feature_audit import COLUMNS, audit_features, own_columns, save_columns
 from tallystick.job.phases.label_start import KnownStart
 from tallystick.party.folder import RunFolder, contract_of
-from tallystick.party.recorder import Recorder, RecordingPlan, ViewStore
+from tallystick.party.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
 from tallystick.party.row_recorder import Observers, RowRecorder, RowStore
 from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
@@ -42,6 +42,7 @@ from tallystick.report.result import read_result
 from tallystick.storage import write_json
 from tallystick.structs import prepared
 from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
@@ -56,7 +57,7 @@ NO_CLASSES = (
     "every attack on labels tells classes apart, which a number to predict does not have; what is told of it is not known"
 )
 NO_MODEL = "it trains the feature party's own model on the feature party's columns, and this side has neither"
-BATCH_ROWS = 32_768  # about so many, in batches evenly spread over the recorded ones, are enough for the third decimal
+BATCH_ROWS = 32_768  # about so many, in batches spread over the recorded epochs, are enough for the third decimal
 
 
 def recorders(
@@ -83,7 +84,7 @@ def recorders(
         store.drop_from(resume_epoch)
         observers: list[CutObserver] = []
         if first:
-            plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width)
+            plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width)
             observers.append(Recorder(plan=plan, store=store))
         if _audits_labels(job):
             sums = _sums_of(store, "cut_gradient")
@@ -96,6 +97,12 @@ def recorders(
         else:
             made.append(by_example)
     return made
+
+
+def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:
+    """Which steps are recorded: what attacks on single batches read, or what an audit of membership compares."""
+    rows = ROWS_PER_EPOCH if first == MEMBERSHIP_EPOCHS else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
+    return RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
 
 
 def _sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
@@ -290,12 +297,15 @@ def audit_labels(
         store = ViewStore(folder=folder.views / peer, contract=contract.hash, run_id=kept.run_id)
         start = kept.start.seen_by(number, contract) if kept.start is not None else None
         steps = _real_rows(store.load("cut_gradient"), own_N)
-        view = View(received="cut_gradient", steps=steps, classes=classes, start=start)
-        by_epoch = _sums_by_epoch(_sums_of(store), own_N, classes)
-        _, sums, whole = by_epoch[-1] if by_epoch else (None, None, None)
+        view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start))
+        sums = whole = None
+        growing = []
+        for epoch, up_to_it, whole in _sums_by_epoch(_sums_of(store), own_N, classes):  # in memory one after the other
+            growing.append((epoch, _some_rows(whole)))
+            sums = up_to_it
         seen.append((view, sums))
         evaluation = LabelInferenceEvaluation(
-            some_steps(view), label_N, whole=whole, classes=classes, auxiliary_labels=auxiliary_labels, seed=seed
+            view, label_N, whole=whole, classes=classes, auxiliary_labels=auxiliary_labels, seed=seed
         )
         for done, (name, row) in enumerate(attacks):
             measured = _measured(row, evaluation, view, label_N[own_N])
@@ -304,7 +314,7 @@ def audit_labels(
             else:
                 found.append(_shown(name, row, peer, measured))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
-        growth += _growth(by_epoch, label_N, dict(attacks), peer, seed=seed)
+        growth += _growth(growing, label_N, dict(attacks), peer, seed=seed)
     summary = _summary(contract, seen, trained=epochs_trained(folder))
     defense = "; ".join(defense_lines(contract, of="labels"))
     return shown.Audit(summary=summary, defense=defense, attacks=found, growth=growth, not_measured=unmeasured)
@@ -336,15 +346,13 @@ def _measured(
     return found if found is not None else _why_not(row, label_R, view)
 
 
-def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> list[tuple[int, RowSums, View]]:
-    """What an attacker had by the end of each kept epoch, of rows that this side has; none in a folder without sums."""
-    found = []
+def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> Iterator[tuple[int, RowSums, View]]:
+    """What an attacker had by the end of each kept epoch, of rows that this side has; nothing in a folder without sums."""
     for epoch in store.epochs():
         sums = store.load(epoch)
         view = sums.view(classes=classes)
         if steps := _real_rows(view.steps, own_N):
-            found.append((epoch, sums, replace(view, steps=steps)))
-    return found
+            yield epoch, sums, replace(view, steps=steps)
 
 
 def some_steps(view: View) -> View:
@@ -354,8 +362,16 @@ def some_steps(view: View) -> View:
     return view if every == 1 else replace(view, steps=view.steps[::every])
 
 
+def _some_rows(whole: View) -> View:
+    """Some rows of a view of sums, for attacks that are made once per epoch."""
+    (step,) = whole.steps
+    kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
+    kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
+    return replace(whole, steps=(step.only(kept_B),))
+
+
 def _growth(
-    by_epoch: Sequence[tuple[int, RowSums, View]],
+    by_epoch: Sequence[tuple[int, View]],
     label_N: Tensor,
     attacks: Mapping[str, LabelInferenceAttack],
     peer: str,
@@ -366,11 +382,7 @@ def _growth(
     quick = {name: attacks[name] for name in GROWTH if name in attacks}
     evaluator = AttackEvaluator(replicates=1)
     found: dict[str, list[tuple[int, float]]] = {}
-    for epoch, _, whole in by_epoch if len(by_epoch) > 1 else ():
-        (step,) = whole.steps
-        kept_B = torch.zeros(len(step.rows_B), dtype=torch.bool)
-        kept_B[chosen_rows(torch.arange(len(step.rows_B)), most=GROWTH_ROWS)] = True
-        some = replace(whole, steps=(step.only(kept_B),))
+    for epoch, some in by_epoch if len(by_epoch) > 1 else ():
         evaluation = LabelInferenceEvaluation(some, label_N, classes=some.classes, evaluator=evaluator, seed=seed)
         for name, row in quick.items():
             try:
