@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from tallystick.data.features import Features
 from tallystick.models.dropout import Dropout
 from tallystick.models.normalization import norms_like
-from tallystick.models.split import LabelModel
+from tallystick.models.split import LabelModel, OwnColumnsModel
 
 
 class BranchedModel(LabelModel):
@@ -22,7 +22,9 @@ class BranchedModel(LabelModel):
 class SharedBottom(BranchedModel):
     """One bottom model under two tops: the joint one, and one over own columns alone."""
 
-    def __init__(self, joint: LabelModel, local_top: nn.Module) -> None:
+    bottom: nn.Module
+
+    def __init__(self, joint: OwnColumnsModel, local_top: nn.Module) -> None:
         super().__init__(joint.top, bottom=joint.bottom)
         self.local_top = local_top
         self.bottom_norms = norms_like(joint.bottom)  # FedAds, section 5.1.4: branches share layers, not batch normalisation
@@ -37,7 +39,6 @@ class SharedBottom(BranchedModel):
 
     def embedded(self, own: Features, *, local: bool = False) -> Tensor:
         """The own columns' embedding h_L (B, width of the bottom), in the joint branch or in the local one."""
-        assert self.bottom is not None, "a branched model has own columns"
         cut_BD: Tensor = self.bottom(own, self.bottom_norms) if local and self.bottom_norms else self.bottom(own)
         return cut_BD
 
@@ -48,7 +49,7 @@ class Synthesizing(SharedBottom):
     ``generator`` makes them; its weights are not for the run's optimizer.
     """
 
-    def __init__(self, joint: LabelModel, local_top: nn.Module, synthetic_top: nn.Module, generator: nn.Module) -> None:
+    def __init__(self, joint: OwnColumnsModel, local_top: nn.Module, synthetic_top: nn.Module, generator: nn.Module) -> None:
         super().__init__(joint, local_top)
         self.synthetic_top = synthetic_top
         self.generator = generator
@@ -68,8 +69,16 @@ class FromLocal(BranchedModel):
     ``dropout`` leaves some of the joint top's inputs out in training; a ``frozen`` bottom stays as it is too.
     """
 
+    bottom: nn.Module
+
     def __init__(
-        self, joint: LabelModel, alone: LabelModel, *, offset: bool, dropout: Dropout | None = None, frozen: bool = False
+        self,
+        joint: OwnColumnsModel,
+        alone: OwnColumnsModel,
+        *,
+        offset: bool,
+        dropout: Dropout | None = None,
+        frozen: bool = False,
     ) -> None:
         super().__init__(joint.top, bottom=joint.bottom)
         self.alone = alone
@@ -81,7 +90,7 @@ class FromLocal(BranchedModel):
         """Switch to training, but for what stays as it is: its running statistics stay too, and are in use."""
         super().train(mode)
         self.alone.eval()
-        if self.frozen and self.bottom is not None:
+        if self.frozen:
             self.bottom.eval()
         return self
 

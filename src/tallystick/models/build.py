@@ -16,7 +16,7 @@ from tallystick.config.contract import NetworkModel
 from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import ConfigError
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
-from tallystick.models.split import LabelModel
+from tallystick.models.split import LabelModel, OwnColumnsModel
 from tallystick.models.tabular import TabularBottom, TabularTop, Wide
 
 T = TypeVar("T")
@@ -120,15 +120,15 @@ class BranchParts:
         with seeded(self.seed, f"{self.party}/{name}"):
             return _top(self.model, width, hidden=self.model.hidden[self.model.cut_after :], outputs=self.outputs)
 
-    def joint(self, name: str = "") -> LabelModel:
+    def joint(self, name: str = "") -> OwnColumnsModel:
         """A label model over the cut and a bottom of its own."""
         bottom = self.bottom(name)
-        return LabelModel(self.top(self.cut_width + width_of(bottom), f"{name}/top" if name else "top"), bottom=bottom)
+        return OwnColumnsModel(self.top(self.cut_width + width_of(bottom), f"{name}/top" if name else "top"), bottom=bottom)
 
-    def alone(self, name: str) -> LabelModel:
+    def alone(self, name: str) -> OwnColumnsModel:
         """A label model over the own columns alone."""
         bottom = self.bottom(name)
-        return LabelModel(self.top(width_of(bottom), f"{name}/top"), bottom=bottom)
+        return OwnColumnsModel(self.top(width_of(bottom), f"{name}/top"), bottom=bottom)
 
 
 def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int) -> nn.Module:

@@ -43,6 +43,15 @@ class LabelModel(nn.Module):
         return logits.squeeze(1) if logits.ndim == 2 and logits.shape[1] == 1 else logits
 
 
+class OwnColumnsModel(LabelModel):
+    """The label model of a label party that has columns of its own."""
+
+    bottom: nn.Module
+
+    def __init__(self, top: nn.Module, *, bottom: nn.Module) -> None:
+        super().__init__(top, bottom=bottom)
+
+
 class CentralizedModel(nn.Module):
     """The same network in one process: what a federated run must equal, bit for bit."""
 

@@ -46,7 +46,6 @@ class Average(LocalBatches):
     def model(self, parts: BranchParts) -> BranchedModel:
         """Both branches, each with a bottom of its own."""
         second = parts.joint("second")
-        assert second.bottom is not None
         shared = SharedBottom(second, parts.top(width_of(second.bottom), "second/local-top"))
         first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True, frozen=self.settings.warm_rate == 0)
         return Averaged(first, shared, parts.top(parts.cut_width, "cut-top"))

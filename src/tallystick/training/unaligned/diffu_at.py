@@ -57,7 +57,6 @@ class DiffuAT(Synthesis):
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Diffusion)
-        assert model.bottom is not None
         assert own is not None
         found = model.generator
         found.bottom.load_state_dict(model.bottom.state_dict())

@@ -70,7 +70,7 @@ class FedCVT(LocalBatches):
     def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom; tops over both embeddings, over the own and over the cut's."""
         joint = parts.joint()
-        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        width = width_of(joint.bottom)
         rows = AlignedRows(KEPT, width, parts.cut_width, parts.top(parts.cut_width, "feature-top"))
         return Synthesizing(joint, parts.top(width, "local-top"), parts.top(parts.cut_width + width, "synthetic-top"), rows)
 

@@ -46,7 +46,7 @@ class FedHSSL(SelfSupervised):
     def model(self, parts: BranchParts) -> BranchedModel:
         """The joint model with the predictors beside it."""
         joint = parts.joint()
-        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        width = width_of(joint.bottom)
         with seeded(self.seed, "fedhssl"):
             predictors = Predictors(width, parts.cut_width)
         tops = parts.top(width, "local-top"), parts.top(parts.cut_width + width, "synthetic-top")

@@ -44,7 +44,7 @@ class JointPrivilegedLearning(LocalBatches):
     def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom under three tops, and the mapping."""
         joint = parts.joint()
-        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        width = width_of(joint.bottom)
         with seeded(self.seed, "jpl"):
             mapping = nn.Sequential(*mlp(width, [HIDDEN]), nn.Linear(HIDDEN, parts.cut_width))
         synthetic_top = parts.top(parts.cut_width + width, "synthetic-top")

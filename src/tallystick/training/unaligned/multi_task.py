@@ -35,7 +35,6 @@ class MultiTask(LocalBatches):
     def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom under two tops."""
         joint = parts.joint()
-        assert joint.bottom is not None
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 
     def local_loss(self, model: LabelModel, objective: Objective, batch: Batch, own: Features) -> tuple[Tensor, Tensor]:

@@ -50,7 +50,6 @@ class Regressor(Synthesis):
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Regression)
-        assert model.bottom is not None
         assert own is not None
         found = model.generator
         found.bottom.load_state_dict(model.bottom.state_dict())

@@ -29,7 +29,6 @@ class SelfSupervised(UnalignedMethod):
     def model(self, parts: BranchParts) -> BranchedModel:
         """The plain joint model; the second top stays as it is."""
         joint = parts.joint()
-        assert joint.bottom is not None
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 
     def prepare(self, model: LabelModel, own: OwnPart) -> None:

@@ -115,7 +115,7 @@ class Synthesis(LocalBatches):
     def model(self, parts: BranchParts) -> BranchedModel:
         """One bottom under three tops, and the generator."""
         joint = parts.joint()
-        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        width = width_of(joint.bottom)
         synthetic_top = parts.top(parts.cut_width + width, "synthetic-top")
         return Synthesizing(joint, parts.top(width, "local-top"), synthetic_top, self.generator(parts))
 

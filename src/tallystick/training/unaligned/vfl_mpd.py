@@ -37,7 +37,7 @@ class MatchedPairs(UnalignedMethod):
     def model(self, parts: BranchParts) -> BranchedModel:
         """The joint model with a top that judges pairs."""
         joint = parts.joint()
-        width = width_of(joint.bottom) if joint.bottom is not None else 0
+        width = width_of(joint.bottom)
         with seeded(self.seed, "vfl-mpd"):
             judge = TabularTop(parts.cut_width + width, hidden=[HIDDEN], outputs=1)
         return Synthesizing(joint, parts.top(width, "local-top"), parts.top(parts.cut_width + width, "synthetic-top"), judge)

@@ -60,8 +60,6 @@ class Offset(WarmStart):
 
 def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, own: OwnPart) -> None:
     """Train the model of own columns on unaligned rows alone, then copy its bottom into the joint model."""
-    assert model.bottom is not None
-    assert model.alone.bottom is not None
     size = max(1, round(method.batch_size * method.local_rate))
     own.train(model.alone, ALONE, epochs=method.settings.epochs, batch_size=size, rate=method.local_rate)
     model.bottom.load_state_dict(model.alone.bottom.state_dict())
