@@ -7,6 +7,7 @@ from functools import partial
 import torch
 
 from tallystick.config.contract import NetworkModel, TrainingConfig
+from tallystick.cut.forward import no_columns
 from tallystick.data.features import Features, FeatureShape, SequenceShape
 from tallystick.errors import PeerStopped
 from tallystick.models.build import build_bottom, build_label_model
@@ -90,7 +91,7 @@ class Setting:
 
     @property
     def own_source(self):
-        return self.own_columns.rows if self.own else None
+        return self.own_columns.rows if self.own else no_columns
 
     def train(
         self,

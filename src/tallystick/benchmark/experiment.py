@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.shared import PLAIN_ADAM, evenly
 from tallystick.config.contract import TrainingConfig
+from tallystick.cut.forward import Source, no_columns
 from tallystick.data.features import FeatureRows
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
@@ -38,8 +39,8 @@ class SplitData:
     training_labels_N: Tensor  # float32, 0 or 1
     test: FeatureRows
     test_labels_T: Tensor
-    own_training: FeatureRows | None = None
-    own_test: FeatureRows | None = None
+    own_training: Source = no_columns
+    own_test: Source = no_columns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +111,11 @@ class Experiment:
         random = np.random.default_rng([self.seed, 2])
         labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random.bytes)
         schedule = self._schedule()
-        own = self.data.own_training
         return SplitNetwork(
             bottoms=[self.bottom],
             sources=[self.data.training.rows],
             model=self.label,
-            own=own.rows if own is not None else None,
+            own=self.data.own_training,
             objective=Supervised("binary", labels_N),
             training=TrainingConfig(
                 epochs=self.plan.epochs,
@@ -142,8 +142,7 @@ class Experiment:
         self._train(False)
         data, logits = self.data, []
         for rows_B in torch.split(torch.arange(len(data.test)), PASS):
-            own = data.own_test.rows(rows_B) if data.own_test is not None else None
-            logits.append(self.label([self.bottom(data.test.rows(rows_B))], own))
+            logits.append(self.label([self.bottom(data.test.rows(rows_B))], data.own_test(rows_B)))
         labels_T = data.test_labels_T.numpy()
         return auc_statistic(labels_T, torch.cat(logits).double().numpy())(np.ones(len(labels_T)))
 

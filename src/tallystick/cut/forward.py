@@ -13,6 +13,15 @@ from tallystick.network.channel import Channel
 Source = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
 
+
+def no_columns(index_B: Tensor) -> Features:
+    """The Source of a label party without columns: rows of nothing."""
+    rows, device = len(index_B), index_B.device
+    return Features(
+        numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
+    )
+
+
 CutRows = Callable[[Tensor, int], int]
 """Says how many rows of a cut embedding cross for a batch's positions, by the feature party's place in the contract's order."""
 
@@ -46,7 +55,7 @@ def receive_cuts(batches: Sequence[Tensor], channels: Sequence[Channel], widths:
 @torch.no_grad()
 def receive_logits(
     model: LabelModel,
-    own: Source | None,
+    own: Source,
     batches: Sequence[Tensor],
     channels: Sequence[Channel],
     widths: Sequence[int],
@@ -61,6 +70,6 @@ def receive_logits(
             receive_embedding(channel, number, cut_rows(index_B, peer), width).to(index_B.device)
             for peer, (channel, width) in enumerate(zip(channels, widths, strict=True))
         ]
-        logits.append(model(cuts_BD, own(index_B) if own is not None else None))
+        logits.append(model(cuts_BD, own(index_B)))
     model.train()
     return torch.cat(logits) if logits else torch.empty(0)

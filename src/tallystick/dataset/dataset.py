@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig, TrainingTerms
-from tallystick.cut.forward import Source, a_row_each
+from tallystick.cut.forward import Source, a_row_each, no_columns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
@@ -98,6 +98,10 @@ class Dataset(ABC):
         """What ``auto`` came to, in words."""
         return training.settled_notes(len(self.train_N))
 
+    def features_at(self, index_B: Tensor) -> Features:
+        """The features at these positions; rows of nothing where this party has no column."""
+        return (self.source or no_columns)(index_B)
+
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
         """The batches of training."""
         return Schedule(
@@ -135,7 +139,7 @@ class Dataset(ABC):
 
     def columns_of(self, rows_R: Tensor) -> Features:
         """A feature party's columns of rows that cross, by what ``cut_numbers`` calls them."""
-        return self.known_source(rows_R)
+        return self.features_at(rows_R)
 
     def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
         """What a feature party makes of what crossed, example by example: the rows that an attack is about."""
@@ -171,12 +175,6 @@ class Dataset(ABC):
         """The labels, for the party that has them."""
         assert self.labels is not None, "only the label party asks for labels"
         return self.labels
-
-    @property
-    def known_source(self) -> Source:
-        """The features by position, of a party that has columns."""
-        assert self.source is not None, "only a party with columns is asked for them"
-        return self.source
 
     @property
     def known_encoder(self) -> Encoder:

@@ -126,7 +126,7 @@ class Shuffling:
 
 def receive_falls(
     model: LabelModel,
-    own: Features | None,
+    own: Features,
     cuts_VD: Sequence[Tensor],
     number: int,
     channel: Channel,
@@ -181,16 +181,13 @@ def own_falls(
 
 
 @torch.no_grad()
-def complete_logits(model: LabelModel, own: Features | None, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
+def complete_logits(model: LabelModel, own: Features, cuts_VD: Sequence[Tensor], *, batch_size: int) -> Tensor:
     """Logits of the V rows, from embeddings that are at hand."""
     model.eval()
-    rows = len(own) if own is not None else len(cuts_VD[0])
-    parts = []
-    for index_B in torch.split(torch.arange(rows, device=cuts_VD[0].device), batch_size):
-        if own is None:
-            parts.append(model([cut_VD[index_B] for cut_VD in cuts_VD], None))
-        else:
-            parts.append(model(own.crossing(cuts_VD, index_B), own.rows(index_B)))
+    parts = [
+        model(own.crossing(cuts_VD, index_B), own.rows(index_B))
+        for index_B in torch.split(torch.arange(len(own), device=cuts_VD[0].device), batch_size)
+    ]
     model.train()
     return torch.cat(parts)
 

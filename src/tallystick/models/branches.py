@@ -94,11 +94,11 @@ class FromLocal(BranchedModel):
             self.bottom.eval()
         return self
 
-    def predict(self, parts: Sequence[Tensor], own: Features | None) -> Tensor:
+    def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
         """The joint logits of all parts."""
         return super().predict([self.dropout(part) for part in parts] if self.dropout is not None else parts, own)
 
-    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """The joint logits."""
         logits = super().finish(cuts_BD, own)
         if not self.offset:
@@ -130,7 +130,7 @@ class Averaged(BranchedModel):
         """Logits by the cut embeddings alone."""
         return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
-    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """The mean of both."""
         logits: Tensor = (self.first(cuts_BD, own) + self.second(cuts_BD, own)) / 2
         return logits

@@ -20,22 +20,22 @@ class LabelModel(nn.Module):
         self.bottom = bottom
         self.wide = wide
 
-    def forward(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+    def forward(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """Logits: (B,) for one output, else (B, C), of cut embeddings as they crossed, one tensor per feature party."""
         return self.finish(self.by_example(cuts_BD, own), own)
 
-    def by_example(self, cuts_BD: Sequence[Tensor], own: Features | None) -> list[Tensor]:  # noqa: ARG002
+    def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:  # noqa: ARG002
         """What crossed, example by example: here a row of it is one."""
         return list(cuts_BD)
 
-    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """Logits of what ``by_example`` gives. The feature parties' cut embeddings come first, then the own one."""
         parts = list(cuts_BD)
         if self.bottom is not None:
             parts.append(self.bottom(own))
         return self.predict(parts, own)
 
-    def predict(self, parts: Sequence[Tensor], own: Features | None) -> Tensor:
+    def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
         """Logits of all parts side by side, and of the own columns where there is a wide part."""
         logits: Tensor = self.top(parts[0] if len(parts) == 1 else torch.cat(list(parts), dim=1))
         if self.wide is not None:
@@ -60,7 +60,7 @@ class CentralizedModel(nn.Module):
         self.bottoms = nn.ModuleList(bottoms)
         self.label = label
 
-    def forward(self, features: Sequence[Features], own: Features | None) -> Tensor:
+    def forward(self, features: Sequence[Features], own: Features) -> Tensor:
         """Logits of a batch, given each feature party's columns and the label party's."""
         cuts_BD = [bottom(columns) for bottom, columns in zip(self.bottoms, features, strict=True)]
         logits: Tensor = self.label(cuts_BD, own)

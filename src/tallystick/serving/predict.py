@@ -30,8 +30,7 @@ def predict_feature_party(trained: TrainedFeatureParty, dataset: Dataset, batche
 
     Threat model: an honest-but-curious label party; no formal guarantee protects the cut embeddings that it sees.
     """
-    assert dataset.source is not None, "a feature party has columns"
-    send_embeddings(trained.bottom, dataset.source, batches, channel)
+    send_embeddings(trained.bottom, dataset.features_at, batches, channel)
 
 
 def predict_label_party(
@@ -41,7 +40,7 @@ def predict_label_party(
 
     The feature parties learn which of their rows are scored, not the scores.
     """
-    logits = receive_logits(trained.model, dataset.source, batches, channels, trained.widths, cut_rows=dataset.cut_rows)
+    logits = receive_logits(trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows)
     return scores_of(trained.coder, trained.calibration.prediction_logits(logits))
 
 

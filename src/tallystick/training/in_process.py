@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import TrainingConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import Source, no_columns
 from tallystick.data.features import Features
 from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
@@ -51,7 +51,7 @@ class SplitNetwork:
     bottoms: Sequence[nn.Module]
     sources: Sequence[Source]
     model: LabelModel
-    own: Source | None = None
+    own: Source = no_columns
     objective: Objective
     training: TrainingConfig
     schedule: Schedule
@@ -82,7 +82,7 @@ class SplitNetwork:
                 continue
             cuts_BD = [embed(bottom, source(batch.index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
             sent_BD = [cut_BD.detach() for cut_BD in cuts_BD]
-            own = self.own(batch.index_B) if self.own is not None else None
+            own = self.own(batch.index_B)
             step = self._step(batch, sent_BD, own)
             own_updates.step(batch.step)
             for updates, cut_BD, grad_BD in zip(others, cuts_BD, step.grads_BD, strict=True):
@@ -92,13 +92,13 @@ class SplitNetwork:
 
     def _local(self, batch: Batch) -> CrossedStep:
         """A step of rows that only the label party has: it trains, and nothing crosses."""
-        own = self.own(batch.index_B) if self.own is not None else None
+        own = self.own(batch.index_B)
         absent = absent_cuts(batch, [width_of(bottom) for bottom in self.bottoms])
         step = self._step(batch, absent, own)
         self._updates[0].step(batch.step)
         return CrossedStep(batch=batch, embeddings_BD=[], answer=step)
 
-    def _step(self, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None) -> LabelStep:
+    def _step(self, batch: Batch, cuts_BD: Sequence[Tensor], own: Features) -> LabelStep:
         return label_step(self._learner, batch, cuts_BD, own)
 
     @torch.no_grad()
@@ -127,7 +127,7 @@ class SplitNetwork:
         with self.averaged():
             for index_B in batches:
                 cuts_BD = [bottom(source(index_B)) for bottom, source in zip(self.bottoms, self.sources, strict=True)]
-                logits.append(self.model(cuts_BD, self.own(index_B) if self.own is not None else None))
+                logits.append(self.model(cuts_BD, self.own(index_B)))
         return torch.cat(logits)
 
     def train(self, mode: bool) -> None:

@@ -36,7 +36,7 @@ class FeaturePeer:
 
 def train_label_party(
     model: LabelModel,
-    own: Source | None,
+    own: Source,
     objective: Objective,
     peers: Sequence[FeaturePeer],
     run: TrainingRun,
@@ -90,7 +90,7 @@ def train_label_party(
 
 def _end_epoch(
     learner: LabelLearner,
-    own: Source | None,
+    own: Source,
     peers: Sequence[FeaturePeer],
     run: TrainingRun,
     state: TrainingState,
@@ -119,14 +119,14 @@ def _end_epoch(
 
 
 def _answer(
-    learner: LabelLearner, own: Source | None, peers: Sequence[FeaturePeer], group: Sequence[Batch], *, cut_rows: CutRows
+    learner: LabelLearner, own: Source, peers: Sequence[FeaturePeer], group: Sequence[Batch], *, cut_rows: CutRows
 ) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
     The answer leaves before the own weights' update of the last joint batch, so that the peers need not wait for it. Of local
     batches nothing is received and nothing leaves.
     """
-    own_columns = [own(batch.index_B) if own is not None else None for batch in group]
+    own_columns = [own(batch.index_B) for batch in group]
     joint = [batch for batch in group if not batch.is_local]
     device = group[0].index_B.device
     received = iter(_received(peers, joint, device, cut_rows))

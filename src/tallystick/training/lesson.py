@@ -23,7 +23,7 @@ class Lesson:
         return {}
 
     def loss(
-        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
         """The batch's loss, and the targets (B,) by which it was taken, as ``Objective`` gives them."""
         return objective(model.finish(cuts_BD, own), batch.index_B, cuts_BD)
@@ -32,7 +32,7 @@ class Lesson:
         self,
         model: LabelModel,
         objective: Objective,
-        own: Source | None,
+        own: Source,
         index_N: Tensor,
         cuts_ND: Tensor,
         *,

@@ -96,7 +96,7 @@ def label_step(
     learner: LabelLearner,
     batch: Batch,
     cuts_BD: Sequence[Tensor],
-    own: Features | None,
+    own: Features,
     *,
     check: Callable[[Tensor, Sequence[Tensor]], None] | None = None,
 ) -> LabelStep:

@@ -104,8 +104,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) 
     """What comes back from embeddings alone, as a feature party's audit measures it, and with the label party's own columns."""
     (step,) = sums.view().steps
     assert step.mean_BD is not None
-    assert data.own_training is not None
-    own_NA = as_numbers(data.own_training.rows(step.rows_B))
+    own_NA = as_numbers(data.own_training(step.rows_B))
     truth = columns.rows(step.rows_B)
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
     embeddings = (step.received_BD, step.mean_BD, truth)

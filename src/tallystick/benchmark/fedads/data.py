@@ -197,7 +197,7 @@ def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData,
         training_labels_N=labels_N[training_rows],
         test=encoded.picked(test_rows),
         test_labels_T=labels_N[test_rows],
-        own_training=own_encoded.picked(training_rows),
-        own_test=own_encoded.picked(test_rows),
+        own_training=own_encoded.picked(training_rows).rows,
+        own_test=own_encoded.picked(test_rows).rows,
     )
     return data, theirs.feature_shape, own.feature_shape

@@ -18,7 +18,7 @@ from tallystick.training.updates import decay_at, rate_at
 def train_joined(
     model: CentralizedModel,
     sources: Sequence[Source],
-    own: Source | None,
+    own: Source,
     objective: Objective,
     *,
     training: TrainingConfig,
@@ -36,7 +36,7 @@ def train_joined(
     batches = (batch for epoch in range(training.epochs) for batch in schedule.epoch(epoch))
     for done, batch in enumerate(islice(batches, steps), start=1):
         features = [source(batch.index_B) for source in sources]
-        logits = model(features, own(batch.index_B) if own is not None else None)
+        logits = model(features, own(batch.index_B))
         loss, _ = objective(logits, batch.index_B)
         optimizer.zero_grad()
         torch.autograd.backward(loss)

@@ -23,7 +23,7 @@ from torch.nn import functional
 from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.benchmark.speed.centralized import train_joined
 from tallystick.config.contract import TrainingConfig
-from tallystick.cut.forward import receive_logits, send_embeddings
+from tallystick.cut.forward import no_columns, receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.metrics import auc
@@ -307,7 +307,7 @@ class SpeedData:
         self.target_N = (torch.rand(rows, generator=generator) < torch.sigmoid(signal_N)).float()
         self.test_N = torch.arange(scenario.rows, rows)
         self.objective = Supervised("binary", self.target_N)
-        self.own_source = self.own.rows if self.own is not None else None
+        self.own_source = self.own.rows if self.own is not None else no_columns
         self.feature_source = self.feature.rows
 
     def schedule(self) -> Schedule:

@@ -84,7 +84,7 @@ class RunDefense:
             if own.encoder is None:
                 return labels_N[own.train_N.cpu()].double().mean().expand(len(labels_N))
             seed = int.from_bytes(key_stream(self.secret, b"teacher")(4), "big")
-            return cross_fitted("binary", own.known_source, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
+            return cross_fitted("binary", own.features_at, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
 
         return teach
 

@@ -44,7 +44,7 @@ def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset,
     """
     batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
     logits = receive_logits(
-        trained.model, dataset.source, batches, job.feature_channels, trained.widths, cut_rows=dataset.cut_rows
+        trained.model, dataset.features_at, batches, job.feature_channels, trained.widths, cut_rows=dataset.cut_rows
     )
     measured = measure_columns(job, trained, dataset)
     job_state.importance = measured.importance if measured is not None else []
@@ -60,7 +60,7 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_stat
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
-    send_embeddings(trained.bottom, dataset.known_source, batches, channel)
+    send_embeddings(trained.bottom, dataset.features_at, batches, channel)
     send_columns(job, trained.bottom, dataset, channel)
     job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
     job_state.shared = receive_results(job, dataset, channel, job_state)
@@ -259,8 +259,8 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> 
     model = job.architecture.label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
-    job_state.local_baseline = train_label_party(model, own.source, own.objective(), [], run)
-    network_T = receive_logits(model, own.source, own.test_batches(training.batch_size), [], [])
+    job_state.local_baseline = train_label_party(model, own.features_at, own.objective(), [], run)
+    network_T = receive_logits(model, own.features_at, own.test_batches(training.batch_size), [], [])
     if not job.contract.evaluation.own_columns_boosting or not len(own.validation_N):
         return network_T
     return _better(job, own, network_T, job_state)
@@ -280,8 +280,8 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
     known, target = own.known_labels, job.contract.target
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=job.contract.seed)
     weights = known.weight_N[fitted_N] if known.weight_N is not None else None
-    boosted = Boosted(target.type, own.known_source(fitted_N), known.true_N[fitted_N], weights, seed=job.contract.seed)
-    logits_V = boosted.logits(own.known_source, own.validation_N, classes=target.classes).to(network_T.device)
+    boosted = Boosted(target.type, own.features_at(fitted_N), known.true_N[fitted_N], weights, seed=job.contract.seed)
+    logits_V = boosted.logits(own.features_at, own.validation_N, classes=target.classes).to(network_T.device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
     best = job_state.local_baseline.best_loss
     assert best is not None
@@ -296,4 +296,4 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
     job.logbook.watcher.say(said)
     if not is_better or not len(own.test_N):
         return network_T
-    return boosted.logits(own.known_source, own.test_N, classes=target.classes).to(network_T.device)
+    return boosted.logits(own.features_at, own.test_N, classes=target.classes).to(network_T.device)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from tallystick import metrics
 from tallystick.cut.forward import send_embeddings
-from tallystick.data.features import Features
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
     Fall,
@@ -52,7 +51,7 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
     wanted = job.contract.evaluation.importance
     if not job.contract.measures_columns:
         return
-    features = dataset.known_source(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
+    features = dataset.features_at(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
     batch_size = dataset.settled(job.contract.training).batch_size
     everything = torch.arange(len(features), device=features.numeric_NF.device)
     send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
@@ -80,12 +79,12 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
         receive_rows(channel, dataset.cut_rows(index_V, number), width, device=index_V.device, **how)
         for number, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
     ]
-    own: Features | None = dataset.source(index_V) if dataset.source is not None else None
+    own = dataset.features_at(index_V)
     logits_V = complete_logits(model, own, cuts_VD, **how)
     scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
     shuffling = Shuffling(repeats=wanted.repeats, progress=_progress(job), **how)
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
-    if wanted.own_columns and own is not None and dataset.encoder is not None:
+    if wanted.own_columns and dataset.encoder is not None:
         places = column_places(dataset.encoder)
         generator = torch.Generator().manual_seed(contract.seed)
         falls[job.name] = (

@@ -76,7 +76,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         method.prepare(model, own_part(job, defended, objective=defended.objective()))
     state = train_label_party(
         model,
-        defended.source,
+        defended.features_at,
         defended.objective(),
         peers,
         run,
@@ -112,7 +112,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     method = dataset.method(run.training, seed=job.contract.seed)
     if method is not None and not agreement.resume_from:
         method.prepare_bottom(bottom, own_part(job, dataset))
-    state = train_feature_party(bottom, dataset.known_source, channel, run, observer=observer)
+    state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer)
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)
     trained.keep(job.folder)
     return trained
@@ -128,7 +128,7 @@ def own_part(job: Job, dataset: Dataset, *, objective: Objective | None = None) 
 
     train_N = dataset.unaligned.train_N
     return OwnPart(
-        source=dataset.known_source,
+        source=dataset.features_at,
         train_N=train_N if job.is_label else torch.cat([dataset.train_N, train_N]),
         validation_N=dataset.unaligned.validation_N,
         objective=objective,

@@ -144,7 +144,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
             progress=trial.logbook.watcher.progress,
         )
         model = trial.architecture.label_model(own.encoder, [])
-        return train_label_party(model, own.source, own.objective(), [], run), (len(own.train_N), len(own.validation_N))
+        return train_label_party(model, own.features_at, own.objective(), [], run), (len(own.train_N), len(own.validation_N))
 
     return _search(job, tunable, most_trials(job.contract, job.party), train, lambda _trial, _over: None)
 

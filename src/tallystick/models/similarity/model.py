@@ -89,12 +89,12 @@ class SimilarityLabelModel(LabelModel):
         self.links = nn.ModuleList(links)
         self.own_columns = own_columns
 
-    def by_example(self, cuts_BD: Sequence[Tensor], own: Features | None) -> list[Tensor]:
+    def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:
         """The candidates of each example (B, K, D), of the distinct ones that crossed (R, D)."""
         assert isinstance(own, LinkedFeatures), "a merging model's batch comes from a dataset of candidates"
         return [linked.gather(cut_RD) for linked, cut_RD in zip(own.linked, cuts_BD, strict=True)]
 
-    def finish(self, cuts_BD: Sequence[Tensor], own: Features | None) -> Tensor:
+    def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """Logits of each example's candidates."""
         assert isinstance(own, LinkedFeatures), "a merging model's batch comes from a dataset of candidates"
         own_BE = self.bottom(own) if self.bottom is not None else None

@@ -62,14 +62,13 @@ class FedHSSL(SelfSupervised):
         simsiam(bottom, own, epochs=self.epochs, name="feature")
 
     def loss(
-        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
         """In the first epochs the cosines alone, then the plain loss."""
         if batch.epoch >= self.settings.joint_epochs:
             return super().loss(model, objective, batch, cuts_BD, own)
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Predictors)
-        assert own is not None
         with torch.no_grad():
             _, targets_B = objective(model(cuts_BD, own), batch.index_B, cuts_BD)
         theirs_BD, own_BW = torch.cat(list(cuts_BD), dim=1), model.embedded(own)

@@ -44,7 +44,7 @@ class Heuristic(Synthesis):
         self,
         model: LabelModel,
         objective: Objective,  # noqa: ARG002
-        own: Source | None,
+        own: Source,
         index_N: Tensor,
         cuts_ND: Tensor,
         *,
@@ -53,7 +53,6 @@ class Heuristic(Synthesis):
         """Take the means."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, GroupMeans)
-        assert own is not None
         means = model.generator.mean_KD
         group_N = torch.cat([self._groups(own(index_B)) for index_B in torch.split(index_N, self.batch_size)])
         rows_K = torch.zeros(len(means)).index_add_(0, group_N, torch.ones(len(group_N)))

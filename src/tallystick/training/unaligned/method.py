@@ -118,10 +118,9 @@ class LocalBatches(UnalignedMethod):
     """Base of the methods whose local batches train a branch of their own."""
 
     def loss(
-        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features | None
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
         """A joint batch teaches the joint branch, a local one the other."""
-        assert own is not None, "a method for unaligned rows has own columns"
         if batch.is_local:
             return self.local_loss(model, objective, batch, own)
         return self.joint_loss(model, objective, batch, cuts_BD, own)

@@ -44,13 +44,10 @@ class Regressor(Synthesis):
         with seeded(self.seed, "regressor"):
             return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
 
-    def fit(
-        self, model: LabelModel, objective: Objective, own: Source | None, index_N: Tensor, cuts_ND: Tensor, *, seed: int
-    ) -> None:
+    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor, *, seed: int) -> None:
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Regression)
-        assert own is not None
         found = model.generator
         found.bottom.load_state_dict(model.bottom.state_dict())
         embedded_NW = embedded_rows(found.bottom, own, index_N, batch_size=self.batch_size)
