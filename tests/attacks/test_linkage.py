@@ -9,7 +9,7 @@ from tallystick.attacks.linkage.geometry import FilterGeometry
 from tallystick.attacks.linkage.greedy import Greedy
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.trilateration import Trilateration
-from tallystick.attacks.linkage.view import DistanceModel, LinkageView, Located
+from tallystick.attacks.linkage.view import DistanceModel, FeaturePartyView, FiltersView, LabelPartyView, Located, RanksView
 from tallystick.errors import ConfigError
 
 UNIT = np.ones(2)
@@ -28,10 +28,8 @@ def linked(*, sigma=0.0, told=True, bits=None, seed=0, rows=(800, 60), neighbors
     mean, deviation = -float(distance_NK.mean()), float(distance_NK.std())
     metric = DistanceModel(bits_per_unit_D=bits, window=10.0, mean=mean, deviation=deviation, sigma=sigma)
     similarity_NK = metric.similarity(distance_NK, rng.normal(size=distance_NK.shape))
-    label = LinkageView(
-        seat="label party", targets=rows[1], metric=metric, own_ND=own_ND, numbers_NK=numbers_NK, similarity_NK=similarity_NK
-    )
-    feature = LinkageView(seat="feature party", targets=rows[0], metric=metric, own_ND=other_MD, numbers_NK=np.sort(numbers_NK))
+    label = LabelPartyView(metric=metric, own_ND=own_ND, numbers_NK=numbers_NK, similarity_NK=similarity_NK)
+    feature = FeaturePartyView(metric=metric, own_MD=other_MD, numbers_NK=np.sort(numbers_NK))
     return own_ND, other_MD, label, feature
 
 
@@ -75,42 +73,40 @@ def encoded(rows=150, *, seed=0, one_secret=True):
     )
     ones = np.stack([bits.sum(axis=1) for bits in inside], axis=1)
     known = np.arange(10)
-    view = LinkageView(
-        seat="helper",
-        targets=rows,
-        metric=DistanceModel(bits_per_unit_D=np.ones(2), window=window, mean=0.0, deviation=1.0, sigma=0.0),
+    by_ranks = RanksView(
         ranks_ND2=np.stack((ranks, ranks + ones), axis=2),
-        filters=tuple(np.packbits(bits, axis=1) for bits in inside),
-        known_T=known,
-        known_TD=keys_TD[known],
         low_D=np.full(2, -window),
         bits_D=np.full(2, float(count)),
         extent_D=np.full(2, 1 + 2 * window),
     )
-    return keys_TD, view
+    by_filters = FiltersView(filters=tuple(np.packbits(bits, axis=1) for bits in inside), known_T=known, known_TD=keys_TD[known])
+    return keys_TD, by_ranks, by_filters
 
 
 def test_a_helper_recovers_the_map_from_ranks_and_from_shuffled_filters():
-    keys_TD, view = encoded()
-    found = evaluate_linkage(view, keys_TD, UNIT)
+    keys_TD, by_ranks, by_filters = encoded()
+    found = evaluate_linkage(by_ranks, keys_TD, UNIT) | evaluate_linkage(by_filters, keys_TD, UNIT)
     assert found["rank-geometry"].median < 0.02
     assert found["filter-geometry"].median < 0.05
     assert found["filter-geometry"].placed == 140
 
 
 def test_filters_under_secrets_of_their_own_give_no_map():
-    keys_TD, view = encoded(one_secret=False)
-    assert "filter-geometry" not in evaluate_linkage(
-        view, keys_TD, UNIT, attacks={"filter-geometry": LINKAGE_ATTACKS["filter-geometry"]}
-    )
+    keys_TD, _, view = encoded(one_secret=False)
+    assert evaluate_linkage(view, keys_TD, UNIT) == {}
 
 
 def test_every_attack_reads_only_the_view_of_its_seat():
-    keys_TD, helper = encoded()
+    keys_TD, by_ranks, by_filters = encoded()
     _, _, label, feature = linked()
-    assert {name for name, row in LINKAGE_ATTACKS.items() if row.fits(label)} == {"greedy", "trilateration"}
-    assert {name for name, row in LINKAGE_ATTACKS.items() if row.fits(feature)} == {"cells"}
-    assert {name for name, row in LINKAGE_ATTACKS.items() if row.fits(helper)} == {"rank-geometry", "filter-geometry"}
+    seats = (
+        (label, {"greedy", "trilateration"}),
+        (feature, {"cells"}),
+        (by_ranks, {"rank-geometry"}),
+        (by_filters, {"filter-geometry"}),
+    )
+    for view, attacks in seats:
+        assert {name for name, row in LINKAGE_ATTACKS.items() if isinstance(view, row.view)} == attacks
     nothing = Located(targets_T=np.empty(0, dtype=np.int64), place_TD=np.empty((0, 2)))
     assert located_error(nothing, keys_TD, UNIT, rng=np.random.default_rng(0)) is None
     assert len(Greedy()(label, rng=np.random.default_rng(0)).targets_T) == 60
@@ -148,7 +144,7 @@ def test_a_place_beyond_saturation_is_marked_as_a_bound_and_the_others_are_found
     keys_MD, rows_ND = 0.3 * rng.random((60, 2)), rng.random((300, 2))
     metric = DistanceModel(bits_per_unit_D=np.full(2, 1000.0), window=0.1, mean=0.0, deviation=1.0, sigma=0.0)
     numbers_NK = np.argsort(metric.distance(rows_ND[:, None], keys_MD[None]), axis=1, kind="stable")[:, :5]
-    view = LinkageView(seat="feature party", targets=300, metric=metric, own_ND=keys_MD, numbers_NK=np.sort(numbers_NK))
+    view = FeaturePartyView(metric=metric, own_MD=keys_MD, numbers_NK=np.sort(numbers_NK))
     located = Cells(positions=120, grid=10_000)(view, rng=np.random.default_rng(0))
     far_T = (rows_ND[located.targets_T] > 0.5).any(axis=1)
     near_T = (rows_ND[located.targets_T] < 0.3).all(axis=1)

@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from tallystick.alignment.federal import text_filters
-from tallystick.attacks.linkage.texts import TEXT_ATTACKS, FilterGraph, TextView, evaluate_texts
+from tallystick.attacks.linkage.texts import (
+    TEXT_ATTACKS,
+    FeaturePartyTexts,
+    FilterGraph,
+    HelperTexts,
+    LabelPartyTexts,
+    evaluate_texts,
+)
 from tallystick.attacks.linkage.view import DistanceModel
 from tallystick.config.similarity import DimensionConfig, SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
@@ -44,15 +51,7 @@ def test_filters_each_under_a_secret_of_their_own_tell_nothing():
     shared = {text: {text[i : i + 2] for i in range(len(text) - 1)} for text in texts}
     likeness_SS = np.array([[len(shared[a] & shared[b]) for b in texts] for a in texts], dtype=np.float64)
     known = np.arange(10)
-    view = TextView(
-        seat="helper",
-        texts=120,
-        targets=120,
-        likeness_SS=likeness_SS,
-        overlap_TT=bits_TP @ bits_TP.T,
-        known_H=known,
-        known_text_H=known,
-    )
+    view = HelperTexts(likeness_SS=likeness_SS, overlap_TT=bits_TP @ bits_TP.T, known_H=known, known_text_H=known)
     # 110 guesses, each right with a chance of about 1/120: more than 10 right ones have a chance below 1e-8.
     assert evaluate_texts(view, np.arange(120))["filter-graph"].right < 10 / 110
 
@@ -74,9 +73,7 @@ def test_similarities_name_a_key_through_noise_and_nothing_if_they_are_of_others
         rng, distance_NS, truth_T, behind_NT = linked(told=told)
         numbers_NK = np.argsort(behind_NT, axis=1)[:, :10]
         distance_NK = np.take_along_axis(behind_NT, numbers_NK, axis=1)
-        view = TextView(
-            seat="label party",
-            texts=50,
+        view = LabelPartyTexts(
             targets=50,
             distance_NS=distance_NS,
             numbers_NK=numbers_NK,
@@ -92,7 +89,7 @@ def test_similarities_name_a_key_through_noise_and_nothing_if_they_are_of_others
 def test_links_alone_name_a_row():
     _, distance_MS, truth_T, behind_MT = linked()
     numbers_TK = np.argsort(behind_MT, axis=0)[:8].T
-    view = TextView(seat="feature party", texts=50, targets=50, distance_NS=distance_MS, numbers_NK=np.sort(numbers_TK))
+    view = FeaturePartyTexts(distance_NS=distance_MS, numbers_TK=np.sort(numbers_TK))
     assert evaluate_texts(view, truth_T)["neighbor-fit"].right > 0.8
 
 

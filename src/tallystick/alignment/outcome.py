@@ -90,3 +90,8 @@ class Alignment:
 
     def __len__(self) -> int:
         return len(self.rows_N)
+
+    @property
+    def own_rows(self) -> Rows:
+        """Own rows as links count them: by number where they are candidates, else by position."""
+        return next((found.own_rows for found in self.candidates.values() if found.own_rows is not None), self.rows_N)

@@ -6,7 +6,7 @@ from itertools import combinations
 import numpy as np
 from scipy.spatial import cKDTree
 
-from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, LinkageView, Located, OnProgress, quietly
+from tallystick.attacks.linkage.view import DistanceModel, FeaturePartyView, Floats, Integers, Located, OnProgress, quietly
 from tallystick.errors import ConfigError
 
 MOST_NEIGHBORS = 4_000_000
@@ -37,11 +37,9 @@ class Cells:
         if self.positions < 1 or self.grid < 100:
             raise ConfigError(f"cells attack: positions={self.positions}, grid={self.grid}; expected at least 1 and 100")
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
+    def __call__(self, view: FeaturePartyView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place sampled positions that have links."""
-        assert view.own_ND is not None, "the feature party has keys"
-        assert view.numbers_NK is not None, "the feature party has links"
-        own_MD, metric = view.own_ND, view.metric
+        own_MD, metric = view.own_MD, view.metric
         linked = np.flatnonzero((view.numbers_NK >= 0).any(axis=1))
         chosen = np.sort(rng.permutation(linked)[: self.positions])
         neighbors = min(int((view.numbers_NK >= 0).sum(axis=1).max(initial=1)), len(own_MD))

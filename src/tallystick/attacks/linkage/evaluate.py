@@ -6,6 +6,7 @@ Shapes: T targets that were placed, D dimensions.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -64,15 +65,15 @@ def located_error(located: Located, truth_MD: Floats, unit_D: Floats, *, rng: np
 def locate(
     view: LinkageView,
     *,
-    attacks: Mapping[str, LinkageAttackRow] | None = None,
+    attacks: Mapping[str, LinkageAttackRow[Any]] | None = None,
     progress: Callable[[str, int, int], None] = lambda *_: None,
     seed: int = 0,
 ) -> dict[str, Located]:
-    """Where every attack that fits a view says that keys lie. Arguments as for ``evaluate_linkage``."""
+    """Where every attack that reads such a view says that keys lie. Arguments as for ``evaluate_linkage``."""
     return {
         name: row.attack(view, rng=np.random.default_rng([seed, 1]), progress=partial(progress, f"attack on links: {name}"))
         for name, row in (LINKAGE_ATTACKS if attacks is None else attacks).items()
-        if row.fits(view)
+        if isinstance(view, row.view)
     }
 
 
@@ -81,10 +82,10 @@ def evaluate_linkage(
     truth_MD: Floats,
     unit_D: Floats,
     *,
-    attacks: Mapping[str, LinkageAttackRow] | None = None,
+    attacks: Mapping[str, LinkageAttackRow[Any]] | None = None,
     seed: int = 0,
 ) -> dict[str, LocatedError]:
-    """Attack a view by every attack that fits it, and measure how far off it is.
+    """Attack a view by every attack that reads such a one, and measure how far off it is.
 
     No guarantee: no attack here found more, another may. Args: the view, the true keys of its targets in the view's scale, the
     unit of the answer per dimension, attacks by name (by default all), and the seed of what they draw.

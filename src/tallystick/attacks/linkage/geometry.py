@@ -6,7 +6,7 @@ import numpy as np
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components, dijkstra
 
-from tallystick.attacks.linkage.view import Floats, LinkageView, Located, OnProgress, quietly
+from tallystick.attacks.linkage.view import FiltersView, Floats, Located, OnProgress, RanksView, quietly
 from tallystick.errors import ConfigError
 
 BYTES_AT_ONCE = 4096
@@ -22,16 +22,12 @@ class RankGeometry:
 
     def __call__(
         self,
-        view: LinkageView,
+        view: RanksView,
         *,
         rng: np.random.Generator,  # noqa: ARG002 - nothing to draw
         progress: OnProgress = quietly,  # noqa: ARG002 - nothing that takes long
     ) -> Located:
         """Place every key."""
-        assert view.ranks_ND2 is not None, "this helper sees ranks"
-        assert view.low_D is not None, "ranks come with their range"
-        assert view.bits_D is not None, "ranks come with their range"
-        assert view.extent_D is not None, "ranks come with their range"
         middle_TD = view.ranks_ND2.sum(axis=2) / 2 / view.bits_D
         return Located(targets_T=np.arange(len(middle_TD)), place_TD=view.low_D + middle_TD * view.extent_D)
 
@@ -53,12 +49,9 @@ class FilterGeometry:
         if self.keys < 2:
             raise ConfigError(f"geometry attack: keys={self.keys}; expected at least 2")
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
+    def __call__(self, view: FiltersView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place sampled keys that hang together with at least two known ones in every dimension."""
-        assert view.filters is not None, "this helper sees filters"
-        assert view.known_T is not None, "without known keys a geometry has neither place nor scale"
-        assert view.known_TD is not None, "known keys have places"
-        rest = np.setdiff1d(np.arange(view.targets), view.known_T)
+        rest = np.setdiff1d(np.arange(len(view.filters[0])), view.known_T)
         sample_T = np.concatenate((view.known_T, rng.permutation(rest)[: self.keys]))
         known = len(view.known_T)
         place_TD = np.full((len(sample_T), len(view.filters)), np.nan)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tallystick.attacks.linkage.view import LinkageView, Located, OnProgress, links_of, quietly
+from tallystick.attacks.linkage.view import LabelPartyView, Located, OnProgress, links_of, quietly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,14 +18,12 @@ class Greedy:
 
     def __call__(
         self,
-        view: LinkageView,
+        view: LabelPartyView,
         *,
         rng: np.random.Generator,
         progress: OnProgress = quietly,  # noqa: ARG002 - nothing that takes long
     ) -> Located:
         """Place every number that has a link."""
-        assert view.own_ND is not None, "the label party has keys"
-        assert view.similarity_NK is not None, "the label party has similarities"
         position_L, number_L, place_L = links_of(view)
         similarity_L = view.similarity_NK[position_L, place_L].astype(np.float64)
         best_L = np.lexsort((-similarity_L, number_L))

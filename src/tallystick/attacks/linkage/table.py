@@ -3,72 +3,64 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Any, Generic, TypeVar
 
 from tallystick.attacks.linkage.cells import Cells
 from tallystick.attacks.linkage.geometry import FilterGeometry, RankGeometry
 from tallystick.attacks.linkage.greedy import Greedy
 from tallystick.attacks.linkage.trilateration import Trilateration
-from tallystick.attacks.linkage.view import LinkageAttack, LinkageView, Seat
+from tallystick.attacks.linkage.view import (
+    FeaturePartyView,
+    FiltersView,
+    LabelPartyView,
+    LinkageAttack,
+    LinkageView,
+    RanksView,
+    Seat,
+)
+
+V = TypeVar("V", bound=LinkageView)
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkageAttackRow:
-    """An attack, whose view it reads, and what of it.
+class LinkageAttackRow(Generic[V]):
+    """An attack, the view that it reads, and how it works, in a line for the report."""
 
-    Args:
-        attack: the attack.
-        seat: who can make it.
-        reads: what it needs of that view.
-        finds: what it locates.
-        description: how, in a line for the report.
-    """
-
-    attack: LinkageAttack
-    seat: Seat
-    reads: str
-    finds: str
+    attack: LinkageAttack[V]
+    view: type[V]
     description: str
 
-    def fits(self, view: LinkageView) -> bool:
-        """Whether a view has what it needs."""
-        return view.seat == self.seat and getattr(view, self.reads) is not None
+    @property
+    def seat(self) -> Seat:
+        """Who can make it."""
+        return self.view.seat
 
 
-LINKAGE_ATTACKS: Mapping[str, LinkageAttackRow] = MappingProxyType(
+LINKAGE_ATTACKS: Mapping[str, LinkageAttackRow[Any]] = MappingProxyType(
     {
-        "greedy": LinkageAttackRow(
+        "greedy": LinkageAttackRow[LabelPartyView](
             attack=Greedy(),
-            seat="label party",
-            reads="similarity_NK",
-            finds="the feature party's keys",
+            view=LabelPartyView,
             description="a guess at the distance that the highest similarity tells",
         ),
-        "trilateration": LinkageAttackRow(
+        "trilateration": LinkageAttackRow[LabelPartyView](
             attack=Trilateration(),
-            seat="label party",
-            reads="similarity_NK",
-            finds="the feature party's keys",
+            view=LabelPartyView,
             description="the place that fits the distances to all own rows that link to a key; noise averages out",
         ),
-        "cells": LinkageAttackRow(
+        "cells": LinkageAttackRow[FeaturePartyView](
             attack=Cells(),
-            seat="feature party",
-            reads="own_ND",
-            finds="the label party's keys",
+            view=FeaturePartyView,
             description="the place whose nearest own keys are those that are linked; needs no similarities",
         ),
-        "rank-geometry": LinkageAttackRow(
+        "rank-geometry": LinkageAttackRow[RanksView](
             attack=RankGeometry(),
-            seat="helper",
-            reads="ranks_ND2",
-            finds="a party's keys",
+            view=RanksView,
             description="a key read off its rank among pivots, which lie evenly over the contract's range",
         ),
-        "filter-geometry": LinkageAttackRow(
+        "filter-geometry": LinkageAttackRow[FiltersView](
             attack=FilterGeometry(),
-            seat="helper",
-            reads="filters",
-            finds="a party's keys",
+            view=FiltersView,
             description="steps from filter to filter that overlap add up to a map, which ten known keys put in its place",
         ),
     }

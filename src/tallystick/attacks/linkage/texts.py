@@ -8,51 +8,77 @@ Shapes: T targets, S texts of the list, H keys known to the helper, N own rows, 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
-from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, OnProgress, Seat, quietly
+from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, OnProgress, Seat, V_contra, quietly
 from tallystick.errors import ConfigError
 
 UNNAMED = -1
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextView:
-    """One seat's view of text keys, and the list; the truth is not in here.
+class HelperTexts:
+    """What a helper, which knows no secret, has to name text keys by; the truth is in no view.
 
     Args:
-        seat: whose it is.
-        texts: S, the length of the list.
-        targets: T keys to name.
-        likeness_SS: q-grams that two texts of the list have in common (helper, which knows no secret).
-        overlap_TT: bits that two filters have in common (helper).
+        likeness_SS: q-grams that two texts of the list have in common.
+        overlap_TT: bits that two filters have in common.
         known_H: targets whose text the helper knows, and which text of the list it is.
         known_text_H: see there.
-        distance_NS: distances of own keys to every text of the list, under the secret that the parties share.
-        numbers_NK: links of each position, by number (-1 pads): own rows are positions (label party) or numbers (feature party).
-        similarity_NK: noisy similarities (label party).
-        metric: how distances became similarities (label party).
     """
 
-    seat: Seat
-    texts: int
+    seat: ClassVar[Seat] = "helper"
+    likeness_SS: Floats
+    overlap_TT: Floats
+    known_H: Integers
+    known_text_H: Integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class LabelPartyTexts:
+    """What the label party has to name a feature party's text keys by.
+
+    Args:
+        targets: T, numbers of the feature party.
+        distance_NS: distances of own keys to every text of the list, under the secret that the parties share.
+        numbers_NK: links of each own row (-1 pads).
+        similarity_NK: noisy similarities.
+        metric: how distances became similarities.
+    """
+
+    seat: ClassVar[Seat] = "label party"
     targets: int
-    likeness_SS: Floats | None = None
-    overlap_TT: Floats | None = None
-    known_H: Integers | None = None
-    known_text_H: Integers | None = None
-    distance_NS: Floats | None = None
-    numbers_NK: Integers | None = None
-    similarity_NK: Floats | None = None
-    metric: DistanceModel | None = None
+    distance_NS: Floats
+    numbers_NK: Integers
+    similarity_NK: Floats
+    metric: DistanceModel
 
 
-class TextAttack(Protocol):
+@dataclass(frozen=True, kw_only=True)
+class FeaturePartyTexts:
+    """What a feature party has to name the label party's text keys by.
+
+    Args:
+        distance_NS: distances of own keys, by number, to every text of the list, under the secret that the parties share.
+        numbers_TK: own rows that each target is linked to (-1 pads).
+    """
+
+    seat: ClassVar[Seat] = "feature party"
+    distance_NS: Floats
+    numbers_TK: Integers
+
+
+TextView = HelperTexts | LabelPartyTexts | FeaturePartyTexts
+"""One seat's view of text keys, and the list."""
+V = TypeVar("V", bound=TextView)
+
+
+class TextAttack(Protocol[V_contra]):
     """Reads a view and names targets; sees nothing else."""
 
-    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+    def __call__(self, view: V_contra, *, progress: OnProgress = quietly) -> Integers:
         """Give the place on the list of each target's text (T,), -1 for those that it leaves out."""
         ...
 
@@ -77,25 +103,22 @@ class FilterGraph:
         if self.rounds < 1 or not self.ridge > 0:
             raise ConfigError(f"filter-graph attack: rounds={self.rounds}, ridge={self.ridge}; expected at least 1 and above 0")
 
-    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+    def __call__(self, view: HelperTexts, *, progress: OnProgress = quietly) -> Integers:
         """Name every filter."""
-        assert view.likeness_SS is not None, "the helper has a list"
-        assert view.overlap_TT is not None, "the helper has filters"
-        assert view.known_H is not None, "the helper knows some keys"
-        assert view.known_text_H is not None, "the helper knows some keys"
         likeness_SS, overlap_TT = _centred(view.likeness_SS), _centred(view.overlap_TT)
         target_P, text_P = view.known_H, view.known_text_H
-        guess_T = np.full(view.targets, UNNAMED)
+        targets = len(overlap_TT)
+        guess_T = np.full(targets, UNNAMED)
         for done in range(self.rounds):
             progress(done, self.rounds)
             score_ST = self._score(likeness_SS, overlap_TT, text_P, target_P)
             guess_T = score_ST.argmax(axis=0)
             ordered_ST = np.partition(score_ST, -2, axis=0)
             margin_T = ordered_ST[-1] - ordered_ST[-2]
-            mutual_T = score_ST.argmax(axis=1)[guess_T] == np.arange(view.targets)
-            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(view.targets), view.known_H))
+            mutual_T = score_ST.argmax(axis=1)[guess_T] == np.arange(targets)
+            sure = np.flatnonzero(mutual_T & ~np.isin(np.arange(targets), view.known_H))
             share = (done + 1) / self.rounds
-            sure = sure[np.argsort(-margin_T[sure], kind="stable")][: int(share * view.targets)]
+            sure = sure[np.argsort(-margin_T[sure], kind="stable")][: int(share * targets)]
             target_P = np.concatenate((view.known_H, sure))
             text_P = np.concatenate((view.known_text_H, guess_T[sure]))
         guess_T[view.known_H] = view.known_text_H
@@ -120,12 +143,8 @@ class SimilarityFit:
     knows how far it is from each own row. For its view.
     """
 
-    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+    def __call__(self, view: LabelPartyTexts, *, progress: OnProgress = quietly) -> Integers:
         """Name every number that is linked."""
-        assert view.distance_NS is not None, "the label party has keys, a secret and a list"
-        assert view.numbers_NK is not None, "the label party has links"
-        assert view.similarity_NK is not None, "the label party has similarities"
-        assert view.metric is not None, "similarities come with their scale"
         position_L, place_L = np.nonzero(view.numbers_NK >= 0)
         number_L = view.numbers_NK[position_L, place_L]
         distance_L = view.metric.distance_of(view.similarity_NK[position_L, place_L], shrink=False)
@@ -146,17 +165,16 @@ class NeighborFit:
     Not in the paper: cells among texts. It needs no similarities, and no noise on these blurs it. For a feature party's view.
     """
 
-    def __call__(self, view: TextView, *, progress: OnProgress = quietly) -> Integers:
+    def __call__(self, view: FeaturePartyTexts, *, progress: OnProgress = quietly) -> Integers:
         """Name every position that has links."""
-        assert view.distance_NS is not None, "a feature party has keys, a secret and a list"
-        assert view.numbers_NK is not None, "a feature party has links"
-        neighbors = min(view.numbers_NK.shape[1], len(view.distance_NS))
+        neighbors = min(view.numbers_TK.shape[1], len(view.distance_NS))
         edge_S = np.partition(view.distance_NS, neighbors - 1, axis=0)[neighbors - 1]
         near_NS = view.distance_NS <= edge_S
         furthest = 1 + float(np.abs(view.distance_NS[np.isfinite(view.distance_NS)]).max(initial=0.0))
-        guess_T = np.full(view.targets, UNNAMED)
-        for position, numbers_K in enumerate(view.numbers_NK):
-            progress(position, view.targets)
+        targets = len(view.numbers_TK)
+        guess_T = np.full(targets, UNNAMED)
+        for position, numbers_K in enumerate(view.numbers_TK):
+            progress(position, targets)
             if len(linked := numbers_K[numbers_K >= 0]):
                 apart_S = np.minimum(view.distance_NS[linked], furthest).mean(axis=0)
                 guess_T[position] = (near_NS[linked].sum(axis=0) - apart_S / (2 * furthest)).argmax()
@@ -164,29 +182,34 @@ class NeighborFit:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TextAttackRow:
-    """An attack on text keys, whose view it reads, and how it works, in a line for the report."""
+class TextAttackRow(Generic[V]):
+    """An attack on text keys, the view that it reads, and how it works, in a line for the report."""
 
-    attack: TextAttack
-    seat: Seat
+    attack: TextAttack[V]
+    view: type[V]
     description: str
 
+    @property
+    def seat(self) -> Seat:
+        """Who can make it."""
+        return self.view.seat
 
-TEXT_ATTACKS: Mapping[str, TextAttackRow] = MappingProxyType(
+
+TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
     {
-        "filter-graph": TextAttackRow(
+        "filter-graph": TextAttackRow[HelperTexts](
             attack=FilterGraph(),
-            seat="helper",
+            view=HelperTexts,
             description="matches filters, by bits in common, with a list of texts, by characters in common, from ten known keys",
         ),
-        "similarity-fit": TextAttackRow(
+        "similarity-fit": TextAttackRow[LabelPartyTexts](
             attack=SimilarityFit(),
-            seat="label party",
+            view=LabelPartyTexts,
             description="the text of a list whose distances to own rows fit the similarities best",
         ),
-        "neighbor-fit": TextAttackRow(
+        "neighbor-fit": TextAttackRow[FeaturePartyTexts](
             attack=NeighborFit(),
-            seat="feature party",
+            view=FeaturePartyTexts,
             description="the text of a list whose nearest own rows are those that are linked; needs no similarities",
         ),
     }
@@ -213,16 +236,16 @@ class NamedShare:
 
 
 def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedShare]:
-    """Attack a view by every attack of its seat, and measure by the truth, -1 where a target is not to be counted.
+    """Attack a view by every attack that reads such a one, and measure by the truth, -1 where a target is not to be counted.
 
     No guarantee: no attack here found more, another may. A helper's known keys are not counted.
     """
     counted_T = truth_T >= 0
-    if view.known_H is not None:
+    if isinstance(view, HelperTexts):
         counted_T[view.known_H] = False
     found = {}
     for name, row in TEXT_ATTACKS.items():
-        if row.seat != view.seat:
+        if not isinstance(view, row.view):
             continue
         guess_T = row.attack(view, progress=progress)
         judged_T = counted_T & (guess_T != UNNAMED)

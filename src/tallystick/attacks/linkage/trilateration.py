@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import least_squares
 
-from tallystick.attacks.linkage.view import LinkageView, Located, OnProgress, links_of, quietly
+from tallystick.attacks.linkage.view import LabelPartyView, Located, OnProgress, links_of, quietly
 from tallystick.errors import ConfigError
 
 
@@ -27,10 +27,8 @@ class Trilateration:
         if self.numbers < 1 or self.pairs < 3:
             raise ConfigError(f"trilateration attack: numbers={self.numbers}, pairs={self.pairs}; expected at least 1 and 3")
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
+    def __call__(self, view: LabelPartyView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place sampled numbers that have more pairs than dimensions."""
-        assert view.own_ND is not None, "the label party has keys"
-        assert view.similarity_NK is not None, "the label party has similarities"
         own_ND, metric = view.own_ND, view.metric
         position_L, number_L, place_L = links_of(view)
         similarity_L = view.similarity_NK[position_L, place_L].astype(np.float64)

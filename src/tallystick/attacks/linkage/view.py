@@ -1,4 +1,4 @@
-"""What an attacker has of a linkage by similarity, and where it says that keys lie.
+"""What each seat has of a linkage by similarity, and where an attacker says that keys lie.
 
 Shapes: N rows of the label party, M of a feature party, K links, D dimensions, T targets.
 """
@@ -6,13 +6,14 @@ Shapes: N rows of the label party, M of a feature party, K links, D dimensions, 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 Seat = Literal["label party", "feature party", "helper"]
+V_contra = TypeVar("V_contra", contravariant=True)
 OnProgress = Callable[[int, int], None]
 """Told how many of how many targets an attack is done with."""
 
@@ -55,36 +56,73 @@ class DistanceModel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LinkageView:
-    """One seat's view of a linkage, and what it knows anyhow; the truth is not in here.
+class LabelPartyView:
+    """What the label party has to locate a feature party's keys by; the truth is in no view.
 
     Args:
-        seat: whose it is.
-        own_ND: the attacker's keys, scaled: of each position (label party), of each number (feature party); the helper has none.
-        numbers_NK: links; -1 pads.
-        targets: rows of the other side: M numbers (label party), N positions (feature party), rows (helper).
         metric: how distances are measured.
-        similarity_NK: noisy similarities (label party).
-        ranks_ND2: ranks of the other side's keys (helper).
-        filters: a dimension's filters, packed, per dimension (helper).
-        known_T: targets whose key the attacker knows (helper: without any, geometry has neither place nor direction).
-        known_TD: their keys.
-        low_D, bits_D, extent_D: of ranks, the contract's range: least value, pivots, and the length that they cover.
+        own_ND: its keys, scaled, by position.
+        numbers_NK: links; -1 pads.
+        similarity_NK: noisy similarities.
     """
 
-    seat: Seat
-    targets: int
+    seat: ClassVar[Seat] = "label party"
     metric: DistanceModel
-    own_ND: Floats | None = None
-    numbers_NK: Integers | None = None
-    similarity_NK: Floats | None = None
-    ranks_ND2: Integers | None = None
-    filters: tuple[np.ndarray[Any, np.dtype[np.uint8]], ...] | None = None
-    known_T: Integers | None = None
-    known_TD: Floats | None = None
-    low_D: Floats | None = None
-    bits_D: Floats | None = None
-    extent_D: Floats | None = None
+    own_ND: Floats
+    numbers_NK: Integers
+    similarity_NK: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeaturePartyView:
+    """What a feature party has to locate the label party's keys by.
+
+    Args:
+        metric: how distances are measured.
+        own_MD: its keys, scaled, by number.
+        numbers_NK: links; -1 pads.
+    """
+
+    seat: ClassVar[Seat] = "feature party"
+    metric: DistanceModel
+    own_MD: Floats
+    numbers_NK: Integers
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksView:
+    """What a helper that sees ranks has to locate a party's keys by.
+
+    Args:
+        ranks_ND2: ranks of the keys.
+        low_D, bits_D, extent_D: the contract's range: least value, pivots, and the length that they cover.
+    """
+
+    seat: ClassVar[Seat] = "helper"
+    ranks_ND2: Integers
+    low_D: Floats
+    bits_D: Floats
+    extent_D: Floats
+
+
+@dataclass(frozen=True, kw_only=True)
+class FiltersView:
+    """What a helper that sees filters has to locate a party's keys by.
+
+    Args:
+        filters: a dimension's filters, packed, per dimension.
+        known_T: rows whose key the helper knows; without any, geometry has neither place nor direction.
+        known_TD: their keys.
+    """
+
+    seat: ClassVar[Seat] = "helper"
+    filters: tuple[np.ndarray[Any, np.dtype[np.uint8]], ...]
+    known_T: Integers
+    known_TD: Floats
+
+
+LinkageView = LabelPartyView | FeaturePartyView | RanksView | FiltersView
+"""One seat's view of a linkage, and what it knows anyhow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,17 +137,16 @@ class Located:
     bound_T: np.ndarray[Any, np.dtype[np.bool_]] | None = None
 
 
-class LinkageAttack(Protocol):
+class LinkageAttack(Protocol[V_contra]):
     """Reads a view and places targets; sees nothing else."""
 
-    def __call__(self, view: LinkageView, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
+    def __call__(self, view: V_contra, *, rng: np.random.Generator, progress: OnProgress = quietly) -> Located:
         """Place targets of the view."""
         ...
 
 
-def links_of(view: LinkageView) -> tuple[Integers, Integers, Integers]:
+def links_of(view: LabelPartyView) -> tuple[Integers, Integers, Integers]:
     """Every link as (position, number, place among the position's links), by number."""
-    assert view.numbers_NK is not None, "this seat has links"
     position_L, place_L = np.nonzero(view.numbers_NK >= 0)
     number_L = view.numbers_NK[position_L, place_L]
     order_L = np.argsort(number_L, kind="stable")

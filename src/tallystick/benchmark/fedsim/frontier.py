@@ -29,12 +29,9 @@ def link_places(pair: Pair, noise: str, *, neighbors: int, seed: int, kind: Spli
     own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
     terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise_settings()[noise], window=WINDOW)
     linked = link(own_ND, their_MD, terms, rng=SecureRandom(source=np.random.default_rng([seed, 9]).bytes))
-    rows_M, similarity_NK = linked.theirs.own_rows, linked.own.similarity_NK
-    assert rows_M is not None, "the feature party knows its rows"
-    assert similarity_NK is not None, "the label party has similarities"
     split = split_rows(len(own_ND), seed=seed, kind=kind)
     attacks = located(own_ND, their_MD, linked, terms, seed=seed)
     return replace(
-        linked_pair(pair, split, rows_M[linked.own.numbers_NK], similarity_NK),
+        linked_pair(pair, split, linked.own_rows[linked.numbers_NK], linked.similarity_NK),
         located={attack: error.median for attack, error in attacks.items()},
     )

@@ -120,9 +120,7 @@ def party(stage: PartyContext, job: Figures) -> Figures:
             secret=np.frombuffer(overheard.secret(), dtype=np.uint8),
         )
     elif name == FEATURE:
-        own_rows = feature.candidates[FEATURE].own_rows
-        assert own_rows is not None, "a feature party knows its rows"
-        np.savez(folder / "feature.npz", own_rows=own_rows)
+        np.savez(folder / "feature.npz", own_rows=feature.own_rows)
     return figures
 
 

@@ -17,15 +17,16 @@ from tallystick.alignment.distances import nearest_keys
 from tallystick.alignment.encoding import encode_keys
 from tallystick.alignment.key_noise import key_guarantee, noisy_keys
 from tallystick.alignment.nearest import Floats
-from tallystick.alignment.outcome import Candidates
+from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
 from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
+from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
 from tallystick.benchmark.fedsim.data import read_hdb
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError
-from tallystick.job.phases.linkage import exposure_to_helper, feature_view, label_view, places_of, units_of
+from tallystick.job.phases.linkage import exposure_to_helper, metric_of, places_of, units_of
 
 METRES_A_DEGREE = 111_195.0
 """Of latitude; of longitude times the cosine of the latitude."""
@@ -39,14 +40,18 @@ class LinkedPlaces:
     """A linkage of two tables, as both parties have it.
 
     Args:
-        own: the label party's candidates.
-        theirs: the feature party's.
+        numbers_NK: links, the most similar first.
+        similarity_NK: noisy similarities, which the label party alone has.
+        own_rows: the feature party's row of each number, which it alone knows.
+        scale: how distances became similarities.
         sent: the keys of both as they were sent, with noise where the contract asks for it: each side knows its own.
         noise: what was added, in words.
     """
 
-    own: Candidates
-    theirs: Candidates
+    numbers_NK: Rows
+    similarity_NK: Similarities
+    own_rows: Rows
+    scale: SimilarityScale
     sent: tuple[SimilarKeys, SimilarKeys]
     noise: str
 
@@ -71,24 +76,29 @@ def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: Secu
     links = nearest_keys(encode_keys(own, terms, secret), encode_keys(theirs, terms, secret).gather(by_number), terms)
     scale = scale_of(*fit(links), terms)
     numbers_NK, similarity_NK = noisy_similarities(links, scale, keep=terms.links, rng=rng)
-    sides = [
-        Candidates(numbers_NK=numbers_NK, rows=len(theirs), own_rows=rows, similarity_NK=similarity, scale=scale)
-        for rows, similarity in ((None, similarity_NK), (by_number, None))
-    ]
     said = key_guarantee(terms) if terms.noise.keys != "none" else f"noise of {scale.sigma:.3g} deviations on similarities"
-    return LinkedPlaces(own=sides[0], theirs=sides[1], sent=(own, theirs), noise=said)
+    return LinkedPlaces(
+        numbers_NK=numbers_NK,
+        similarity_NK=similarity_NK,
+        own_rows=by_number,
+        scale=scale,
+        sent=(own, theirs),
+        noise=said,
+    )
 
 
 def located(
     own_ND: Floats, their_MD: Floats, linked: LinkedPlaces, terms: SimilarityConfig, *, seed: int = 0
 ) -> dict[str, LocatedError]:
     """What label party (greedy, trilateration) and feature party (cells) locate of each other's true keys, in metres."""
-    assert linked.theirs.own_rows is not None, "the feature party knows its rows"
     places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
     sent_ND, sent_MD = (places_of(keys, terms) for keys in linked.sent)
-    rows, (units_D, _) = linked.theirs.own_rows, units_of(terms)
-    found = evaluate_linkage(label_view(sent_ND, linked.own, terms), places_MD[rows], units_D, seed=seed)
-    return found | evaluate_linkage(feature_view(sent_MD[rows], linked.theirs, terms), places_ND, units_D, seed=seed)
+    metric, rows, (units_D, _) = metric_of(terms, linked.scale), linked.own_rows, units_of(terms)
+    similarity_NK = linked.similarity_NK.astype(np.float64)
+    label = LabelPartyView(metric=metric, own_ND=sent_ND, numbers_NK=linked.numbers_NK, similarity_NK=similarity_NK)
+    feature = FeaturePartyView(metric=metric, own_MD=sent_MD[rows], numbers_NK=linked.numbers_NK)
+    found = evaluate_linkage(label, places_MD[rows], units_D, seed=seed)
+    return found | evaluate_linkage(feature, places_ND, units_D, seed=seed)
 
 
 def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
@@ -119,13 +129,11 @@ def located_frontier(
             rows[name] = {"problem": str(error)}
             continue
         attacks = {attack: asdict(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
-        scale = linked.own.scale
-        assert scale is not None, "just linked"
         rows[name] = {
             "noise": linked.noise,
-            "sigma": scale.sigma,
-            "deviation": scale.deviation,
-            "smallest_tau": smallest_tau(scale.deviation),
+            "sigma": linked.scale.sigma,
+            "deviation": linked.scale.deviation,
+            "smallest_tau": smallest_tau(linked.scale.deviation),
             "attacks": attacks,
         }
     return rows

@@ -15,10 +15,19 @@ import numpy as np
 from tallystick.alignment.encoding import EncodedKeys, encode_keys
 from tallystick.alignment.federal import Pivots
 from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_distance
-from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
+from tallystick.alignment.outcome import Candidates, SimilarityScale
+from tallystick.attacks.linkage.cells import Cells
 from tallystick.attacks.linkage.evaluate import LocatedError, locate, located_error
-from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
-from tallystick.attacks.linkage.view import DistanceModel, LinkageView, Located
+from tallystick.attacks.linkage.trilateration import Trilateration
+from tallystick.attacks.linkage.view import (
+    DistanceModel,
+    FeaturePartyView,
+    FiltersView,
+    LabelPartyView,
+    LinkageView,
+    Located,
+    RanksView,
+)
 from tallystick.config.contract import Contract
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
@@ -150,46 +159,16 @@ def scales_of(terms: SimilarityConfig) -> list[KeyUnits]:
     return scales
 
 
-def label_view(own_ND: Floats, candidates: Candidates, terms: SimilarityConfig) -> LinkageView:
-    """The label party's view: its keys by position, links, noisy similarities."""
-    return LinkageView(
-        seat="label party",
-        targets=candidates.rows,
-        metric=metric_of(terms, candidates.scale),
-        own_ND=own_ND,
-        numbers_NK=candidates.numbers_NK,
-        similarity_NK=None if candidates.similarity_NK is None else candidates.similarity_NK.astype(np.float64),
-    )
-
-
-def feature_view(own_MD: Floats, candidates: Candidates, terms: SimilarityConfig) -> LinkageView:
-    """A feature party's view: its keys by number, links."""
-    return LinkageView(
-        seat="feature party",
-        targets=len(candidates.numbers_NK),
-        metric=metric_of(terms, candidates.scale),
-        own_ND=own_MD,
-        numbers_NK=candidates.numbers_NK,
-    )
-
-
-def helper_view(encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig, *, rng: np.random.Generator) -> LinkageView:
-    """The helper's view of one side's keys; of filters with a few keys that it knows."""
-    known = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
-    ranges = list(_ranges(terms)) if terms.helper_sees != "clear" else []
-    numbers = [encoded.filters[d.name] for d in terms.numbers if d.name in encoded.filters]
-    return LinkageView(
-        seat="helper",
-        targets=encoded.rows,
-        metric=metric_of(terms, None),
-        ranks_ND2=encoded.ranks_ND2,
-        filters=tuple(numbers) or None,
-        known_T=known,
-        known_TD=truth_ND[known],
-        bits_D=np.array([bits for bits, _, _ in ranges]),
-        low_D=np.array([low for _, low, _ in ranges]),
-        extent_D=np.array([extent for _, _, extent in ranges]),
-    )
+def helper_view(
+    encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig, *, rng: np.random.Generator
+) -> RanksView | FiltersView:
+    """The helper's view of one side's numbers; of filters with a few keys that it knows."""
+    if encoded.ranks_ND2 is None:
+        known = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
+        filters = tuple(encoded.filters[d.name] for d in terms.numbers)
+        return FiltersView(filters=filters, known_T=known, known_TD=truth_ND[known])
+    bits_D, low_D, extent_D = np.array(_ranges(terms)).T
+    return RanksView(ranks_ND2=encoded.ranks_ND2, bits_D=bits_D, low_D=low_D, extent_D=extent_D)
 
 
 def exposure_to_helper(
@@ -216,51 +195,56 @@ def exposure_to_helper(
 
 
 def exposure_of_feature_party(
-    keys: SimilarKeys, sent: SimilarKeys, candidates: Candidates, terms: SimilarityConfig, *, contract: Contract, party: str
+    truth_MD: Floats, sent_MD: Floats, candidates: Candidates, terms: SimilarityConfig, *, label_party: str, party: str
 ) -> tuple[Attacked, Located]:
-    """What the label party could locate of a feature party's keys, and where that one itself places the label party's rows."""
-    assert candidates.own_rows is not None, "the feature party knows which of its rows a number is"
+    """What the label party could locate of a feature party's keys, and where that one itself places the label party's rows.
+
+    Both of the true keys and of those that were sent, by number.
+    """
     rng = np.random.default_rng([0, 4])
-    truth_MD, sent_MD = (places_of(some, terms)[candidates.own_rows] for some in (keys, sent))
     metric = metric_of(terms, candidates.scale)
-    cells = LINKAGE_ATTACKS["cells"].attack(feature_view(sent_MD, candidates, terms), rng=rng)
+    view = FeaturePartyView(metric=metric, own_MD=sent_MD, numbers_NK=candidates.numbers_NK)
+    cells = Cells()(view, rng=rng)
     numbers_TK = candidates.numbers_NK[cells.targets_T]
     distance_TK = _measured(cells.place_TD, sent_MD, numbers_TK, terms)
     similarity_TK = metric.similarity(distance_TK, np.asarray(rng.standard_normal(distance_TK.shape)))
-    played = LinkageView(
-        seat="label party",
-        targets=candidates.rows,
+    played = LabelPartyView(
         metric=metric,
         own_ND=cells.place_TD,
         numbers_NK=numbers_TK,
         similarity_NK=np.where(numbers_TK == PAD, 0.0, similarity_TK),
     )
-    label = contract.label_party
     stand_in = (
-        f"{label} has its own rows' keys, which {party} does not know: {len(cells.targets_T)} rows of {label} stood where their "
-        f"links place them"
+        f"{label_party} has its own rows' keys, which {party} does not know: {len(cells.targets_T)} rows of {label_party} stood "
+        "where their links place them"
     )
-    return Attacked(view=played, truth_ND=truth_MD, attacker=label, located=party, stand_in=stand_in), cells
+    return Attacked(view=played, truth_ND=truth_MD, attacker=label_party, located=party, stand_in=stand_in), cells
 
 
 def exposure_of_label_party(
-    keys: SimilarKeys, sent: SimilarKeys, alignment: Alignment, peer: str, terms: SimilarityConfig, *, party: str
+    truth_ND: Floats, sent_ND: Floats, candidates: Candidates, terms: SimilarityConfig, *, peer: str, party: str
 ) -> tuple[Attacked | None, Located]:
     """What a feature party could locate of the label party's keys, and where that one itself places the feature party's.
 
-    None where too few keys can be placed to play the feature party.
+    Both of the true keys and of those that were sent, by position. None where too few keys can be placed to play the feature
+    party.
     """
-    truth_ND, sent_ND = (places_of(some, terms)[alignment.rows_N] for some in (keys, sent))
-    found = alignment.candidates[peer]
-    view = label_view(sent_ND, found, terms)
-    located = LINKAGE_ATTACKS["trilateration"].attack(view, rng=np.random.default_rng([0, 5]))
+    assert candidates.similarity_NK is not None, "the label party learns similarities"
+    metric = metric_of(terms, candidates.scale)
+    view = LabelPartyView(
+        metric=metric,
+        own_ND=sent_ND,
+        numbers_NK=candidates.numbers_NK,
+        similarity_NK=candidates.similarity_NK.astype(np.float64),
+    )
+    located = Trilateration()(view, rng=np.random.default_rng([0, 5]))
     count = len(located.targets_T)
     if count < 3:
         return None, located
     # Only keys that could be located stand in: links to others are left out of the played view.
-    new_number = np.full(found.rows + 1, PAD)
+    new_number = np.full(candidates.rows + 1, PAD)
     new_number[located.targets_T] = np.arange(count)
-    played = feature_view(located.place_TD, _renumbered(found, new_number, count), terms)
+    played = FeaturePartyView(metric=metric, own_MD=located.place_TD, numbers_NK=new_number[candidates.numbers_NK])
     stand_in = (
         f"{peer} has its own rows' keys, which {party} does not know: {count} rows of {peer} stood where trilateration does "
         "place them"
@@ -285,10 +269,6 @@ def _measured(own_TD: Floats, others_MD: Floats, numbers_TK: Integers, terms: Si
     own_TD2, others_MD2 = (np.stack(side, axis=1) for side in zip(*ranks, strict=True))
     weights_D = np.array([d.weight for d in terms.numbers])
     return rank_distance(own_TD2[:, None], others_MD2[numbers_TK], weights_D=weights_D)
-
-
-def _renumbered(found: Candidates, new_number: "np.ndarray[tuple[int, ...], np.dtype[np.int64]]", rows: int) -> Candidates:
-    return Candidates(numbers_NK=new_number[found.numbers_NK], rows=rows, scale=found.scale)
 
 
 def _ranges(terms: SimilarityConfig) -> "list[tuple[int, float, float]]":

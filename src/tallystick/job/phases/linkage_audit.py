@@ -23,6 +23,7 @@ from tallystick.data.keys import Keys
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.job.job import Job
 from tallystick.job.phases.linkage import (
+    Attacked,
     Exposure,
     exposure_of_feature_party,
     exposure_of_label_party,
@@ -83,18 +84,18 @@ def _audited(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Al
     exposures = exposure_to_helper(keys, sent, terms, party=job.name, helper=helper, progress=progress)
     maps, before = [], {}
     if terms.numbers and not terms.texts:
+        truth_ND, sent_ND = (places_of(some, terms)[alignment.own_rows] for some in (keys, sent))
         for peer in contract.feature_parties if job.is_label else (contract.label_party,):
+            attacked: Attacked | None
             if job.is_label:
-                attacked, located = exposure_of_label_party(keys, sent, alignment, peer, terms, party=job.name)
-                found, own_rows = alignment.candidates[peer], alignment.rows_N
-                before[peer] = _before_noise(found, located, places_of(sent, terms)[own_rows], terms)
+                found = alignment.candidates[peer]
+                attacked, located = exposure_of_label_party(truth_ND, sent_ND, found, terms, peer=peer, party=job.name)
+                before[peer] = _before_noise(found, located, sent_ND, terms)
             else:
                 found = alignment.candidates[job.name]
-                attacked, located = exposure_of_feature_party(keys, sent, found, terms, contract=contract, party=job.name)
-                assert found.own_rows is not None, "the feature party knows which of its rows a number is"
-                own_rows = found.own_rows
+                attacked, located = exposure_of_feature_party(truth_ND, sent_ND, found, terms, label_party=peer, party=job.name)
             exposures += attacked.exposures(terms, progress=progress) if attacked is not None else []
-            maps.append(_map(places_of(keys, terms)[own_rows], located, found, terms, names=(job.name, peer)))
+            maps.append(_map(truth_ND, located, found, terms, names=(job.name, peer)))
     named, notes = _texts_named(job, terms, keys, alignment)
     summary = summary_of(terms, alignment, party=job.name, before=before)
     return msgspec.structs.replace(
@@ -127,11 +128,11 @@ def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment
             )
         elif job.is_label:
             found += texts_named_by_feature_party(
-                keys, alignment.rows_N, candidates, terms, party=job.name, peer=name, progress=progress
+                keys, alignment.own_rows, candidates, terms, party=job.name, peer=name, progress=progress
             )
         else:
             found += texts_named_by_label_party(
-                keys, candidates, terms, party=name, label_party=contract.label_party, progress=progress
+                keys, alignment.own_rows, candidates, terms, party=name, label_party=contract.label_party, progress=progress
             )
     return found, notes
 

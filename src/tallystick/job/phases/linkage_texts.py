@@ -17,11 +17,17 @@ from tallystick.alignment.encoding import encode_keys
 from tallystick.alignment.federal import grams
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Candidates
-from tallystick.attacks.linkage.texts import NamedShare, TextView, evaluate_texts
-from tallystick.attacks.linkage.view import DistanceModel
+from tallystick.attacks.linkage.texts import (
+    FeaturePartyTexts,
+    HelperTexts,
+    LabelPartyTexts,
+    NamedShare,
+    TextView,
+    evaluate_texts,
+)
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
-from tallystick.job.phases.linkage import AUDIT_SECRET, KNOWN
+from tallystick.job.phases.linkage import AUDIT_SECRET, KNOWN, metric_of
 from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500
@@ -60,10 +66,7 @@ def texts_named_by_helper(
     order_S = rng.permutation(len(listed))  # of the list: it tells nothing of the filters' order
     place_T = np.argsort(order_S)
     known_H = np.sort(rng.permutation(len(listed))[: min(KNOWN, len(listed) // 2)])
-    view = TextView(
-        seat="helper",
-        texts=len(listed),
-        targets=len(listed),
+    view = HelperTexts(
         likeness_SS=likeness_SS[np.ix_(order_S, order_S)],
         overlap_TT=overlap_TT,
         known_H=known_H,
@@ -73,28 +76,29 @@ def texts_named_by_helper(
 
 
 def texts_named_by_label_party(
-    keys: SimilarKeys, candidates: Candidates, terms: SimilarityConfig, *, party: str, label_party: str, progress: Progress
+    keys: SimilarKeys,
+    rows_M: Integers,
+    candidates: Candidates,
+    terms: SimilarityConfig,
+    *,
+    party: str,
+    label_party: str,
+    progress: Progress,
 ) -> list[Naming]:
     """What the label party could name of a feature party's keys by similarities, measured by the feature party."""
-    assert candidates.own_rows is not None, "the feature party knows which of its rows a number is"
-    assert candidates.scale is not None, "every party knows the scale"
-    rng, scale = np.random.default_rng([0, 7]), candidates.scale
+    rng = np.random.default_rng([0, 7])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
     chosen = np.sort(rng.permutation(linked)[:MOST_KEYS])
     numbers_NK = candidates.numbers_NK[chosen]
     targets_T, number_NK = _renumbered(numbers_NK)
     some = rng.integers(0, (numbers_NK != PAD).sum(axis=1))  # which of a row's links reads most like it, nobody here knows
-    played = candidates.own_rows[numbers_NK[np.arange(len(chosen)), some]]
-    truth = candidates.own_rows[targets_T]
+    played = rows_M[numbers_NK[np.arange(len(chosen)), some]]
+    truth = rows_M[targets_T]
     listed = _distinct(keys, rng, first=truth)
     distance_NT = _apart(keys, played, truth, terms)
     distance_NK = np.take_along_axis(distance_NT, np.maximum(number_NK, 0), axis=1)
-    metric = DistanceModel(
-        bits_per_unit_D=None, window=terms.window, mean=scale.mean, deviation=scale.deviation, sigma=scale.sigma
-    )
-    view = TextView(
-        seat="label party",
-        texts=len(listed),
+    metric = metric_of(terms, candidates.scale)
+    view = LabelPartyTexts(
         targets=len(targets_T),
         distance_NS=_apart(keys, played, listed, terms),
         numbers_NK=number_NK,
@@ -134,13 +138,7 @@ def texts_named_by_feature_party(
     played = rows_N[position_L[order_L[first_M]]]
     truth = rows_N[chosen]
     listed = _distinct(keys, rng, first=truth)
-    view = TextView(
-        seat="feature party",
-        texts=len(listed),
-        targets=len(chosen),
-        distance_NS=_apart(keys, played, listed, terms),
-        numbers_NK=number_NK[chosen],
-    )
+    view = FeaturePartyTexts(distance_NS=_apart(keys, played, listed, terms), numbers_TK=number_NK[chosen])
     stand_in = (
         f"{peer} has its own rows' texts, which {party} does not know: {len(numbers_M):,} rows of {peer} read like the row of "
         f"{party} that is most similar to each"
