@@ -111,6 +111,8 @@ class IntersectionDataset(Dataset):
 
     def method(self, training: TrainingConfig, *, seed: int) -> UnalignedMethod | None:
         """What unaligned rows are for."""
+        if not self.settings.used:
+            return None
         columns = tuple(column.name for column in self.encoder.categorical) if self.encoder is not None else ()
         schedule = self.schedule(training, seed=seed)
         ratio = rows_ratio(schedule) if schedule.local_batches else len(self.unaligned.train_N) / max(1, len(self.train_N))

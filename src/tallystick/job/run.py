@@ -59,10 +59,11 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         dataset = job_state.dataset = encode_rows(job, keys, alignment, channels)
         trained = train_as_label_party(job, dataset, agreement)
         job_state.training, job_state.modules = trained.state, {"label model": trained.model}
-    job_state.audited = audit_run(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
+    rows = own_rows(job, keys, alignment)
+    job_state.audited = audit_run(job, rows, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            evaluate(job, keys, trained, dataset, job_state)
+            evaluate(job, rows, trained, dataset, job_state)
 
 
 def _run_feature_party(job: Job, job_state: JobState) -> None:

@@ -84,7 +84,6 @@ class Architecture:
         if encoder is not None and own is not None and widths and self.unaligned.used:
             columns = tuple(column.name for column in encoder.categorical)
             method = method_of(self.unaligned, batch_size=1, seed=self.seed, columns=columns)
-            assert method is not None, "the contract uses unaligned rows"
             parts = BranchParts(
                 model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed
             )

@@ -215,13 +215,7 @@ class MethodTrial:
         """Train, and measure on the test rows."""
         rows = self.rows
         schedule = self._schedule()
-        method = method_of(
-            self.row.settings,
-            batch_size=TRAINING.batch_size,
-            ratio=rows_ratio(schedule) if schedule.local_batches else _ratio(rows),
-            seed=self.seed,
-            columns=rows.columns,
-        )
+        method = self._method(schedule) if self.row.settings.used else None
         model, bottoms = self._modules(method)
         began = time.process_time()
         objective = Supervised("binary", rows.labels_N)
@@ -246,6 +240,15 @@ class MethodTrial:
             found["alone"] = _alone(model, rows, logits_T)
         return found
 
+    def _method(self, schedule: Schedule) -> UnalignedMethod:
+        return method_of(
+            self.row.settings,
+            batch_size=TRAINING.batch_size,
+            ratio=rows_ratio(schedule) if schedule.local_batches else _ratio(self.rows),
+            seed=self.seed,
+            columns=self.rows.columns,
+        )
+
     def _schedule(self) -> Schedule:
         rows = self.rows
         train_N = rows.aligned_N if self.row.joint == "aligned" else torch.cat([rows.aligned_N, rows.unaligned_N])
@@ -267,18 +270,16 @@ class MethodTrial:
         rows = self.rows
         with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
             validation = rows.validation_N
-            own = self._part(rows.own.rows, rows.unaligned_N, validation, objective, Path(folder))
-            method.prepare(model, own)
+            method.prepare(model, objective, self._part(rows.own.rows, rows.unaligned_N, validation, Path(folder)))
             everything_N = torch.cat([rows.aligned_N, rows.unaligned_N])
             for bottom in bottoms:  # the feature party has rows of its own too; here they are the same people's
-                method.prepare_bottom(bottom, self._part(rows.theirs.rows, everything_N, validation, None, Path(folder)))
+                method.prepare_bottom(bottom, self._part(rows.theirs.rows, everything_N, validation, Path(folder)))
 
-    def _part(self, source: Source, train_N: Tensor, validation_N: Tensor, objective: Supervised | None, folder: Path) -> OwnPart:
+    def _part(self, source: Source, train_N: Tensor, validation_N: Tensor, folder: Path) -> OwnPart:
         return OwnPart(
             source=source,
             train_N=train_N,
             validation_N=validation_N,
-            objective=objective,
             training=TRAINING,
             store=lambda name: CheckpointStore(folder / name),
             seed=self.seed,

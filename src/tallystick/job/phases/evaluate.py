@@ -14,9 +14,8 @@ from tallystick.config.contract import PrivateRelease
 from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.encoder import Encoder
 from tallystick.data.groups import groups_of
-from tallystick.data.keys import Keys
-from tallystick.data.table import require_column
 from tallystick.dataset.dataset import Dataset, Labels
+from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.importance import sampled_rows
@@ -37,7 +36,7 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
 
-def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset, job_state: JobState) -> None:
+def evaluate(job: Job, rows: OwnRows, trained: TrainedLabelParty, dataset: Dataset, job_state: JobState) -> None:
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
     Every test row is embedded; this party measures by the scores of those that it has.
@@ -50,7 +49,7 @@ def evaluate(job: Job, keys: Keys, trained: TrainedLabelParty, dataset: Dataset,
     job_state.importance = measured.importance if measured is not None else []
     job_state.finished = Finished(rows=len(logits))
     if len(logits):
-        _measure(job, keys, trained, dataset, logits, measured, job_state)
+        _measure(job, rows, trained, dataset, logits, measured, job_state)
     _share(job, measured, job_state)
     for channel in job.feature_channels:
         channel.send(job_state.finished)
@@ -87,7 +86,7 @@ def _share(job: Job, measured: Measured | None, job_state: JobState) -> None:
 
 def _measure(
     job: Job,
-    keys: Keys,
+    rows: OwnRows,
     trained: TrainedLabelParty,
     dataset: Dataset,
     logits: Tensor,
@@ -114,9 +113,8 @@ def _measure(
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
-    job_state.groups = _by_group(job, keys, own, labels, joint, weights, job_state)
-    if trained.alone is not None:
-        job_state.groups += _by_partner(job, trained, dataset, joint_T)
+    job_state.groups = _by_group(job, rows, own, labels, joint, weights)
+    job_state.groups += _by_partner(job, trained, dataset, joint_T)
     if job.contract.target.type == "binary":
         target_T = known.true_N[own.test_N]
         _keep_scores(job, target_T, joint_T)
@@ -156,19 +154,17 @@ def _decide(
 
 def _by_group(
     job: Job,
-    keys: Keys,
+    rows: OwnRows,
     own: Dataset,
     labels_T: NDArray[Any],
     logits_T: NDArray[Any],
     weights_T: NDArray[Any] | None,
-    job_state: JobState,
 ) -> list[Grouping]:
     """The joint model on the groups of test rows that the party file's columns make."""
-    assert job_state.alignment is not None
     options, found = job.party.report, []
-    rows_T = keys.rows_U[job_state.alignment.rows_N[own.test_N.cpu().numpy()]]
+    rows_T = rows.alignment.rows_N[own.test_N.cpu().numpy()]
     for column in options.subgroups:
-        names, codes_T = groups_of(require_column(job.frame, column, use="subgroup")[rows_T])
+        names, codes_T = groups_of(rows.column_at(column, rows_T, use="subgroup"))
         try:
             grouping = by_group(
                 job.contract.target.type,
@@ -187,9 +183,8 @@ def _by_group(
 
 def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
     """Test rows with and without a partner's row, each by the score that it gets, and both together."""
-    assert trained.alone is not None
     known, index_U = dataset.known_labels, dataset.unaligned.test_N
-    if not len(index_U):
+    if trained.alone is None or not len(index_U):
         return []
     logits = torch.cat([joint_T.cpu(), trained.alone(logits_alone(trained.model, dataset, index_U))])
     labels, weights = known.units(torch.cat([dataset.test_N.cpu(), index_U]))
@@ -259,15 +254,15 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> 
     model = job.architecture.label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
-    job_state.local_baseline = train_label_party(model, own.features_at, own.objective(), [], run)
+    state = job_state.local_baseline = train_label_party(model, own.features_at, own.objective(), [], run)
     network_T = receive_logits(model, own.features_at, own.test_batches(training.batch_size), [], [])
-    if not job.contract.evaluation.own_columns_boosting or not len(own.validation_N):
+    if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
         return network_T
-    return _better(job, own, network_T, job_state)
+    return _better(job, own, network_T, state.best_loss, job_state)
 
 
-def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> Tensor:
-    """The network's test logits, or those of gradient boosting on the same columns where it has the lower validation loss."""
+def _better(job: Job, own: Dataset, network_T: Tensor, best: float, job_state: JobState) -> Tensor:
+    """The network's test logits, or those of gradient boosting on the same columns if its validation loss is below ``best``."""
     if not can_boost():
         said = (
             "own columns only: gradient boosting was not tried; install scikit-learn, or set evaluation.own_columns_boosting to "
@@ -276,15 +271,12 @@ def _better(job: Job, own: Dataset, network_T: Tensor, job_state: JobState) -> T
         job_state.baseline_notes.append(said)
         job.logbook.watcher.say(said)
         return network_T
-    assert job_state.local_baseline is not None
     known, target = own.known_labels, job.contract.target
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=job.contract.seed)
     weights = known.weight_N[fitted_N] if known.weight_N is not None else None
     boosted = Boosted(target.type, own.features_at(fitted_N), known.true_N[fitted_N], weights, seed=job.contract.seed)
     logits_V = boosted.logits(own.features_at, own.validation_N, classes=target.classes).to(network_T.device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
-    best = job_state.local_baseline.best_loss
-    assert best is not None
     is_better = loss < best
     said = (
         f"own columns only: {'gradient boosting' if is_better else 'the network'} is the baseline "

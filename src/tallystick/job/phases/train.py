@@ -23,7 +23,6 @@ from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.lesson import PLAIN
 from tallystick.training.messages import CutWidth, receive_width
-from tallystick.training.objective import Objective
 from tallystick.training.plan import Schedule, batches_per_message
 from tallystick.training.run import TrainingRun
 from tallystick.training.unaligned.method import OwnPart
@@ -73,7 +72,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     run = _training_run(job, dataset, schedule, agreement)
     method = defended.method(run.training, seed=job.contract.seed)
     if method is not None and not agreement.resume_from:
-        method.prepare(model, own_part(job, defended, objective=defended.objective()))
+        method.prepare(model, defended.objective(), own_part(job, defended))
     state = train_label_party(
         model,
         defended.features_at,
@@ -118,7 +117,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     return trained
 
 
-def own_part(job: Job, dataset: Dataset, *, objective: Objective | None = None) -> OwnPart:
+def own_part(job: Job, dataset: Dataset) -> OwnPart:
     """What a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
 
     def progress(what: str, done: int, total: int) -> None:
@@ -131,7 +130,6 @@ def own_part(job: Job, dataset: Dataset, *, objective: Objective | None = None) 
         source=dataset.features_at,
         train_N=train_N if job.is_label else torch.cat([dataset.train_N, train_N]),
         validation_N=dataset.unaligned.validation_N,
-        objective=objective,
         training=dataset.settled(job.contract.training),
         store=job.folder.store,
         seed=job.contract.seed,

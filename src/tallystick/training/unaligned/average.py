@@ -50,11 +50,11 @@ class Average(LocalBatches):
         first = FromLocal(parts.joint(), parts.alone(ALONE), offset=True, frozen=self.settings.warm_rate == 0)
         return Averaged(first, shared, parts.top(parts.cut_width, "cut-top"))
 
-    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+    def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first branch's first model."""
         assert isinstance(model, Averaged)
         assert isinstance(model.first, FromLocal)
-        start_from_unaligned_rows(self, model.first, own)
+        start_from_unaligned_rows(self, model.first, objective, own)
 
     def joint_loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features

@@ -52,7 +52,7 @@ class FedHSSL(SelfSupervised):
         tops = parts.top(width, "local-top"), parts.top(parts.cut_width + width, "synthetic-top")
         return Synthesizing(joint, *tops, predictors)
 
-    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+    def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:  # noqa: ARG002
         """SimSiam on the label party's rows."""
         assert model.bottom is not None
         simsiam(model.bottom, own, epochs=self.epochs, name="label")

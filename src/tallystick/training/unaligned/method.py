@@ -39,7 +39,6 @@ class OwnPart:
         source: its features by position.
         train_N: positions to train on.
         validation_N: positions to stop by.
-        objective: the label party's loss; none at a feature party.
         training: the contract's settings.
         store: gives the checkpoints of what is trained here, by name.
         seed: the contract's.
@@ -49,15 +48,13 @@ class OwnPart:
     source: Source
     train_N: Tensor
     validation_N: Tensor
-    objective: Objective | None = None
     training: TrainingConfig
     store: Callable[[str], CheckpointStore]
     seed: int
     progress: Progress = no_progress
 
-    def train(self, model: LabelModel, name: str, *, epochs: int, batch_size: int, rate: float) -> None:
+    def train(self, model: LabelModel, objective: Objective, name: str, *, epochs: int, batch_size: int, rate: float) -> None:
         """Train a model of own columns alone by the ordinary loop, with early stopping where there are validation rows."""
-        assert self.objective is not None, "only the label party trains by labels"
         validated = len(self.validation_N) > 0
         training = self.training.model_copy(
             update={
@@ -72,7 +69,7 @@ class OwnPart:
         )
         schedule = Schedule(train_N=self.train_N, validation_N=self.validation_N, batch_size=batch_size, seed=self.seed)
         run = TrainingRun(training=training, schedule=schedule, store=self.store(name), progress=self.progress)
-        train_label_party(model, self.source, self.objective, [], run)
+        train_label_party(model, self.source, objective, [], run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +103,7 @@ class UnalignedMethod(Lesson, ABC):
     def model(self, parts: BranchParts) -> BranchedModel:
         """The label party's model, the same from the same seed."""
 
-    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+    def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Label party: what comes before the first step; nothing crosses."""
 
     def prepare_bottom(self, bottom: nn.Module, own: OwnPart) -> None:

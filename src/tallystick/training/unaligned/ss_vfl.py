@@ -8,6 +8,7 @@ from torch import nn
 from tallystick.models.branches import BranchedModel, SharedBottom
 from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.self_supervision import momentum_contrast
 
@@ -31,7 +32,7 @@ class SelfSupervised(UnalignedMethod):
         joint = parts.joint()
         return SharedBottom(joint, parts.top(width_of(joint.bottom), "local-top"))
 
-    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+    def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:  # noqa: ARG002
         """Pretrain the label party's bottom."""
         assert model.bottom is not None
         momentum_contrast(model.bottom, own, epochs=self.epochs, name="label")

@@ -38,8 +38,6 @@ METHODS: Mapping[str, type[UnalignedMethod]] = {
 
 def method_of(
     settings: UnalignedConfig, *, batch_size: int, ratio: float = 1.0, seed: int = 0, columns: Sequence[str] = ()
-) -> UnalignedMethod | None:
-    """The contract's method; None where unaligned rows are left out."""
-    if not settings.used:
-        return None
+) -> UnalignedMethod:
+    """The method of a contract that uses unaligned rows."""
     return METHODS[settings.method](settings=settings, batch_size=batch_size, ratio=ratio, seed=seed, columns=columns)

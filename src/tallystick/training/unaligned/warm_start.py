@@ -8,6 +8,7 @@ from tallystick.models.branches import BranchedModel, FromLocal
 from tallystick.models.build import BranchParts, seeded
 from tallystick.models.dropout import Dropout
 from tallystick.models.split import LabelModel
+from tallystick.training.objective import Objective
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 
 ALONE = "unaligned"  # name of the model that comes first
@@ -40,10 +41,10 @@ class WarmStart(UnalignedMethod):
         frozen = self.settings.warm_rate == 0
         return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset, dropout=dropout, frozen=frozen)
 
-    def prepare(self, model: LabelModel, own: OwnPart) -> None:
+    def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on unaligned rows and start the joint one's bottom from it."""
         assert isinstance(model, FromLocal)
-        start_from_unaligned_rows(self, model, own)
+        start_from_unaligned_rows(self, model, objective, own)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +59,8 @@ class Offset(WarmStart):
     offset: ClassVar[bool] = True
 
 
-def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, own: OwnPart) -> None:
+def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart) -> None:
     """Train the model of own columns on unaligned rows alone, then copy its bottom into the joint model."""
     size = max(1, round(method.batch_size * method.local_rate))
-    own.train(model.alone, ALONE, epochs=method.settings.epochs, batch_size=size, rate=method.local_rate)
+    own.train(model.alone, objective, ALONE, epochs=method.settings.epochs, batch_size=size, rate=method.local_rate)
     model.bottom.load_state_dict(model.alone.bottom.state_dict())
