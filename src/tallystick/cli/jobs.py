@@ -230,11 +230,10 @@ def show_headline(console: Console, result: "Result") -> None:
         return
     if result.evaluation.get("weighted"):
         console.print("  each test row counts by its sample weight:")
-    local_baseline = result.evaluation["local_baseline"] or {}
-    for name, joint in result.evaluation["joint"].items():
+    for name, joint in result.joint.items():
         if joint["value"] is None:
             continue
-        own = local_baseline.get(name)
+        own = result.local_baseline.get(name)
         beside = f"   own columns only {own['value']:.4f}" if own is not None and own["value"] is not None else ""
         interval = f" [{joint['low']:.4f}, {joint['high']:.4f}]" if joint["low"] is not None else ""
         console.print(f"  {name:<9} joint {joint['value']:.4f}{interval}{beside}", markup=False)

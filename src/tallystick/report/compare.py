@@ -134,8 +134,8 @@ def _leaves(value: Any, path: str = "") -> dict[str, str]:
 def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
     """Metrics of the joint model, as measured or as shared, and of the own-columns model; the best of each is marked."""
     rows = []
-    for models, suffix in ((_joint, ""), (_local_baseline, ", own columns only")):
-        found = [models(result) for result in results]
+    own = [result.local_baseline for result in results]
+    for found, suffix in (([_joint(result) for result in results], ""), (own, ", own columns only")):
         for name in dict.fromkeys(name for each in found for name in each):
             metric = next(table[name] for table in METRICS.values() if name in table)
             cells = [each.get(name) for each in found]
@@ -152,13 +152,8 @@ def _metrics(results: Sequence[Result]) -> list[ComparisonRow]:
 
 
 def _joint(result: Result) -> Mapping[str, MetricValue]:
-    if result.evaluation is not None:
-        return result.evaluation["joint"]
-    return result.sections.shared.metrics if result.sections.shared is not None else {}
-
-
-def _local_baseline(result: Result) -> Mapping[str, MetricValue]:
-    return (result.evaluation["local_baseline"] if result.evaluation is not None else None) or {}
+    shared = result.sections.shared
+    return shared.metrics if result.evaluation is None and shared is not None else result.joint
 
 
 def _facts(results: Sequence[Result]) -> list[ComparisonRow]:
@@ -194,7 +189,7 @@ def _best_cost(result: Result) -> float | None:
 
 
 def _leak(result: Result) -> float | None:
-    attacks = [attack for attack in result.sections.leakage.attacks if not attack.upper_bound] if result.sections.leakage else []
+    attacks = [attack for attack in result.label_audit.attacks if not attack.upper_bound]
     worst = max(attacks, key=strength, default=None)
     return None if worst is None else worst.auc if worst.symmetric_auc is None else worst.symmetric_auc
 

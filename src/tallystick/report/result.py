@@ -6,7 +6,7 @@ parties of one run, for a demo that owns them all.
 """
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal, TypeVar
 
@@ -451,6 +451,21 @@ class Result(_Part, frozen=True, kw_only=True):
         """Role of the party whose result this is; None if it is all parties'."""
         return next((party.role for party in self.parties if party.name == self.party), None)
 
+    @property
+    def joint(self) -> Mapping[str, MetricValue]:
+        """The joint model's metrics; none where they stay with the label party."""
+        return self.evaluation["joint"] if self.evaluation is not None else {}
+
+    @property
+    def local_baseline(self) -> Mapping[str, MetricValue]:
+        """The metrics of the label party's own columns alone; none where there is no such model, or they stay with it."""
+        return (self.evaluation["local_baseline"] if self.evaluation is not None else None) or {}
+
+    @property
+    def label_audit(self) -> Audit:
+        """What the attacks on labels found; an empty audit where none was made."""
+        return self.sections.leakage or Audit()
+
     def __repr__(self) -> str:
         """One line per metric; the whole of it is in ``to_dict()``."""
         head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
@@ -477,11 +492,9 @@ class Result(_Part, frozen=True, kw_only=True):
 
     def _metrics(self) -> list[tuple[str, list[str]]]:
         """Per metric: the joint model's, and what the label party's own columns give."""
-        if self.evaluation is None:
-            return []
         found = []
-        for name, joint in self.evaluation["joint"].items():
-            own = (self.evaluation["local_baseline"] or {}).get(name)
+        for name, joint in self.joint.items():
+            own = self.local_baseline.get(name)
             cells = [f"joint {_in_words(joint)}"] + ([f"own columns only {_in_words(own)}"] if own is not None else [])
             found.append((name, cells))
         return found

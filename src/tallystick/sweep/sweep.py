@@ -115,15 +115,11 @@ class _Tally:
     leaks: dict[str, list[shown.AttackResult]] = field(default_factory=dict)
 
     def add(self, result: shown.Result, metric: str) -> None:
-        assert result.evaluation is not None
-        assert result.sections.leakage is not None
-        measured = result.evaluation["joint"][metric]
+        measured = result.joint[metric]
         if measured["value"] is None:
             raise DataError(f"the test rows have no {metric}: {measured['reason']}; try more --rows")
-        value = measured["value"]
-        low, high = measured["low"], measured["high"]
-        self.utility.append((value, value if low is None else low, value if high is None else high))
-        for attack in result.sections.leakage.attacks:
+        self.utility.append(_within(measured["value"], measured["low"], measured["high"]))
+        for attack in result.label_audit.attacks:
             self.leaks.setdefault(attack.name, []).append(attack)
 
     def trial(self, candidate: Candidate) -> shown.Trial:
@@ -154,10 +150,13 @@ def _promises(candidate: Candidate) -> list[str]:
 
 
 def _folded(attack: shown.AttackResult) -> tuple[float, float, float]:
-    assert attack.symmetric_auc is not None
-    assert attack.symmetric_low is not None
-    assert attack.symmetric_high is not None
-    return attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high
+    assert attack.symmetric_auc is not None, "every attack on labels has one"
+    return _within(attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high)
+
+
+def _within(value: float, low: float | None, high: float | None) -> tuple[float, float, float]:
+    """A value and its interval, or the value alone thrice."""
+    return value, value if low is None else low, value if high is None else high
 
 
 def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> shown.Estimate:
@@ -239,7 +238,7 @@ class _Found:
     tallies: list[_Tally]
     local_baseline: list[tuple[float, float, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    first: shown.Result | None = None
+    leakage: shown.Audit | None = None  # of the first candidate's first run
     seeds: int = 0  # that every candidate was tried with
     interrupted: bool = False
 
@@ -254,7 +253,6 @@ def _result(
     started: str,
     seconds: float,
 ) -> shown.Result:
-    assert found.first is not None
     sweep = shown.Sweep(
         summary=_summary(contract, partner, seeds),
         metric=next(iter(METRICS[contract.target.type].values())).title,
@@ -268,7 +266,7 @@ def _result(
         contract=contract_info(contract),
         started=started,
         seconds=seconds,
-        sections=shown.Sections(sweep=sweep, leakage=found.first.sections.leakage, notes=found.notes),
+        sections=shown.Sections(sweep=sweep, leakage=found.leakage, notes=found.notes),
         versions=versions(),
     )
 
@@ -281,7 +279,7 @@ def _run_all(
     try:
         _run_into(found, tried, partner, metric, seeds=seeds, until=until, watcher=watcher)
     except KeyboardInterrupt:
-        if found.first is None:
+        if found.leakage is None:
             raise
         found.interrupted = True
         over = sum(len(tally.utility) for tally in found.tallies)
@@ -317,7 +315,7 @@ def _run_into(
             found.notes.append(f"{candidate.name}, seed {seed}: {error}")
             continue
         if which == 0:
-            found.first = found.first or result
+            found.leakage = found.leakage or result.label_audit
             found.local_baseline += _local_baseline(result, metric)
         watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")
     watcher.progress("trials", seeds * len(tried), seeds * len(tried))
@@ -331,12 +329,8 @@ def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline
 
 
 def _local_baseline(result: shown.Result, metric: str) -> list[tuple[float, float, float]]:
-    assert result.evaluation is not None
-    own = (result.evaluation["local_baseline"] or {}).get(metric)
-    if own is None or own["value"] is None:
-        return []
-    value = own["value"]
-    return [(value, own["low"] if own["low"] is not None else value, own["high"] if own["high"] is not None else value)]
+    own = result.local_baseline.get(metric)
+    return [_within(own["value"], own["low"], own["high"])] if own is not None and own["value"] is not None else []
 
 
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: int) -> str:

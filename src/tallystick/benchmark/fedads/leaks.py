@@ -76,13 +76,11 @@ def _job(table: AdTable, method: str, defense: list[dict[str, Any]], seed: int, 
 
 def _figures_of(result: Result) -> dict[str, float]:
     """Of a run: each attack's symmetric AUC, the strongest but for those that know half of all labels, and the model's AUC."""
-    assert result.evaluation is not None
-    assert result.sections.leakage is not None
     assert result.training is not None
-    attacks = result.sections.leakage.attacks
+    attacks = result.label_audit.attacks
     found = {attack.name: attack.symmetric_auc for attack in attacks if attack.symmetric_auc is not None}
     strongest = max(found[attack.name] for attack in attacks if attack.name in found and not attack.upper_bound)
-    joint = result.evaluation["joint"]["auc"]["value"]
+    joint = result.joint["auc"]["value"]
     assert joint is not None, "the test rows have both classes"
     return {TEST: joint, EPOCHS: float(len(result.training.history)), STRONGEST: strongest, **found}
 

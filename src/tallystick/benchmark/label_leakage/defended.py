@@ -156,14 +156,12 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) 
     started = time.perf_counter()
     values = candidate.contract.model_dump(mode="json") | {"seed": seed}
     result: Result = simulate(values, partner.tables, partner.columns, watcher=Silent())
-    assert result.evaluation is not None
-    assert result.sections.leakage is not None
     metric = next(iter(METRICS[candidate.contract.target.type]))
     return {
         "defense": candidate.name,
-        "test": result.evaluation["joint"][metric]["value"],
-        "attacks": {attack.name: _figures(attack) for attack in result.sections.leakage.attacks},
-        "not_measured": result.sections.leakage.not_measured,
+        "test": result.joint[metric]["value"],
+        "attacks": {attack.name: _figures(attack) for attack in result.label_audit.attacks},
+        "not_measured": result.label_audit.not_measured,
         "seconds": time.perf_counter() - started,
     }
 

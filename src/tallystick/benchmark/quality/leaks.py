@@ -75,10 +75,8 @@ def _run(table: PublicTable, seed: int, *, former: bool) -> Result:
 
 
 def _figures(result: Result) -> dict[str, Any]:
-    assert result.evaluation is not None
-    assert result.sections.leakage is not None
-    figures = {"test AUC of the model": result.evaluation["joint"]["auc"]["value"]}
-    for attack in sorted(result.sections.leakage.attacks, key=lambda attack: attack.name):
+    figures = {"test AUC of the model": result.joint["auc"]["value"]}
+    for attack in sorted(result.label_audit.attacks, key=lambda attack: attack.name):
         figures[f"labels: {attack.name}, {attack.view}"] = attack.symmetric_auc
     for audit in result.sections.features:
         figures |= {f"columns: rebuilt, {mean.known} known rows": mean.value for mean in audit.means}
