@@ -460,10 +460,9 @@ def quality(
         from tallystick.benchmark.quality import sweep as benchmark
         from tallystick.benchmark.quality.methods import METHODS
         from tallystick.benchmark.quality.page import leaks_page_of, pace_page_of, page_of
-        from tallystick.benchmark.shared import command
+        from tallystick.benchmark.shared import command, make_output_folder
 
-        folder = _prepare(out, resume=resume)
-        assert folder is not None
+        folder = make_output_folder(out)
         if leaks:
             from tallystick.benchmark.quality import leaks as audits
 

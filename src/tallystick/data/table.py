@@ -38,7 +38,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
     Raises DataError, naming the file or the database (never its password), if it is absent, unreadable or without rows.
     """
     if table.path is not None:
-        source, frame = str(table.path), _read_files(table, text)
+        source, frame = str(table.path), _read_files(table.path, table, text)
     else:
         source, frame = _database_name(table), LazyTable.of(_query(table, text))
     if frame.width == 0 or frame.height == 0:
@@ -59,9 +59,8 @@ def require_unique(names: Sequence[str], *, source: str) -> None:
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
 
 
-def _read_files(table: TableConfig, text: Collection[str]) -> LazyTable:
-    assert table.path is not None
-    paths = _files(table.path)
+def _read_files(path: Path, table: TableConfig, text: Collection[str]) -> LazyTable:
+    paths = _files(path)
     ending = _ending(paths[0])
     for path in paths:
         if _ending(path) != ending:
@@ -136,11 +135,11 @@ def _joined(paths: Sequence[Path], parts: Sequence[pl.LazyFrame]) -> pl.LazyFram
 
 
 def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
+    assert table.query is not None, "a table without a path has a query"
     if table.database is not None and not table.database.get_secret_value().startswith("duckdb:"):
-        return _query_postgres(table.database.get_secret_value(), table, text)
+        return _query_postgres(table.database.get_secret_value(), table.query, _database_name(table), text)
     import duckdb
 
-    assert table.query is not None
     rest = table.database.get_secret_value().removeprefix("duckdb:") if table.database is not None else ":memory:"
     name = _database_name(table)
     file = table.folder / Path(rest).expanduser() if rest != ":memory:" else None
@@ -160,11 +159,9 @@ def _query(table: TableConfig, text: Collection[str]) -> pl.DataFrame:
         raise DataError(f"{name}: the query gives no table; start it with SELECT") from None
 
 
-def _query_postgres(url: str, table: TableConfig, text: Collection[str]) -> pl.DataFrame:
-    assert table.query is not None
-    name = _database_name(table)
+def _query_postgres(url: str, query: str, name: str, text: Collection[str]) -> pl.DataFrame:
     try:
-        names, columns = read_postgres(url, table.query, text=text)
+        names, columns = read_postgres(url, query, text=text)
     except postgres_errors() as error:
         what = "cannot be reached" if type(error).__name__ == "OperationalError" else "the query failed"
         raise DataError(f"{name}: {what}: {_reason(error, secret=url)}") from None

@@ -155,11 +155,8 @@ class Marvell(Defense):
         return self._isotropic(largest, grad_BD.shape[1]), None
 
     def _strong_enough(self, classes: TwoClasses) -> MarvellNoise:
-        if self.power is not None:
-            return optimal_noise(classes, power=self.power * classes.gap)
-        assert self.max_sum_kl is not None
-        scale = 1.0
-        while (noise := optimal_noise(classes, power=scale * classes.gap)).sum_kl > self.max_sum_kl:
+        scale, most = self.power or 1.0, self.max_sum_kl or math.inf
+        while (noise := optimal_noise(classes, power=scale * classes.gap)).sum_kl > most:
             scale *= 1.5
         return noise
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from shutil import copy
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -132,7 +132,7 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
     if run.exists():
         raise ConfigError(f"{run} exists already; wait a second")
     homes = prepare(run, alignment)
-    processes = {party: _start(home) for party, home in homes.items()}
+    processes = {party: _Run(home) for party, home in homes.items()}
     outputs = _watch(processes, on_event)
     failed = {party: process.returncode for party, process in processes.items() if process.returncode}
     if failed:
@@ -205,32 +205,30 @@ def prepare(run: Path, alignment: str) -> dict[str, Path]:
     return homes
 
 
-def _start(home: Path) -> "subprocess.Popen[str]":
-    command = [
-        sys.executable,
-        "-m",
-        "tallystick",
-        "run",
-        "contract.yaml",
-        "--party",
-        "party.yaml",
-        "--progress",
-        "json",
-        "--json",
-    ]
-    return subprocess.Popen(
-        command, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "PYTHONUNBUFFERED": "1"}
-    )
+class _Run(subprocess.Popen[str]):
+    """A party's run, in a process whose output and progress are pipes of text."""
+
+    stdout: IO[str]
+    stderr: IO[str]
+
+    def __init__(self, home: Path) -> None:
+        options = ["contract.yaml", "--party", "party.yaml", "--progress", "json", "--json"]
+        super().__init__(
+            [sys.executable, "-m", "tallystick", "run", *options],
+            cwd=home,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
 
 
-def _watch(processes: "dict[str, subprocess.Popen[str]]", on_event: OnEvent) -> dict[str, tuple[str, str]]:
+def _watch(processes: dict[str, _Run], on_event: OnEvent) -> dict[str, tuple[str, str]]:
     """Pass both parties' progress on until both have ended; gives their output and what else they said."""
     outputs: dict[str, tuple[str, str]] = {}
 
-    def follow(party: str, process: "subprocess.Popen[str]") -> None:
+    def follow(party: str, process: _Run) -> None:
         said = []
-        assert process.stderr is not None
-        assert process.stdout is not None
         for line in process.stderr:
             try:
                 on_event(party, json.loads(line))

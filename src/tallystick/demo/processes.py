@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 import msgspec
 
@@ -62,6 +62,18 @@ class PartyResults:
     seconds: float
 
 
+class PartyProcess(subprocess.Popen[str]):
+    """A party's process, whose standard input, output and error are pipes of text."""
+
+    stdin: IO[str]
+    stdout: IO[str]
+    stderr: IO[str]
+
+    def __init__(self, module: str, name: str) -> None:
+        command = [sys.executable, "-m", __name__, module, name]
+        super().__init__(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
 class PartyProcesses:
     """The running parties; a context manager that ends whatever is left of them."""
 
@@ -86,7 +98,7 @@ class PartyProcesses:
         self.limits = limits or Limits()
         self._said: dict[str, list[str]] = {name: [] for name in peers}
         self._lines: queue.Queue[tuple[str, dict[str, Any] | None]] = queue.Queue()
-        self._processes: dict[str, subprocess.Popen[str]] = {}
+        self._processes: dict[str, PartyProcess] = {}
         self._threads: list[threading.Thread] = []
         write_test_certificates(folder / "certificates", list(peers))
         homes = {name: _move_in(folder, name) for name in peers}
@@ -155,20 +167,13 @@ class PartyProcesses:
         return PartyResults(results={name: results[name] for name in self._processes}, seconds=finished - started)
 
     def _start(self, module: str, name: str) -> None:
-        process = self._processes[name] = subprocess.Popen(
-            [sys.executable, "-m", __name__, module, name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
+        process = self._processes[name] = PartyProcess(module, name)
         for work in (self._read_lines, self._read_words):
             thread = threading.Thread(target=work, args=(name, process), daemon=True)
             thread.start()
             self._threads.append(thread)
 
-    def _read_lines(self, name: str, process: "subprocess.Popen[str]") -> None:
-        assert process.stdout is not None
+    def _read_lines(self, name: str, process: PartyProcess) -> None:
         for text in process.stdout:
             try:
                 line = json.loads(text)
@@ -180,8 +185,7 @@ class PartyProcesses:
                 self._said[name].append(text)  # a library's words, not ours
         self._lines.put((name, None))
 
-    def _read_words(self, name: str, process: "subprocess.Popen[str]") -> None:
-        assert process.stderr is not None
+    def _read_words(self, name: str, process: PartyProcess) -> None:
         for text in process.stderr:
             self._said[name].append(text)
             del self._said[name][:-200]
@@ -212,7 +216,6 @@ class PartyProcesses:
 
     def _tell(self, name: str, line: dict[str, Any]) -> None:
         stdin = self._processes[name].stdin
-        assert stdin is not None
         with contextlib.suppress(BrokenPipeError):  # it has ended, which its standard output says too
             stdin.write(json.dumps(line) + "\n")
             stdin.flush()
@@ -226,7 +229,6 @@ class PartyProcesses:
             thread.join()
         for process in self._processes.values():
             for pipe in (process.stdin, process.stdout, process.stderr):
-                assert pipe is not None
                 with contextlib.suppress(BrokenPipeError):  # words that an ended party did not hear
                     pipe.close()
 

@@ -142,8 +142,8 @@ def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
     if party.tls is not None:
         found.identity = found.tried(lambda: identity_of(party))
     found.tried(lambda: proxy_of(party))
-    if party.listen is not None:
-        found.tried(lambda: _check_listen(party))
+    if (listen := party.listen) is not None:
+        found.tried(lambda: _check_listen(listen))
     found.tried(lambda: _check_runs(party.runs))
     found.tried(lambda: _check_device(party))
     if fits:
@@ -300,9 +300,8 @@ def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def _check_listen(party: PartyFile) -> None:
-    assert party.listen is not None
-    host, _, port = party.listen.rpartition(":")
+def _check_listen(listen: str) -> None:
+    host, _, port = listen.rpartition(":")
     try:
         family, kind, _, _, where = socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind) as listener:
@@ -311,7 +310,7 @@ def _check_listen(party: PartyFile) -> None:
             listener.listen(1)
     except OSError as error:
         raise ConfigError(
-            f"listen = {party.listen}: cannot listen there ({error.strerror or error}); is the port taken, or is it not this "
+            f"listen = {listen}: cannot listen there ({error.strerror or error}); is the port taken, or is it not this "
             "machine's address?"
         ) from None
 

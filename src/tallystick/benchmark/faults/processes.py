@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import IO, Any, Self
 
 from tallystick.benchmark.faults.outcome import unclean
 from tallystick.errors import TallystickError
@@ -83,6 +83,23 @@ class Process:
         return unclean(lines[0])
 
 
+class Piped(subprocess.Popen[bytes]):
+    """A process that is asked through its standard input and answers through its standard output."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+    def __init__(self, *arguments: str, stderr: IO[bytes] | None = None) -> None:
+        super().__init__(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # an interrupt at the terminal is for us, who end what runs
+        )
+
+
 class Zygote:
     """The process that the others are forked from; a context manager that ends what is left of them."""
 
@@ -93,14 +110,7 @@ class Zygote:
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Process, queue.SimpleQueue[bool]]] = {}
         self._running: dict[int, Process] = {}
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tallystick.benchmark.faults.zygote"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,  # an interrupt at the terminal is for us, who end what runs
-        )
+        self._process = Piped("tallystick.benchmark.faults.zygote")
         self._ready = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -122,13 +132,11 @@ class Zygote:
 
     def ask(self, request: dict[str, Any]) -> None:
         """Send one request."""
-        assert self._process.stdin is not None
         with self._lock:
             self._process.stdin.write(json.dumps(request).encode() + b"\n")
             self._process.stdin.flush()
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             event = json.loads(line)
             if "started" in event:
@@ -146,7 +154,6 @@ class Zygote:
 
     def close(self) -> None:
         """End it and all that it started."""
-        assert self._process.stdin is not None
         self._process.stdin.close()
         try:
             self._process.wait(20)
@@ -154,7 +161,6 @@ class Zygote:
             self._process.kill()
             self._process.wait()
         self._reader.join(5)
-        assert self._process.stdout is not None
         self._process.stdout.close()
 
     def __enter__(self) -> Self:

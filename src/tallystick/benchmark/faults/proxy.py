@@ -53,7 +53,7 @@ class FaultProxy:
 
     def __init__(self, plan: FaultPlan) -> None:
         self._plan = plan
-        self._server: asyncio.Server | None = None
+        self._server: asyncio.Server  # since serve began
         self._lines: list[Relay] = []
         self._tasks: set[asyncio.Task[None]] = set()
         self._strangers: list[asyncio.StreamWriter] = []
@@ -155,7 +155,6 @@ class FaultProxy:
         return data
 
     async def _rebind(self, seconds: float | None) -> None:
-        assert self._server is not None
         self._server.close()
         for line in self._lines:
             line.end(reset=True)

@@ -19,6 +19,7 @@ from typing import Any
 from tallystick.benchmark.faults.files import Files
 from tallystick.benchmark.faults.messages import Messages, resident_mib
 from tallystick.benchmark.faults.outcome import CaseOutcome
+from tallystick.benchmark.faults.processes import Piped
 from tallystick.errors import TallystickError
 
 _START_S = 180.0
@@ -40,14 +41,7 @@ class Worker:
         self._lines: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.memory_mib, self.baseline_mib = 0, 0
         with self._words.open("wb") as words:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", self.module, campaign, str(seed), str(scratch)],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=words,
-                env={**os.environ, "OMP_NUM_THREADS": "1"},
-                start_new_session=True,
-            )
+            self._process = Piped(self.module, campaign, str(seed), str(scratch), stderr=words)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         line = self._next(_START_S)
@@ -64,7 +58,6 @@ class Worker:
 
     def run(self, cases: range) -> tuple[list[CaseOutcome], CaseOutcome | None]:
         """Run cases one after the other; gives their outcomes, and that of the case that took the process with it."""
-        assert self._process.stdin is not None
         outcomes: list[CaseOutcome] = []
         began = time.monotonic()
         try:
@@ -95,7 +88,6 @@ class Worker:
         return CaseOutcome(case=case, what="lost", how="", ended="failed", seconds=seconds, failure=why, detail=self.said)
 
     def _read(self) -> None:
-        assert self._process.stdout is not None
         for line in self._process.stdout:
             self._lines.put(json.loads(line))
         self._lines.put(None)
@@ -117,7 +109,6 @@ class Worker:
         self._process.wait()
         self._reader.join(10)
         for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
             try:
                 pipe.close()
             except BrokenPipeError:
