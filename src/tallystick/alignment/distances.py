@@ -19,14 +19,10 @@ UNPACKED_BYTES = 1 << 28
 def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, *, workers: int = -1) -> Neighbors:
     """Give the K nearest rows by encoded keys: by a tree where there are only numbers, by all pairs where there is more."""
     if not own.filters and not own.texts:
-        if own.ranks_ND2 is not None and others.ranks_ND2 is not None:
-            weights_D = np.array([dimension.weight for dimension in terms.numbers])
-            return nearest_by_ranks(
-                own.ranks_ND2, others.ranks_ND2, neighbors=terms.neighbors, weights_D=weights_D, workers=workers
-            )
-        assert own.numbers_ND is not None, "keys have a dimension"
-        assert others.numbers_ND is not None, "keys have a dimension"
-        return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors, workers=workers)
+        if terms.helper_sees == "clear":
+            return nearest(own.numbers_ND, others.numbers_ND, neighbors=terms.neighbors, workers=workers)
+        weights_D = np.array([dimension.weight for dimension in terms.numbers])
+        return nearest_by_ranks(own.ranks_ND2, others.ranks_ND2, neighbors=terms.neighbors, weights_D=weights_D, workers=workers)
     return nearest_of_all(
         own.rows, others.rows, neighbors=terms.neighbors, block=lambda rows: block_distance(own, others, terms, rows)
     )
@@ -39,10 +35,10 @@ def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfi
     numbers together and one minus normalised Levenshtein similarity of each text.
     """
     total_BM = np.zeros((rows.stop - rows.start, others.rows))
-    if own.ranks_ND2 is not None and others.ranks_ND2 is not None:
+    if own.ranks_ND2.shape[1]:
         weights_D = np.array([dimension.weight for dimension in terms.numbers])
         total_BM += rank_distance(own.ranks_ND2[rows, None], others.ranks_ND2[None], weights_D=weights_D)
-    if own.numbers_ND is not None and others.numbers_ND is not None:
+    if own.numbers_ND.shape[1]:
         total_BM += euclidean(own.numbers_ND[rows, None], others.numbers_ND[None])
     for dimension in terms.dimensions:
         if dimension.name in own.filters:

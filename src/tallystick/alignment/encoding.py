@@ -43,16 +43,16 @@ class EncodedKeys:
     """One side's keys, encoded as the contract says; only what it asks for is there.
 
     Args:
-        ranks_ND2: of numbers, where the helper sees ranks.
-        numbers_ND: scaled and weighted numbers, where it sees them in the clear.
+        ranks_ND2: of numbers, where the helper sees ranks; else D = 0.
+        numbers_ND: scaled and weighted numbers, where it sees them in the clear; else D = 0.
         filters: name of a dimension to its filters (N, W).
         texts: name of a dimension to its texts in the clear.
         blocks_N16: tags of blocks, if texts are blocked.
     """
 
     rows: int
-    ranks_ND2: Integers | None = None
-    numbers_ND: Floats | None = None
+    ranks_ND2: Integers
+    numbers_ND: Floats
     filters: dict[str, Packed]
     texts: dict[str, list[str]]
     blocks_N16: Packed | None = None
@@ -61,8 +61,8 @@ class EncodedKeys:
         """The rows in another order."""
         return EncodedKeys(
             rows=len(order_N),
-            ranks_ND2=None if self.ranks_ND2 is None else self.ranks_ND2[order_N],
-            numbers_ND=None if self.numbers_ND is None else self.numbers_ND[order_N],
+            ranks_ND2=self.ranks_ND2[order_N],
+            numbers_ND=self.numbers_ND[order_N],
             filters={name: packed_NW[order_N] for name, packed_NW in self.filters.items()},
             texts={name: [texts[row] for row in order_N] for name, texts in self.texts.items()},
             blocks_N16=None if self.blocks_N16 is None else self.blocks_N16[order_N],
@@ -87,8 +87,8 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
     ranks = [Pivots.of(terms, d, secret).ranks(scaled_ND[:, i]) for i, d in enumerate(numbers)] if sees == "ranks" else []
     return EncodedKeys(
         rows=len(keys),
-        ranks_ND2=np.stack(ranks, axis=1) if ranks else None,
-        numbers_ND=keys.scaled(terms, weighted=True) if numbers and sees == "clear" else None,
+        ranks_ND2=np.stack(ranks, axis=1) if ranks else np.empty((len(keys), 0, 2), dtype=np.int64),
+        numbers_ND=keys.scaled(terms, weighted=True) if sees == "clear" else np.empty((len(keys), 0)),
         filters=filters,
         texts=texts,
         blocks_N16=block_tags(keys.texts[0], terms=terms, secret=secret) if terms.block else None,
@@ -122,9 +122,9 @@ def receive_array(channel: Channel, of: str, shape: tuple[int, ...], dtype: type
 
 def send_keys(channel: Channel, keys: EncodedKeys, terms: SimilarityConfig) -> None:
     """Send encoded keys to the helper, which knows how many rows there are."""
-    if keys.ranks_ND2 is not None:
+    if keys.ranks_ND2.shape[1]:
         send_array(channel, "ranks", keys.ranks_ND2.astype(np.int32))
-    if keys.numbers_ND is not None:
+    if keys.numbers_ND.shape[1]:
         send_array(channel, "numbers", keys.numbers_ND)
     for dimension in terms.dimensions:
         if dimension.name in keys.filters:
@@ -140,7 +140,7 @@ def send_keys(channel: Channel, keys: EncodedKeys, terms: SimilarityConfig) -> N
 def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> EncodedKeys:
     """Receive one side's encoded keys; raises ProtocolError, naming side and list, for what no such keys can be."""
     sees, numbers = terms.helper_sees, len(terms.numbers)
-    ranks_ND2 = numbers_ND = None
+    ranks_ND2, numbers_ND = np.empty((rows, 0, 2), dtype=np.int64), np.empty((rows, 0))
     if numbers and sees == "ranks":
         ranks_ND2 = receive_array(channel, "ranks", (rows, numbers, 2), np.int32).astype(np.int64)
         pivots_D = np.array([terms.pivots(dimension) for dimension in terms.numbers])
@@ -192,7 +192,7 @@ def require_one_secret(first: EncodedKeys, second: EncodedKeys, parties: Sequenc
     by chance alone (six standard deviations of that).
     """
     names = " and ".join(channel.peer for channel in parties)
-    if first.ranks_ND2 is not None and second.ranks_ND2 is not None:
+    if terms.helper_sees == "ranks":
         for place, dimension in enumerate(terms.numbers):
             ranks_L2 = np.concatenate((first.ranks_ND2[:, place], second.ranks_ND2[:, place]))
             ranks_L2 = ranks_L2[np.lexsort((ranks_L2[:, 1], ranks_L2[:, 0]))]

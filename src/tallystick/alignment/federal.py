@@ -34,11 +34,10 @@ class Pivots:
     @classmethod
     def of(cls, terms: SimilarityConfig, dimension: DimensionConfig, secret: bytes) -> "Pivots":
         """Draw them from the secret, uniform over the contract's range and a window beyond it on either side."""
-        assert dimension.low is not None, "checked for all but keys in the clear"
-        assert dimension.high is not None, "checked for all but keys in the clear"
         count = terms.pivots(dimension)
         words_P: Any = np.frombuffer(_stream(secret, b"pivots of " + dimension.name.encode(), 8 * count), dtype="<u8")
-        low, high = dimension.low / dimension.scale - terms.window, dimension.high / dimension.scale + terms.window
+        least, greatest = dimension.bounds
+        low, high = least / dimension.scale - terms.window, greatest / dimension.scale + terms.window
         return cls(pivot_P=low + (high - low) * ((words_P >> np.uint64(11)) * 2.0**-53), window=terms.window)
 
     def ranks(self, values_N: Floats) -> Integers:

@@ -55,8 +55,7 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, rng: SecureRandom,
     else:
         on_grid_RD += (noise or SecureNoise()).discrete_gaussian(_multiplier(terms) * _sensitivity(terms), on_grid_RD.shape)
     scale_D = np.array([d.scale for d in terms.numbers])
-    low_D = np.array([-math.inf if d.low is None else d.low for d in terms.numbers])
-    high_D = np.array([math.inf if d.high is None else d.high for d in terms.numbers])
+    low_D, high_D = np.array([d.bounds for d in terms.numbers]).T
     return keys.with_numbers(np.clip(on_grid_RD * step * scale_D, low_D, high_D))
 
 

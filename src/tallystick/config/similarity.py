@@ -34,6 +34,11 @@ class DimensionConfig(Model):
     )
     normalise: tuple[Step, ...] = Field(default=(), description="steps applied to text, as for alignment.keys")
 
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Least and greatest value of a number; infinite where the contract gives none, as it may if keys are in the clear."""
+        return -math.inf if self.low is None else self.low, math.inf if self.high is None else self.high
+
 
 class SimilarityNoiseConfig(Model):
     """Noise on similarities, and on keys."""
@@ -110,9 +115,8 @@ class SimilarityConfig(Model):
 
     def pivots(self, dimension: DimensionConfig) -> int:
         """Pivots of a number: FEDERAL's 2 range ln(1/delta) / (t epsilon^2), a multiple of 8."""
-        assert dimension.low is not None, "checked for all but keys in the clear"
-        assert dimension.high is not None, "checked for all but keys in the clear"
-        extent = (dimension.high - dimension.low) / dimension.scale
+        low, high = dimension.bounds
+        extent = (high - low) / dimension.scale
         return 8 * math.ceil(extent * math.log(1 / self.failure) / (self.window * self.deviation**2) / 4)
 
 

@@ -166,13 +166,10 @@ def _check_run(folder: Path, job: Figures, *, sample: int) -> Figures:
         rows, numbers_NK = label["rows_N"][positions], label["numbers_NK"][positions]
         secret, own_rows = label["secret"].tobytes(), feature["own_rows"]
     keys = _keys(job)
-    ranks = [
+    own_ND2, other_MD2 = (
         encode_keys(SimilarKeys(numbers_RD=k.numbers_RD[some]), terms, secret).ranks_ND2
         for k, some in zip(keys, (rows, own_rows), strict=True)
-    ]
-    assert ranks[0] is not None, "the helper sees ranks"
-    assert ranks[1] is not None, "the helper sees ranks"
-    own_ND2, other_MD2 = ranks[0], ranks[1]
+    )
     expected = nearest_of_all(
         len(rows),
         len(own_rows),
@@ -191,10 +188,7 @@ def _check_filters(job: Figures, *, sample: int, others: int, deviation: float) 
         for keys, count in zip(_keys(job), (sample, others), strict=True)
     ]
     secret = bytes(32)
-    ranks = [encode_keys(keys, terms, secret).ranks_ND2 for keys in some]
-    assert ranks[0] is not None, "the helper sees ranks"
-    assert ranks[1] is not None, "the helper sees ranks"
-    found = nearest_by_ranks(ranks[0], ranks[1], neighbors=terms.neighbors)
+    found = nearest_by_ranks(*(encode_keys(keys, terms, secret).ranks_ND2 for keys in some), neighbors=terms.neighbors)
     own, theirs = (_filters(keys, terms, secret) for keys in some)
     expected = nearest_of_all(
         *(len(keys) for keys in some),

@@ -163,7 +163,7 @@ def helper_view(
     encoded: EncodedKeys, truth_ND: Floats, terms: SimilarityConfig, *, rng: np.random.Generator
 ) -> RanksView | FiltersView:
     """The helper's view of one side's numbers; of filters with a few keys that it knows."""
-    if encoded.ranks_ND2 is None:
+    if terms.helper_sees == "filters":
         known = np.sort(rng.permutation(len(truth_ND))[:KNOWN])
         filters = tuple(encoded.filters[d.name] for d in terms.numbers)
         return FiltersView(filters=filters, known_T=known, known_TD=truth_ND[known])
@@ -275,8 +275,6 @@ def _ranges(terms: SimilarityConfig) -> "list[tuple[int, float, float]]":
     """Pivots, least pivot and length of every number's range, in the scale of its distances."""
     ranges = []
     for d in terms.numbers:
-        assert d.low is not None, "checked for all but keys in the clear"
-        assert d.high is not None, "checked for all but keys in the clear"
-        extent = (d.high - d.low) / d.scale + 2 * terms.window
-        ranges.append((terms.pivots(d), d.low / d.scale - terms.window, extent))
+        low, high = d.bounds
+        ranges.append((terms.pivots(d), low / d.scale - terms.window, (high - low) / d.scale + 2 * terms.window))
     return ranges
