@@ -13,7 +13,7 @@ import torch
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile, check_party
+from tallystick.config.party import PartyFile, TableConfig, check_party
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.lazy import Frame
@@ -61,9 +61,10 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
     if contract.role_of(party.party) == "helper":
         return _help(contract, party, watcher)
     _check_output(contract, party, output)
+    source = _source(party, table)
     folder = RunFolder.latest(party.runs, contract)
     with folder.locked():
-        return _predict(contract, party, folder, table=table, output=output, watcher=watcher)
+        return _predict(contract, party, folder, source=source, output=output, watcher=watcher)
 
 
 def _check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
@@ -79,19 +80,22 @@ def _check_output(contract: Contract, party: PartyFile, output: Path | None) -> 
         raise ConfigError(f"output = {output}: exists already; name another file or remove it")
     if output is not None and not output.absolute().parent.is_dir():
         raise ConfigError(f"output = {output}: there is no folder {output.absolute().parent}; make it first")
+
+
+def _source(party: PartyFile, table: Path | None) -> TableConfig:
+    """Where the rows to be scored are; raises ConfigError for a party file without a table."""
     if party.table is None:
         raise ConfigError("table: the party file names no table; add one")
+    return party.table.model_copy(update={"path": table, "query": None, "database": None}) if table is not None else party.table
 
 
 def _predict(
-    contract: Contract, party: PartyFile, folder: RunFolder, *, table: Path | None, output: Path | None, watcher: Watcher
+    contract: Contract, party: PartyFile, folder: RunFolder, *, source: TableConfig, output: Path | None, watcher: Watcher
 ) -> dict[str, Any]:
     is_label = contract.role_of(party.party) == "label"
-    assert party.table is not None, "_check_output asks for one"
     if not folder.trained:
         raise ConfigError(f"{folder.path} holds no trained model; run `tallystick run` or `tallystick train` first")
     folder.check(trained=True)
-    source = party.table.model_copy(update={"path": table, "query": None, "database": None}) if table is not None else party.table
     frame = read_table(source, text=party.text_columns)
     kept = folder.load_alignment()
     if kept is None:

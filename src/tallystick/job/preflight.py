@@ -200,10 +200,10 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
             found.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
     if is_label:
         found.tried(lambda: check_label(contract, party, here, np.arange(here.height)))
-        if party.weight is not None:
-            found.tried(lambda: encode_weights(require_column(here, str(party.weight), use="weight")))
-        if party.time is not None and contract.split.method == "time":
-            times = found.tried(lambda: split_by_time(require_column(here, str(party.time), use="time"), contract.split))
+        if (weight := party.weight) is not None:
+            found.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
+        if (time := party.time) is not None and contract.split.method == "time":
+            times = found.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
             training = np.flatnonzero(times == TRAINING) if times is not None else training
     found.notes += found.tried(lambda: _check_features(contract, party, here, training, is_label=is_label)) or ()
 

@@ -117,7 +117,8 @@ def _application(made: Defenses, rows: int, width: int, target: TargetConfig, se
     if made.labels and not made.gradients:
         return lambda: made.defend_labels(labels_B, target.classes, os.urandom)
     if made.penalties:
-        return lambda: _value_and_gradient(lambda leaf_BD: _some(made.penalty(leaf_BD, labels_B)), cut_BD)
+        (penalty,) = made.penalties
+        return lambda: _value_and_gradient(lambda leaf_BD: penalty(leaf_BD, labels_B), cut_BD)
     secret = os.urandom(32)
     return lambda: made.defend_gradients(cut_BD / rows, labels_B, NoiseStream(secret))
 
@@ -130,11 +131,6 @@ def _cut(rows: int, width: int, classes: int, seed: int) -> tuple[Tensor, Tensor
     else:
         labels_B = torch.randint(0, classes, (rows,), generator=generator)
     return torch.randn(rows, width, generator=generator) + 0.2 * labels_B[:, None], labels_B
-
-
-def _some(penalty: Tensor | None) -> Tensor:
-    assert penalty is not None, "there is a penalty"
-    return penalty
 
 
 def _milliseconds(work: Callable[[], object], turns: int) -> float:
