@@ -44,25 +44,17 @@ class OwnRows:
         return self.frame[self.keys.rows_U]
 
     def linked(self) -> Frame:
-        """The own row at each position; every position has to have one."""
-        return self.frame[self.keys.rows_U[self.alignment.rows_N]]
+        """The own rows as links count them; where that is by position, every position has to have one."""
+        return self.frame[self.keys.rows_U[self.alignment.own_rows]]
 
     def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
         """The candidates of each feature party in this order; a feature party has its own alone."""
         found = self.alignment.candidates
         return [found[name] for name in (feature_parties if self.is_label else [self.party.party])]
 
-    def numbered(self, candidates: Candidates) -> Frame:
-        """A feature party's rows by their number."""
-        assert candidates.own_rows is not None, "a feature party knows its own rows"
-        return self.frame[self.keys.rows_U[candidates.own_rows]]
-
     def crossed(self, rows_R: NDArray[np.int64]) -> Frame:
         """A feature party's rows that crossed the cut: by position, or by number where rows have candidates."""
-        candidates = self.alignment.candidates.get(self.party.party)
-        own_N = self.alignment.rows_N if candidates is None else candidates.own_rows
-        assert own_N is not None, "a feature party knows its own rows"
-        return self.frame[self.keys.rows_U[own_N[rows_R]]]
+        return self.frame[self.keys.rows_U[self.alignment.own_rows[rows_R]]]
 
     def unlinked(self) -> NDArray[np.int64]:
         """Which of the R rows stand at no position, in the order of the ids."""

@@ -150,17 +150,12 @@ class SimilarityDataset(Dataset):
                 raise DataError(
                     f"none of the {len(own.alignment)} rows fall into the {name} part; bring more rows or change split"
                 )
-        device = torch.device(own.party.device)
+        device, taught = torch.device(own.party.device), train_N.numpy()
         if not own.is_label:
-            candidates = own.candidates(contract.feature_parties)[0]
-            here = own.numbered(candidates)
-            used = np.unique(candidates.numbers_NK[train_N.numpy()])
-            encoder = own.fit_encoder(here, used[used >= 0])
-            assert encoder is not None, "fit_encoder refuses a feature party without a column"
-            dataset = cls._of_feature_party(encoder, encoder.encode(here).to(device), candidates, device)
-        else:
-            encoder = own.fit_encoder(own.linked(), train_N.numpy())
-            dataset = cls._of_label_party(contract, own, encoder, device)
+            (candidates,) = own.candidates(contract.feature_parties)
+            used = np.unique(candidates.numbers_NK[taught])
+            taught = used[used >= 0]
+        dataset = cls._encoded(contract, own, own.fit_encoder(own.linked(), taught), device)
         dataset = replace(dataset, train_N=train_N.to(device), validation_N=validation_N.to(device), test_N=test_N.to(device))
         if not own.is_label:
             return dataset
@@ -181,34 +176,21 @@ class SimilarityDataset(Dataset):
         secret_seed: Callable[[], int],  # noqa: ARG003
     ) -> "SimilarityDataset":
         """New rows, by the encoder that was fitted in training."""
-        device = torch.device("cpu")
-        if own.is_label:
-            return cls._of_label_party(contract, own, encoder, device)
-        assert encoder is not None, "a feature party has columns"
-        candidates = own.candidates(contract.feature_parties)[0]
-        return cls._of_feature_party(encoder, encoder.encode(own.numbered(candidates)), candidates, device)
+        return cls._encoded(contract, own, encoder, torch.device("cpu"))
 
     @classmethod
-    def _of_feature_party(
-        cls, encoder: Encoder, features: FeatureRows, candidates: Candidates, device: torch.device
-    ) -> "SimilarityDataset":
-        crossing = crossing_of(candidates, device)
-        source = CandidateSource(features=features, crossing=crossing)
-        return cls(encoder=encoder, source=source, crossings=(crossing,))
-
-    @classmethod
-    def _of_label_party(
-        cls, contract: Contract, own: OwnRows, encoder: Encoder | None, device: torch.device
-    ) -> "SimilarityDataset":
-        of_peers = own.candidates(contract.feature_parties)
-        features: FeatureRows = no_features(len(own.alignment), device)
+    def _encoded(cls, contract: Contract, own: OwnRows, encoder: Encoder | None, device: torch.device) -> "SimilarityDataset":
+        features: FeatureRows = no_features(len(own.alignment.own_rows), device)
         if encoder is not None:
             features = encoder.encode(own.linked()).to(device)
-        crossings = tuple(crossing_of(candidates, device) for candidates in of_peers)
+        linked = own.candidates(contract.feature_parties)
+        crossings = tuple(crossing_of(candidates, device) for candidates in linked)
+        if not own.is_label:
+            return cls(encoder=encoder, source=CandidateSource(features=features, crossing=crossings[0]), crossings=crossings)
         source = LinkedSource(
             features=features,
             crossings=crossings,
-            similarities_NK=[torch.from_numpy(_similarity(candidates)).to(device) for candidates in of_peers],
+            similarities_NK=[torch.from_numpy(_similarity(candidates)).to(device) for candidates in linked],
         )
         own_source = features.rows if encoder is not None else None
         return cls(encoder=encoder, source=source, crossings=crossings, own_source=own_source)
