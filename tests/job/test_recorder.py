@@ -72,6 +72,9 @@ def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
         assert 0 < kept.batches * 512 * most * (8 * width + 8) <= MAX_VIEW_BYTES
     few = {rows: RecordingPlan.of(large, first=1, later=4, epochs=9, width=8, rows=rows).batches for rows in (1, 512, 513, 10**6)}
     assert few == {1: 1, 512: 1, 513: 2, 10**6: 50_000 // 512}
+    spread = RecordingPlan(first=1, later=0, batches=3, every=4)
+    assert [batch for batch in range(20) if spread.records(0, batch)] == [0, 4, 8]
+    assert not spread.records(1, 0)
     with pytest.raises(ConfigError, match=r"batch of 512 rows with cut width 1000000 is more than the recorder keeps"):
         RecordingPlan.of(large, first=1, later=4, epochs=2, width=1_000_000)
 

@@ -123,7 +123,7 @@ def _check(path: Path, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordingPlan:
-    """Which steps are recorded, and which stay: the first ``batches`` batches of an epoch, and of the epochs a bounded number.
+    """Which steps are recorded, and which stay: some batches, evenly spread over an epoch, and of the epochs a bounded number.
 
     How long training lasts shows at its end only. So every epoch is recorded, and once there is one too many, one goes: the
     first ``first`` epochs and the newest stay, with others between, spread as evenly as they can be.
@@ -132,11 +132,13 @@ class RecordingPlan:
         first: epochs from the start on that are recorded and stay.
         later: epochs after those that stay, the newest among them; 0 records no more than the first.
         batches: recorded of an epoch.
+        every: so many batches lie from one to the next.
     """
 
     first: int
     later: int
     batches: int
+    every: int = 1
 
     @classmethod
     def of(
@@ -157,11 +159,12 @@ class RecordingPlan:
                 f"audit: a batch of {schedule.batch_size} rows with cut width {width} is more than the recorder keeps per epoch "
                 f"({most} rows); lower training.batch_size, or leave the audit out"
             )
-        return cls(first=first, later=later, batches=min(wanted, batches))
+        batches = min(wanted, batches)
+        return cls(first=first, later=later, batches=batches, every=max(1, schedule.steps_per_epoch // batches))
 
-    def records(self, epoch: int) -> bool:
-        """Whether an epoch is recorded at all."""
-        return self.later > 0 or epoch < self.first
+    def records(self, epoch: int, batch: int) -> bool:
+        """Whether a batch of an epoch is recorded, by its number in it."""
+        return (self.later > 0 or epoch < self.first) and batch % self.every == 0 and batch // self.every < self.batches
 
     def stale(self, epochs: Sequence[int]) -> list[int]:
         """Name those of the recorded epochs that go."""
@@ -188,7 +191,7 @@ class Recorder:
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Keep a planned step as it was, whoever trains on the same memory meanwhile."""
-        if self.plan.records(batch.epoch) and batch.number < self.plan.batches:
+        if self.plan.records(batch.epoch, batch.number):
             self._taken.append((batch, embedding_BD.cpu().clone(), gradient_BD.cpu().clone()))
 
     def epoch_ended(self, epoch: int) -> None:

@@ -75,7 +75,8 @@ class KeptSteps:
     def views(self) -> dict[str, tuple[View, View]]:
         """The steps and the sums, as the audit has them and as somebody who kept everything does."""
         gone = self.plan.stale(sorted(self.steps))
-        recorded = tuple(s for epoch, steps in self.steps.items() if epoch not in gone for s in steps[: self.plan.batches])
+        kept = {epoch: steps for epoch, steps in self.steps.items() if epoch not in gone}
+        recorded = tuple(step for epoch, steps in kept.items() for at, step in enumerate(steps) if self.plan.records(epoch, at))
         audited = View(received="cut_gradient", steps=recorded)
         whole = View(received="cut_gradient", steps=tuple(step for steps in self.steps.values() for step in steps))
         return {"audit": (audited, self.chosen.view()), "everything": (whole, self.every.view())}
