@@ -43,6 +43,19 @@ def test_a_helper_with_ten_known_keys_names_filters():
     assert found.share.chance == pytest.approx(1 / 290)
 
 
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_numbers_beside_the_texts_change_nothing_that_filters_tell(count):
+    numbers = tuple(DimensionConfig(name=f"number-{place}", kind="number", low=0.0, high=1.0) for place in range(count))
+    terms = TERMS.model_copy(update={"dimensions": (*numbers, *TERMS.dimensions)})
+    alone = SimilarKeys(numbers_RD=np.empty((60, 0)), texts=(names(60),))
+    mixed = alone.with_numbers(np.random.default_rng(1).random((60, count)))
+    found = [
+        texts_named_by_helper(keys, each, party="bank", helper="helper", progress=no_progress)
+        for keys, each in ((alone, TERMS), (mixed, terms))
+    ]
+    assert found[0] == found[1]
+
+
 def test_filters_each_under_a_secret_of_their_own_tell_nothing():
     texts = names(120)
     (dimension,) = TERMS.dimensions
