@@ -50,6 +50,15 @@ def test_the_audit_has_a_few_epochs_first_batches_and_evenly_chosen_rows(monkeyp
     assert [len(view.steps[0].rows_B) for view in (chosen, every)] == [5, 20]
 
 
+def test_who_kept_everything_is_told_the_rows_that_the_audit_is_told() -> None:
+    sums = kept.RowSums.zero("cut_gradient", torch.arange(0, 300, 3), 2)
+    sums.add(sums.rows_N, torch.randn(100, 2), torch.randn(100, 2))
+    told_T = kept.told_rows(sums.view(), torch.arange(300) // 150, seed=1)
+    assert len(told_T) == 40
+    assert set(told_T.tolist()) <= set(range(0, 300, 3))
+    assert torch.bincount(told_T // 150).tolist() == [20, 20]
+
+
 def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
     runs = [
         {"defense": "none", "seed": seed, "audit": {"a": 0.7, "b": 0.6}, "everything": {"a": 0.6, "b": 0.6 + 0.01 * seed}}

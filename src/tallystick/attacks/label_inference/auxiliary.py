@@ -103,6 +103,25 @@ class FewLabels:
 
 
 @dataclass(frozen=True, kw_only=True)
+class TheseLabels:
+    """The labels of these rows, known in every step: so that two views are attacked by somebody who knows the same.
+
+    Args:
+        rows_T: int64, distinct, as the view numbers them.
+    """
+
+    rows_T: Tensor
+
+    def reveal(self, view: View, labels_N: Tensor, *, rng: np.random.Generator) -> View:  # noqa: ARG002
+        """Draw nothing."""
+        return _reveal(view, self.rows_T, labels_N)
+
+    def describe(self) -> str:
+        """Say how many."""
+        return f"{len(self.rows_T)} labels"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShareOfLabels:
     """The labels of a random share of all rows, known in every step: far more than an attacker has.
 

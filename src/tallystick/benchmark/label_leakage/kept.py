@@ -5,18 +5,21 @@ Shapes: B rows of a step's batch, D cut width, N training rows.
 
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import polars as pl
 import torch
 
+from tallystick.attacks.label_inference.auxiliary import FewLabels, TheseLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
+from tallystick.attacks.label_inference.observations import known_rows
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.row_sums import RowSums, chosen_rows
-from tallystick.attacks.view import StepView, View
+from tallystick.attacks.view import StepView, View, renumbered
 from tallystick.benchmark.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick.benchmark.experiment import Experiment, TrainingPlan
 from tallystick.benchmark.feature_leakage.data import read_pair, split_and_encode
@@ -106,17 +109,29 @@ def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int)
         for sums in (kept.every, kept.chosen):
             sums.epoch_ended(epoch)
     labels_N = data.training_labels_N.long()
-    found = {who: _attacked(view, sums, labels_N, seed) for who, (view, sums) in kept.views().items()}
+    views = kept.views()
+    told_T = told_rows(views["audit"][1], labels_N, seed=seed)
+    found = {who: _attacked(view, sums, labels_N, told_T, seed) for who, (view, sums) in views.items()}
     return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
 
 
-def _attacked(view: View, sums: View, labels_N: torch.Tensor, seed: int) -> dict[str, float]:
+def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tensor:
+    """The rows whose labels few-label attackers are told, which the audit draws: who kept everything is told the same ones."""
+    steps, numbers_N = renumbered(chosen.steps)
+    view = replace(chosen, steps=steps)
+    told = known_rows(FewLabels().reveal(view, labels_N[numbers_N], rng=np.random.default_rng([seed, 3]))) >= 0
+    return numbers_N[told]
+
+
+def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tensor, seed: int) -> dict[str, float]:
     evaluation = LabelInferenceEvaluation(view, labels_N, whole=sums, evaluator=_EVALUATOR, seed=seed)
+    same = TheseLabels(rows_T=torch.searchsorted(sums.steps[0].rows_B, told_T))
     found: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
         if not row.binary or row.from_start or row.with_model:
             continue
-        if (metrics := evaluation(row)) is not None:
+        told = replace(row, knows=same) if isinstance(row.knows, FewLabels) else row
+        if (metrics := evaluation(told)) is not None:
             found[name] = metrics.symmetric_auc.mean
     return found
 
