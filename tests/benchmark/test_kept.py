@@ -30,7 +30,7 @@ def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.Monk
     assert "within 0.02" in benchmark_html(kept.page_of(found, command="tallystick bench audit"))
 
 
-def test_the_audit_has_a_few_epochs_first_batches_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_audit_has_a_few_epochs_some_batches_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "most_rows", lambda *_, **__: 5)
     found = kept.KeptSteps.of(torch.arange(20), RecordingPlan(first=1, later=2, batches=1), width=3)
     for epoch in range(6):

@@ -209,7 +209,7 @@ class _Ranked:
         positives, negatives = int(positive_L.sum()), int(below_L[-1])
         auc = float(positive_L @ (2 * below_L - negative_L)) / (2 * positives * negatives)
         allowed = int(self.fpr * negatives)
-        # from which level on at most so many negatives are as high, and up to which at most so many are as low
+        # the levels that at most so many negatives reach, and those below which at most so many lie
         first, last = np.searchsorted(below_L - negative_L, negatives - allowed), np.searchsorted(below_L, allowed, side="right")
         highest, lowest = positive_L[first:].sum() / positives, positive_L[:last].sum() / positives
         return auc, max(auc, 1 - auc), float((tpr / positives + tnr / negatives) / 2), float(highest), float(lowest)

@@ -58,24 +58,19 @@ def evaluate_label_inference(
         DataError: the view is broken, or labels do not fit it.
         ConfigError: an attack in ``attacks`` cannot be used on this target.
     """
-    evaluation = LabelInferenceEvaluation(
-        view,
-        labels_N,
-        whole=whole,
-        classes=classes,
-        auxiliary_labels=auxiliary_labels,
-        clean=clean,
-        evaluator=evaluator,
-        seed=seed,
-    )
-    found = {name: evaluation(row) for name, row in (evaluation.usable() if attacks is None else attacks).items()}
+    view, few = replace(view, classes=classes), FewLabels(count=auxiliary_labels)
+    evaluation = LabelInferenceEvaluation(view, labels_N, whole=whole, clean=clean, evaluator=evaluator, seed=seed)
+    found = {}
+    for name, row in (evaluation.usable() if attacks is None else attacks).items():
+        found[name] = evaluation(replace(row, knows=few) if isinstance(row.knows, FewLabels) else row)
     return {name: metrics for name, metrics in found.items() if metrics is not None}
 
 
 class LabelInferenceEvaluation:
     """One attack after the other on one feature party's view, measured by the truth: ``evaluate_label_inference``, in parts.
 
-    What attacks on one vector per row read is worked out once for all of them. Arguments as there.
+    What attacks on one vector per row read is worked out once for all of them. Arguments as there; ``view`` says how many classes
+    there are, and each attack's row how many labels it is told.
     """
 
     def __init__(
@@ -84,24 +79,20 @@ class LabelInferenceEvaluation:
         labels_N: Tensor,
         *,
         whole: View | None = None,
-        classes: int = 2,
-        auxiliary_labels: int = 40,
         clean: Sequence[Tensor] | None = None,
         evaluator: AttackEvaluator | None = None,
         seed: int = 0,
     ) -> None:
         for each in (view, whole):
-            labels_N = _checked(labels_N, each, classes) if each is not None else labels_N
-        self.stepwise = _compact(view, labels_N, classes)
-        self.trained = _compact(whole, labels_N, classes) if whole is not None else self.stepwise
-        self.few = FewLabels(count=auxiliary_labels)
+            labels_N = _checked(labels_N, each, view.classes) if each is not None else labels_N
+        self.stepwise = _compact(view, labels_N, view.classes)
+        self.trained = _compact(whole, labels_N, view.classes) if whole is not None else self.stepwise
         self.evaluator, self.clean, self.seed = evaluator or AttackEvaluator(), clean, seed
 
     def __call__(self, row: LabelInferenceAttack) -> AttackMetrics | None:
         """Attack; None if no batch could be evaluated, or the attacker be told no label, or labels of one class only."""
-        knows = self.few if isinstance(row.knows, FewLabels) else row.knows
         attacked, truth_N = self.trained if row.over_training else self.stepwise
-        told = knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
+        told = row.knows.reveal(attacked, truth_N, rng=np.random.default_rng([self.seed, 3]))
         if not _told_enough(row, told):
             return None
         told = told if row.over_training else _with_clean_hints(told, self.clean)

@@ -304,9 +304,7 @@ def audit_labels(
             growing.append((epoch, _some_rows(whole)))
             sums = up_to_it
         seen.append((view, sums))
-        evaluation = LabelInferenceEvaluation(
-            view, label_N, whole=whole, classes=classes, auxiliary_labels=auxiliary_labels, seed=seed
-        )
+        evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, seed=seed)
         for done, (name, row) in enumerate(attacks):
             measured = _measured(row, evaluation, view, label_N[own_N])
             if isinstance(measured, str):
@@ -383,7 +381,7 @@ def _growth(
     evaluator = AttackEvaluator(replicates=1)
     found: dict[str, list[tuple[int, float]]] = {}
     for epoch, some in by_epoch if len(by_epoch) > 1 else ():
-        evaluation = LabelInferenceEvaluation(some, label_N, classes=some.classes, evaluator=evaluator, seed=seed)
+        evaluation = LabelInferenceEvaluation(some, label_N, evaluator=evaluator, seed=seed)
         for name, row in quick.items():
             try:
                 metrics = evaluation(row)
