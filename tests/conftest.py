@@ -6,6 +6,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own thr
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 from hypothesis import settings
 from tiny import contract_values, lay_out, seed_system
 
@@ -49,10 +50,15 @@ def pytest_collection_modifyitems(items):
     items.sort(key=lambda item: _turn(item.nodeid)[0])
 
 
-@pytest.fixture
-def seeded_system(monkeypatch):
-    """Jobs in threads draw from seeded streams, not the operating system: what is measured of them is the same in every run."""
-    seed_system(monkeypatch)
+@pytest.fixture(autouse=True)
+def _seeded_system(request, monkeypatch):
+    """What draws from the operating system in the test's process draws from seeded streams: the test ends alike in every run.
+
+    A test of the source itself is marked ``unseeded`` and states its chance of failing.
+    """
+    if not request.node.get_closest_marker("unseeded"):
+        seed_system(monkeypatch)
+        torch.manual_seed(0)
 
 
 @pytest.fixture

@@ -101,13 +101,13 @@ _PROCESSES = multiprocessing.get_context("forkserver")
 _PROCESSES.set_forkserver_preload(["tallystick.cli.app", *LOADS, "torch._dynamo"])
 
 
-def seed_system(monkeypatch):
+def seed_system(monkeypatch, seed=0):
     """Seed what jobs in threads take from the operating system: a stream per thread, hence per party."""
     streams = {}
 
     def draw(count):
         name = threading.current_thread().name
-        return streams.setdefault(name, np.random.default_rng(list(name.encode()))).bytes(count)
+        return streams.setdefault(name, np.random.default_rng([seed, *name.encode()])).bytes(count)
 
     monkeypatch.setattr(secrets, "token_bytes", draw)
     monkeypatch.setattr(secrets, "randbits", lambda bits: int.from_bytes(draw(bits // 8 + 1)) % (1 << bits))

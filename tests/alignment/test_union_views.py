@@ -13,6 +13,7 @@ from tallystick.network.channel import memory_channels
 
 from .roles import Recording, in_threads
 
+pytestmark = pytest.mark.unseeded
 COMMON = [b"common %d" % n for n in range(300)]
 LABEL = COMMON + [b"label only %d" % n for n in range(200)]
 FEATURE = COMMON + [b"feature only %d" % n for n in range(300)]

@@ -63,6 +63,7 @@ def test_every_word_means_the_right_class() -> None:
     assert respond(np.full(6, 1), classes, 1.0, lambda count: drawn[:count]).tolist() == [2, 2, 0, 0, 1, 1]
 
 
+@pytest.mark.unseeded
 def test_labels_keep_type_and_shape_and_fresh_bytes_give_fresh_labels() -> None:
     """Two draws of 1,000 labels, each kept with e/(1+e), are equal with a chance of .607^1000, below 1e-200."""
     labels_N = (torch.arange(1_000) % 2).float()

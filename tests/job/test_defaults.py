@@ -11,7 +11,6 @@ PARTIES = ("bank", "shop")
 DEFAULTS = {"model": {}, "training": {"epochs": 12}, "evaluation": {"bootstrap": 0, "own_columns_boosting": False}}
 
 
-@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize("method", ["intersection", "union"])
 def test_joining_pays_by_the_defaults(method, monkeypatch):
     monkeypatch.setattr(encoder, "ENOUGH_ROWS", 200)
@@ -21,7 +20,6 @@ def test_joining_pays_by_the_defaults(method, monkeypatch):
     assert result.evaluation["joint"]["auc"]["value"] > result.evaluation["local_baseline"]["auc"]["value"] + 0.05
 
 
-@pytest.mark.usefixtures("seeded_system")
 def test_linking_by_similar_keys_pays_by_the_defaults(monkeypatch):
     monkeypatch.setattr(encoder, "ENOUGH_ROWS", 60)
     parties = similar.PARTIES

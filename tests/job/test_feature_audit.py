@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import polars as pl
 import pytest
-from tiny import columns, contract_values, tables
+from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -23,8 +23,6 @@ from tallystick.report.result import read_result
 from tallystick.report.words import column_promise, feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors, write_tensors
-
-pytestmark = pytest.mark.usefixtures("seeded_system")
 
 PARTIES = ("bank", "shop")
 NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}
@@ -50,7 +48,9 @@ def run_folder(folder, party="shop"):
 @pytest.fixture(scope="module")
 def undefended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undefended")
-    return run(folder), folder
+    with pytest.MonkeyPatch.context() as patch:
+        seed_system(patch)
+        return run(folder), folder
 
 
 def by_name(audit, known=200):

@@ -7,7 +7,7 @@ import stat
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, tables
+from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.data.features import FeatureShape
@@ -24,8 +24,6 @@ from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors, write_tensors
-
-pytestmark = pytest.mark.usefixtures("seeded_system")  # flips and noise are drawn from the operating system
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}
@@ -58,7 +56,9 @@ def leaks(audit):
 @pytest.fixture(scope="module")
 def undefended(tmp_path_factory):
     folder = tmp_path_factory.mktemp("undefended")
-    return run(folder), folder
+    with pytest.MonkeyPatch.context() as patch:
+        seed_system(patch)
+        return run(folder), folder
 
 
 def test_an_undefended_run_is_told_that_gradients_give_labels_away(undefended):

@@ -33,7 +33,7 @@ def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
 
 def test_three_classes_by_the_published_merge():
     merge = {"method": "cnn", "kernel": 3, "channels": 4, "hidden": 20, "activation": "sigmoid", "width": 4, "top": []}
-    result = run(target="multiclass", model__merge=merge, training__epochs=6, training__mode="pipelined")
+    result = run(target="multiclass", model__merge=merge, training__epochs=15, training__mode="pipelined")
     assert value(result, "accuracy") > value(result, "accuracy", "local_baseline") + 0.05
 
 

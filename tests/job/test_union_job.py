@@ -36,7 +36,6 @@ def union_contract(method="union", **changes):
     return values
 
 
-@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize("method", ["union", "union-with-helper"])
 def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(method):
     frames = tables(PARTIES, rows=500)
@@ -52,7 +51,6 @@ def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(met
     assert {attack.view.split(",")[0] for attack in result.sections.membership.attacks} == {"shop", "bank"}
 
 
-@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize(
     "labels", ["majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors"]
 )
@@ -62,7 +60,6 @@ def test_every_label_strategy_runs(labels):
     assert result.sections.membership is None
 
 
-@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize(
     "features", ["gaussian", "random", "sampling", "sampling-tr", "sampling-te", "sampling-fit", "splice-tr"]
 )
@@ -101,7 +98,6 @@ def test_randomness_of_the_system_can_be_seeded_for_tests(tmp_path):
     assert models[0] == models[1]
 
 
-@pytest.mark.usefixtures("seeded_system")
 @pytest.mark.parametrize("own_columns", [True, False])
 def test_a_fitted_calibration_is_kept_and_leaves_the_shift_out_where_the_label_party_has_columns(tmp_path, own_columns):
     given = columns(PARTIES)

@@ -10,6 +10,7 @@ from tallystick.errors import ConfigError
 from tallystick.privacy.noise import UNIFORM_BITS, SecureNoise, SimulatedNoise, discrete_laplace_variance, polya_table
 
 DRAWS = 20_000
+pytestmark = pytest.mark.unseeded
 ALPHA = 1e-6  # chance that a chi-squared test below fails although the sampler is right
 
 

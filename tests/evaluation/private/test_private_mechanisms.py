@@ -171,8 +171,9 @@ def test_noise_on_a_score_is_large_enough_and_half_of_it_is_caught():
         assert (epsilon_lower_bound(one, other) <= 1) is holds
 
 
+@pytest.mark.unseeded
 def test_released_noise_of_opendp_passes_the_same_audit():
-    """Unseeded. The right noise exceeds epsilon with a chance of 1e-7; half of it gives a bound of 1.84 with a deviation of .10,
+    """The right noise exceeds epsilon with a chance of 1e-7; half of it gives a bound of 1.84 with a deviation of .10,
     the least of 200 seeded simulations 1.56: 1 is eight deviations away.
     """
     pair = flipped_label(LabelHistogram(epsilon=1.0, count=4))

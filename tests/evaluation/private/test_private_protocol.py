@@ -31,6 +31,7 @@ from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.masks import Join, MaskedTerms, Roster, Term
 from tallystick.privacy.noise import SecureNoise
 
+pytestmark = pytest.mark.unseeded
 CLIENTS = 4
 ROWS = 4000
 ASSUMED = Population(rows=ROWS, positive_rate=0.3, auc=0.75)

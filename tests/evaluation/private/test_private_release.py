@@ -38,6 +38,7 @@ def scored():
     return labels, SIZE.score(rng.normal(size=SIZE.rows) + labels * SIZE.separation)
 
 
+@pytest.mark.unseeded
 def test_a_release_spends_first_and_says_what_it_is(scored, ledger):
     result = release(*scored, epsilon=1.0, ledger=ledger, dataset="test", rng=SecureNoise())
     exact = roc_auc_score(*scored)
