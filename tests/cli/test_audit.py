@@ -312,7 +312,7 @@ def test_regression_and_feature_parties_are_refused(home):
 
 
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home, monkeypatch):
-    """The trial is made to fail: whether noise lets training diverge depends on draws that nobody can seed."""
+    """The trial is made to fail: whether noise lets training diverge depends on what is drawn."""
     run = sweep._run
 
     def diverging(candidate, partner, *, seed, baseline):

@@ -50,9 +50,9 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 @settings(max_examples=60)
 @given(st.integers(5, 60), st.integers(1, 9), st.integers(2, 5), st.integers(0, 10**6), st.floats(0, 3))
 def test_value_and_gradient_are_those_of_the_definition(rows: int, width: int, classes: int, seed: int, signal: float) -> None:
-    """Rows that all but coincide are another test's: a distance of 4e-6 as a root of differing squares keeps 5 digits."""
+    """Rows that all but coincide are another test's: a distance of 2e-5 as a root of differing squares keeps 4 digits."""
     cut_BD, labels_B = embeddings(rows, width, classes, seed=seed, signal=signal)
-    assume(torch.pdist(cut_BD).min() > 2e-5)  # of 60 rows in one column one batch in 40 is not
+    assume(torch.pdist(cut_BD).min() > 1e-3)  # of 60 rows in one column few batches are
     expected, expected_BD = value_and_gradient(by_definition, cut_BD, labels_B)
     found, found_BD = value_and_gradient(squared_distance_correlation, cut_BD, labels_B)
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-12)

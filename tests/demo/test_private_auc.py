@@ -73,17 +73,17 @@ def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_nam
 
         def run():
             try:
-                parties.run(timeout_s=90)
+                parties.run(timeout_s=PATIENCE_S)
             except TallystickError as error:
                 caught.append(error)
 
         waiting = threading.Thread(target=run)
         waiting.start()
-        assert within(60, lambda: ledgers["client-3"].exists() and _has_cap(ledgers["client-3"]))
+        assert within(PATIENCE_S, lambda: ledgers["client-3"].exists() and _has_cap(ledgers["client-3"]))
         before_the_answer = locked(ledgers["client-3"])
         before_the_key.close()
         spent = [ledgers[name] for name in NAMES[:2]]
-        assert within(25, lambda: all(_entries(path) == 1 for path in spent))  # their answers leave right after
+        assert within(PATIENCE_S, lambda: all(_entries(path) == 1 for path in spent))  # their answers leave right after
         os.kill(parties.pids["client-3"], signal.SIGKILL)
         killed = time.monotonic()
         waiting.join(PATIENCE_S)

@@ -61,7 +61,7 @@ def test_a_killed_party_is_resumed_and_new_rows_are_scored(tmp_path):
     """Three parties and a helper as processes; nothing is aligned or trained twice."""
     job = lay_out_similar(tmp_path, training__epochs=6, training__checkpoint_every=5)
     running = job.start_all()
-    running["club"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 12)
+    running["club"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 5)
     running["club"].kill()
     for name in ("bank", "shop"):
         assert running[name].end() == 3, running[name].said

@@ -63,7 +63,7 @@ def test_a_killed_run_over_the_network_goes_on_to_the_bits_of_a_simulation_and_p
     sequences = {"clicked": SEQUENCE | {"separator": "|"}}
     job.change("shop", table={"path": "table.csv"}, features=theirs["shop"]["features"], sequences=sequences)
     running = job.start_all()
-    running["shop"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 25)
+    running["shop"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 10)
     running["shop"].kill()
     assert running["bank"].end() == 3
     job.run_all("run", "--resume")

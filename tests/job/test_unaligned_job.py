@@ -101,7 +101,7 @@ def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path,
     simulate(values, given, single, watcher=Silent(), folder=tmp_path / "simulated")
     job = lay_out_job(PARTIES, frames=given, unaligned=values["unaligned"], model=values["model"], **quick)
     running = job.start_all()
-    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 25)
+    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 10)
     running["bank"].kill()
     assert running["shop"].end() == 3
     job.run_all("run", "--resume")
