@@ -43,7 +43,7 @@ def scored_rows(seed=0, rows=ROWS):
     return labels, ASSUMED.score(rng.normal(size=rows) + labels * ASSUMED.separation)
 
 
-def pairs(clients=CLIENTS, timeout_s=20.0):
+def pairs(clients=CLIENTS, timeout_s=120.0):
     both = [memory_channels("server", f"client{k}", timeout_s=timeout_s) for k in range(clients)]
     return [first for first, _ in both], [second for _, second in both]
 
