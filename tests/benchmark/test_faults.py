@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny import PATIENCE_S
 
 from tallystick.benchmark.faults import campaign, files, ground, kills, messages
 from tallystick.benchmark.faults.files import Files
@@ -210,7 +211,7 @@ def test_other_weights_words_and_codes_are_caught(zygote, tmp_path):
     }
     started = {script: zygote.start("planted", "planted", [script], tmp_path) for script in planted}
     for script, expected in planted.items():
-        assert started[script].wait(time.monotonic() + 60)
+        assert started[script].wait(time.monotonic() + PATIENCE_S)
         problem = started[script].problem()
         assert problem.startswith(expected) if expected else problem == "", script
 
