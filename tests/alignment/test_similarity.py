@@ -182,6 +182,7 @@ def test_blocks_leave_pads_where_too_few_texts_begin_alike():
     found = {row: set(links) for row, links in links_of(label, feature).items()}
     assert found == {0: {0, 1, 3}, 1: {2}, 2: set(), 3: {0, 1, 3}}
     own = label.candidates["shop"]
+    assert sorted((own.numbers_NK != PAD).sum(axis=1)) == [0, 1, 3, 3]
     assert not own.similarity_NK[own.numbers_NK == PAD].any()
     assert label.sizes["intersection"] == 3
 

@@ -1,6 +1,5 @@
 """A contract's list of defences: what it makes, in which order it applies, and what is refused."""
 
-import os
 from typing import Any
 
 import numpy as np
@@ -114,7 +113,7 @@ def test_a_chain_applies_labels_then_the_penalty_then_gradients_in_order() -> No
 
 def test_no_defense_changes_nothing() -> None:
     labels_N, grad_BD = torch.zeros(3), torch.ones(3, 2)
-    assert NO_DEFENSE.defend_labels(labels_N, 2, os.urandom) is labels_N
+    assert NO_DEFENSE.defend_labels(labels_N, 2, bytes) is labels_N
     assert NO_DEFENSE.defend_gradients(grad_BD, labels_N, torch.Generator()) is grad_BD
     assert NO_DEFENSE.penalty(grad_BD, labels_N) is None
     assert NO_DEFENSE.guarantees() == NO_DEFENSE.events() == ()

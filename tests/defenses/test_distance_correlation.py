@@ -52,7 +52,7 @@ def _small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_value_and_gradient_are_those_of_the_definition(rows: int, width: int, classes: int, seed: int, signal: float) -> None:
     """Rows that all but coincide are another test's: a distance of 2e-5 as a root of differing squares keeps 4 digits."""
     cut_BD, labels_B = embeddings(rows, width, classes, seed=seed, signal=signal)
-    assume(torch.pdist(cut_BD).min() > 1e-3)  # of 60 rows in one column few batches are
+    assume(torch.pdist(cut_BD).min() > 3e-4)  # of 60 rows in one column one batch in four is not
     expected, expected_BD = value_and_gradient(by_definition, cut_BD, labels_B)
     found, found_BD = value_and_gradient(squared_distance_correlation, cut_BD, labels_B)
     assert found == pytest.approx(expected, rel=1e-6, abs=1e-12)

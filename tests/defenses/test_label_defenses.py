@@ -297,9 +297,9 @@ def test_other_values_out_of_range_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"first_stage is 1\.0"):
         LabelDPPrior(epsilon=1.0, first_stage=1.0)
     with pytest.raises(ConfigError, match="prior has 2 classes; the labels have 3"):
-        LabelDPPrior(epsilon=1.0, prior=(0.5, 0.5))(torch.zeros(3), classes=3, random_bytes=os.urandom)
+        LabelDPPrior(epsilon=1.0, prior=(0.5, 0.5))(torch.zeros(3), classes=3, random_bytes=bytes)
     with pytest.raises(ConfigError, match="gaussian-labels is for two classes, found 3"):
-        GaussianLabels(epsilon=1.0, delta=1e-6)(torch.zeros(3), classes=3, random_bytes=os.urandom)
+        GaussianLabels(epsilon=1.0, delta=1e-6)(torch.zeros(3), classes=3, random_bytes=bytes)
 
 
 @pytest.mark.parametrize("wrong", [math.nan, 0.5, -1.0, 2.0])
@@ -307,4 +307,4 @@ def test_labels_that_are_no_class_numbers_are_refused(wrong: float) -> None:
     labels_N = torch.tensor([0.0, 1.0, wrong])
     for defense in (LabelDP(epsilon=1.0), LabelDPPrior(epsilon=1.0), GaussianLabels(epsilon=1.0, delta=1e-6)):
         with pytest.raises(DataError, match=r"labels: NaN|needs class numbers 0 to 1; found"):
-            defense(labels_N, classes=2, random_bytes=os.urandom)
+            defense(labels_N, classes=2, random_bytes=bytes)

@@ -1,6 +1,5 @@
 """LADSG: against loops that follow the definition, what its soft labels keep, and what it does not hide."""
 
-import os
 from pathlib import Path
 
 import numpy as np
@@ -86,11 +85,11 @@ def test_classes_that_lie_apart_still_do() -> None:
 
 def test_soft_labels_are_the_mixture_and_keep_the_share_of_positives() -> None:
     labels_N = (torch.arange(20) % 4 == 0).float()
-    soft_N = Ladsg(soft=0.3)(labels_N, classes=2, random_bytes=os.urandom)
+    soft_N = Ladsg(soft=0.3)(labels_N, classes=2, random_bytes=bytes)
     torch.testing.assert_close(soft_N, 0.7 * labels_N + 0.3 * 0.25)
     assert float(soft_N.mean()) == pytest.approx(0.25)
     answers_N = torch.linspace(0, 1, 20)
-    taught_N = Ladsg(soft=0.3).taught(lambda _labels_N: answers_N)(labels_N, classes=2, random_bytes=os.urandom)
+    taught_N = Ladsg(soft=0.3).taught(lambda _labels_N: answers_N)(labels_N, classes=2, random_bytes=bytes)
     torch.testing.assert_close(taught_N, 0.7 * labels_N + 0.3 * answers_N)
 
 
@@ -128,7 +127,7 @@ def test_a_half_without_a_class_is_refused() -> None:
 def test_answers_that_are_no_probabilities_are_refused() -> None:
     taught = Ladsg(soft=0.5).taught(lambda labels_N: labels_N + 2)
     with pytest.raises(DataError, match="ladsg: the teacher gave"):
-        taught(torch.tensor([0.0, 1.0]), classes=2, random_bytes=os.urandom)
+        taught(torch.tensor([0.0, 1.0]), classes=2, random_bytes=bytes)
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ CHANGES = {
     "network": {"heartbeat_s": 0.3, "deadline_s": 4.0, "wait_s": 40.0},
     "evaluation": {"calibration_bins": 5, "bootstrap": 1_000},
 }
-PROMPT_S = 60  # a busy machine's; `tallystick bench faults` has the product's own bound
 IN_PHASE = {
     "handshake": lambda event: event.get("phase") == "handshake",
     "alignment": lambda event: event.get("phase") == "alignment",
@@ -51,7 +50,7 @@ def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim,
 
     said = running[survivor]
     assert code == 3, said.said
-    assert took < PROMPT_S
+    assert took < 15
     assert len(said.said) == 1, said.said
     assert said.error.startswith(f"error: {victim} "), said.error
     failed = said.found["error"]
@@ -86,10 +85,10 @@ def test_a_stopped_process_is_a_lost_peer_after_the_deadline(lay_out_job, sleepe
     os.kill(running[sleeper].process.pid, signal.SIGSTOP)
     began = time.monotonic()
     assert running[other].end() == 3
-    assert time.monotonic() - began < PROMPT_S
+    assert time.monotonic() - began < 15
     assert f"error: {sleeper} fell silent: nothing heard for 4 s" in running[other].error
     os.kill(running[sleeper].process.pid, signal.SIGCONT)
-    assert running[sleeper].end() == 3
+    assert running[sleeper].end(15) == 3
     assert other in running[sleeper].error
 
 
@@ -102,9 +101,9 @@ def test_an_interrupted_party_says_goodbye(lay_out_job, victim, signal_):
     running[victim].wait_for(IN_PHASE["training"])
     os.kill(running[victim].process.pid, signal_)
     began = time.monotonic()
-    assert running[other].end() == 3
-    assert running[victim].end() == 130
-    assert time.monotonic() - began < PROMPT_S
+    assert running[other].end(15) == 3
+    assert running[victim].end(15) == 130
+    assert time.monotonic() - began < 8
     assert f"error: {victim} stopped: {victim} was interrupted by its operator [phase: training" in running[other].error
     (line,) = running[victim].said
     assert line.startswith("interrupted; the peers that had joined were told; to go on: tallystick run contract.yaml --party ")
@@ -117,7 +116,7 @@ def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
     # Said once; then the seconds are counted.
     alone.wait_for(lambda event: event.get("what") == "waiting for bank (s)" and 2 <= event["done"] <= event["total"] == 120)
     os.kill(alone.process.pid, signal.SIGTERM)
-    assert alone.end() == 130
+    assert alone.end(15) == 130
     assert [event["say"] for event in alone.events if "say" in event] == ["waiting for bank, at most 120 s"]
     assert alone.said == ["interrupted; the peers that had joined were told; to go on: run both sides again"]
 
@@ -130,8 +129,8 @@ def test_one_of_two_feature_parties_dies(lay_out_job):
     running["shop"].kill()
     began = time.monotonic()
     for survivor in ("bank", "club"):
-        assert running[survivor].end() == 3
-    assert time.monotonic() - began < PROMPT_S
+        assert running[survivor].end(15) == 3
+    assert time.monotonic() - began < 15
     assert running["bank"].found["error"]["peer"] == "shop"
     assert "error: bank stopped: bank lost the run: shop " in running["club"].error
 
@@ -141,7 +140,7 @@ def test_the_label_party_waits_for_one_feature_party_while_another_dies(lay_out_
     bank, shop = job.start("bank"), job.start("shop")
     shop.phase("handshake")
     shop.kill()
-    assert bank.end() == 3
+    assert bank.end(15) == 3
     assert bank.found["error"]["peer"] == "shop"
 
 
@@ -151,7 +150,7 @@ def test_a_peer_ends_while_the_baseline_is_trained(lay_out_job):
     running = job.start_all()
     running["bank"].wait_for(lambda event: "baseline" in event.get("say", ""))
     os.kill(running["shop"].process.pid, signal.SIGTERM)
-    assert running["bank"].end() == 3
+    assert running["bank"].end(15) == 3
     error = running["bank"].found["error"]
     assert (error["peer"], error["phase"]) == ("shop", "evaluation")
     assert not any(
@@ -202,7 +201,7 @@ def test_the_survivors_address_may_change_before_resuming(lay_out_job):
     running = job.start_all()
     running["shop"].wait_for(IN_PHASE["training"])
     running["bank"].kill()
-    assert running["shop"].end() == 3
+    assert running["shop"].end(15) == 3
     address = f"127.0.0.1:{free_port()}"
     job.change("bank", listen=address)
     job.change("shop", peers={"bank": {"address": address}})

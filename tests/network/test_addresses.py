@@ -7,12 +7,10 @@ from tallystick.network import addresses
 from tallystick.network.addresses import free_port
 
 
-def test_a_port_is_given_once_and_the_system_gives_it_to_nobody():
+def test_a_port_is_given_once_and_lies_below_those_that_systems_give_out():
     given = [free_port() for _ in range(200)]
     assert len(set(given)) == len(given)
-    with socket.socket() as any_port:
-        any_port.bind(("127.0.0.1", 0))
-        assert max(given) < 32_000 < any_port.getsockname()[1]
+    assert 1_024 < min(given) < max(given) < 32_768  # Linux begins there, others at 49,152
 
 
 def test_a_port_that_is_taken_is_passed_over(monkeypatch):
