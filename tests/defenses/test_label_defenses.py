@@ -11,8 +11,9 @@ import torch
 from dp_accounting.pld import common, privacy_loss_mechanism
 from hypothesis import given
 from hypothesis import strategies as st
+from lower_bounds import epsilon_lower_bound_of_outcomes
 from scipy.optimize import linprog
-from scipy.stats import beta, binomtest, chisquare, kstest, norm
+from scipy.stats import binomtest, chisquare, kstest, norm
 
 from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.label_dp import WORDS, LabelDP, LabelDPPrior, best_classes, estimated_prior, other_words, respond
@@ -191,19 +192,6 @@ def drawn(labels: tuple[int, ...], epsilon: float, *, runs: int, seed: int) -> n
     return np.array([defense(labels_N, classes=CLASSES, random_bytes=source).numpy() @ places for _ in range(runs)])
 
 
-def epsilon_lower_bound(one: np.ndarray, other: np.ndarray, confidence: float = 1 - 1e-7) -> float:
-    """Bound epsilon from below by the best set of outcomes of the first halves, Clopper-Pearson on the second halves."""
-    half = len(one) // 2
-    p, q = (np.bincount(sample[:half], minlength=len(OUTCOMES)) for sample in (one, other))
-    order = np.argsort(-(p + 1) / (q + 1))
-    best = order[: 1 + int(np.argmax(p[order].cumsum() / (q[order].cumsum() + 20)))]
-    p_hits, q_hits = (int(np.isin(sample[half:], best).sum()) for sample in (one, other))
-    count = len(one) - half
-    tail = (1 - confidence) / 2
-    low, high = beta.ppf(tail, p_hits, count - p_hits + 1), beta.ppf(1 - tail, q_hits + 1, count - q_hits)
-    return float(math.log(low / high))
-
-
 @pytest.mark.parametrize("epsilon", [0.3, 1.0, 2.5])
 def test_no_outcome_of_the_response_with_a_prior_tells_more_than_epsilon(epsilon: float) -> None:
     """Over all pairs of labels that differ in one row, by exact chances: at most epsilon, and not less than it claims."""
@@ -224,9 +212,9 @@ def test_what_is_drawn_with_a_prior_has_these_chances_and_twice_the_budget_is_ca
     for sample, labels in zip(samples, neighbours, strict=True):
         seen = np.bincount(sample, minlength=len(OUTCOMES))
         assert chisquare(seen, len(sample) * exact_chances(labels, 1.0)).pvalue > 1e-6
-    assert epsilon_lower_bound(*samples) <= 1.0
+    assert epsilon_lower_bound_of_outcomes(*samples) <= 1.0
     wide = [drawn(labels, 2.0, runs=2_000, seed=2 + side) for side, labels in enumerate(neighbours)]
-    assert epsilon_lower_bound(*wide) > 1.0
+    assert epsilon_lower_bound_of_outcomes(*wide) > 1.0
 
 
 @pytest.mark.parametrize("epsilon", [0.05, 0.5, 1.0, 4.0])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lower_bounds import epsilon_lower_bound
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
@@ -23,7 +24,6 @@ from tallystick.privacy.events import GaussianDP, NotPrivate, PureDP, total_epsi
 from tallystick.privacy.noise import WIDEST_SHARE, SecureNoise, SimulatedNoise
 
 RUNS = 200_000
-CONFIDENCE = 1 - 1e-7  # of each lower bound on epsilon; the chance that a right mechanism fails its test is below 1e-7
 
 
 class HalfNoise(SimulatedNoise):
@@ -45,19 +45,6 @@ class HalfNoise(SimulatedNoise):
         if isinstance(probability, float):  # a flip, not a rounding
             probability = probability / 2 if probability < 0.5 else (1 + probability) / 2
         return super().binomial(counts, probability)
-
-
-def epsilon_lower_bound(one, other, delta=0.0):
-    """Bound epsilon from below by the best event {statistic >= t}: t from the first halves, Clopper-Pearson on the second."""
-    half = len(one) // 2
-    levels = np.quantile(one[:half], np.linspace(0.02, 0.98, 97))
-    p, q = ((sample[:half, None] >= levels).mean(0) for sample in (one, other))
-    level = levels[int(np.argmax(np.maximum(p - delta, 1e-9) / (q + 20 / half)))]
-    hits_one, hits_other = int((one[half:] >= level).sum()), int((other[half:] >= level).sum())
-    count, tail = len(one) - half, (1 - CONFIDENCE) / 2
-    low = stats.beta.ppf(tail, hits_one, count - hits_one + 1) if hits_one else 0.0
-    high = stats.beta.ppf(1 - tail, hits_other + 1, count - hits_other)
-    return math.log(max(low - delta, 1e-300) / high)
 
 
 @dataclass
