@@ -33,11 +33,14 @@ def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> 
     if partner is None:
         return read_ads(data, limit=limit)
     try:
-        label, feature = (pl.read_csv(path, n_rows=limit) for path in (data, partner))
+        label, feature = (pl.read_csv(path, n_rows=limit, infer_schema_length=None) for path in (data, partner))
+        _check_pair(label, feature, data, partner)
         frame = label.join(feature.rename({name: f"partner_{name}" for name in feature.columns if name != "id"}), on="id")
         frame = frame.sort("id").with_columns(pl.col("y").cast(pl.Int64))
     except (pl.exceptions.PolarsError, OSError) as error:
         raise DataError(f"{data}, {partner}: not two CSV files with columns id and, in the first, y: {error}") from None
+    if not frame.height:
+        raise DataError(f"{data}, {partner}: no id is in both files; write the same ids in both, or give more rows")
     names = [name for name in frame.columns if name not in ("id", "y")]
     theirs = [name for name in names if name.startswith("partner_")]
     coded = [name for name in names if not frame.schema[name].is_numeric()]
@@ -55,6 +58,15 @@ def read_pair(data: Path, partner: Path | None, *, limit: int | None = None) -> 
         label_party=columns(own),
         feature_party=columns(theirs),
     )
+
+
+def _check_pair(label: pl.DataFrame, feature: pl.DataFrame, data: Path, partner: Path) -> None:
+    """Raise DataError for what the join would get through and no figure should be made of."""
+    for path, frame in ((data, label), (partner, feature)):
+        if twice := frame.filter(pl.col("id").is_duplicated()).get_column("id").head(1).to_list():
+            raise DataError(f"{path}: id {twice[0]} is there more than once; a row per id was expected")
+    if other := label.filter(~pl.col("y").is_in([0, 1]).fill_null(False)).get_column("y").head(1).to_list():
+        raise DataError(f"{data}: y is {other[0]} in a row; 0 or 1 was expected in each")
 
 
 def split_and_encode(table: AdTable, *, seed: int) -> tuple[SplitData, FeatureShape, FeatureShape, ColumnValues]:

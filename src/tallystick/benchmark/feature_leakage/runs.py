@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, ColumnLeak, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.row_sums import RowSums, chosen_rows
@@ -27,6 +27,8 @@ from tallystick.training.defended_bottom import DefendedBottom
 HIDDEN = NetworkModel().hidden  # a contract's default, cut after its first layer
 WIDTH = HIDDEN[0]
 EMBEDDING_WIDTH = 4
+ALONE = "own columns alone"
+EMBEDDINGS, AIDED, ANY = "embeddings", "embeddings and own columns", "strongest of all"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,14 @@ class CutSetting:
     depth: int = 1
     defense: tuple[Defense, ...] = ()
     partner: bool = True  # without one, the label party trains on its own columns alone
+
+    @property
+    def family(self) -> str:
+        """Which line of a picture it is on: its defences, or what hides without one."""
+        if not self.partner:
+            return ALONE
+        methods = " and ".join(defense.method for defense in self.defense)
+        return methods or ("cut width" if self.depth == 1 else "two layers, cut width")
 
 
 def run_setting(
@@ -54,7 +64,7 @@ def run_setting(
 
     Returns:
         name, seed, test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack
-        rebuilt, with and without the label party's own columns, and every column's.
+        rebuilt, with and without the label party's own columns and of all attacks, and every column's.
     """
     started = time.perf_counter()
     with seeded(seed, "feature leakage"):
@@ -110,7 +120,17 @@ def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) 
     embeddings = (step.received_BD, step.mean_BD, truth)
     alone = evaluate_feature_inference(*embeddings, looks_NE=step.looks_BE, seed=seed)
     own = evaluate_feature_inference(*embeddings, looks_NE=step.looks_BE, own_NA=own_NA, attacks=aided, seed=seed)
-    return {"embeddings": alone, "embeddings and own columns": own}
+    return {EMBEDDINGS: alone, AIDED: own, ANY: _strongest_of(alone, own)}
+
+
+def _strongest_of(*found: FeatureLeaks) -> FeatureLeaks:
+    """Of every column the attack that rebuilt most of it: whoever has own columns can also leave them out."""
+    best: dict[tuple[str, int], ColumnLeak] = {}
+    for column in (column for each in found for column in each.columns):
+        place = (column.name, column.known)
+        if place not in best or column.value > best[place].value:
+            best[place] = column
+    return FeatureLeaks(columns=tuple(best.values()))
 
 
 def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
@@ -118,8 +138,14 @@ def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
         "mean": {reads: {str(known): found.mean(known) for known in KNOWN} for reads, found in leaks.items()},
         "attacks": {f"{name}, {k} rows": value for found in leaks.values() for (name, k), value in found.by_attack.items()},
         "columns": {
-            str(known): {column.name: column.value for column in leaks["embeddings"].columns if column.known == known}
-            for known in KNOWN
+            reads: {
+                str(known): {column.name: _column(column) for column in found.columns if column.known == known} for known in KNOWN
+            }
+            for reads, found in leaks.items()
         },
         "not_measured": sorted({line for found in leaks.values() for line in found.not_measured}),
     }
+
+
+def _column(found: ColumnLeak) -> dict[str, Any]:
+    return {"value": found.value, "attack": found.attack, "accuracy": found.accuracy, "majority": found.majority}
