@@ -48,6 +48,27 @@ def test_a_flipped_bit_in_any_byte_and_every_lost_tail_is_noticed(tmp_path, writ
     read(path)
 
 
+def test_a_rename_is_on_disk_before_it_counts(tmp_path, monkeypatch):
+    done, fsync, replace = [], os.fsync, type(tmp_path).replace
+
+    def synced(handle):
+        done.append("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file")
+        fsync(handle)
+
+    def renamed(path, target):
+        done.append("renamed")
+        return replace(path, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(type(tmp_path), "replace", renamed)
+    json_file(tmp_path / "file")
+    tensor_file(tmp_path / "tensors")
+    assert done == ["file", "renamed", "folder"] * 2
+    done.clear()
+    make_folder(tmp_path / "made")
+    assert done == ["folder"]
+
+
 def test_random_bytes_missing_files_and_folders_are_damage_not_tracebacks(tmp_path):
     draw = random.Random(7)
     path = tmp_path / "file"

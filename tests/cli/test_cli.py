@@ -176,6 +176,7 @@ def test_check_shows_people_the_profile(lay_out_job):
     assert "positive_class: 1; a score is its probability" in shown.output
     assert "noise" in shown.output  # a column of the table
     assert "defence: none; no formal guarantee" in shown.output
+    assert "alignment: intersection; a peer that does not follow the protocol may ask" in " ".join(shown.output.split())
 
 
 def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading(lay_out_job, monkeypatch):

@@ -91,6 +91,7 @@ def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], 
     from tallystick.job.phases.audit import audit_recorded
     from tallystick.report.result import read_result
     from tallystick.report.words import promise
+    from tallystick.storage import read_json
 
     found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows)
     report = folder / "report.html"
@@ -104,7 +105,7 @@ def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], 
         if found.leakage is not None:
             show_leakage(console, found.leakage)
             result = folder / "result.json"  # without one the run was not finished
-            if result.exists() and (bounds := promise(read_result(result.read_bytes()))):
+            if result.exists() and (bounds := promise(read_result(read_json(result)))):
                 console.print(bounds, markup=False)
         if found.features is not None:
             show_features(console, found.features)

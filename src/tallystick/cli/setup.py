@@ -108,7 +108,7 @@ def check(
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
-    for name in ("party", "contract_hash", "table", "keys", "certificate", "budget"):
+    for name in ("party", "contract_hash", "table", "keys", "alignment", "certificate", "budget"):
         if found.get(name):
             console.print(f"[bold]{name}[/bold]: {found[name]}")
     for line in found.get("encoding", []):

@@ -16,6 +16,7 @@ from tallystick.report import formats
 from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import Result, read_result
 from tallystick.report.words import leak_headline, promise, strength
+from tallystick.storage import check_sealed
 
 MAX_RESULT_BYTES = 256 << 20
 
@@ -47,7 +48,7 @@ class RunComparison:
 
 
 def read_run(path: Path) -> Result:
-    """Read the result of a run: its folder, or the result.json in it. Raises ConfigError, StorageError or DataError."""
+    """Read the result of a run: its folder, or the result.json in it. Raises ConfigError, StorageError (damaged) or DataError."""
     file = path / "result.json" if path.is_dir() else path
     if not file.exists():
         raise ConfigError(
@@ -56,11 +57,13 @@ def read_run(path: Path) -> Result:
     try:
         if file.stat().st_size > MAX_RESULT_BYTES:
             raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
-        return read_result(file.read_bytes())
+        found = read_result(file.read_bytes())
     except DataError as error:
         raise DataError(f"{file}: {error}") from None
     except OSError as error:
         raise StorageError(f"{file} cannot be read: {error.strerror or error}") from None
+    check_sealed(file)
+    return found
 
 
 def compare_results(names: Sequence[str], results: Sequence[Result]) -> RunComparison:
