@@ -2,6 +2,7 @@
 
 import importlib
 import signal
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -46,4 +47,6 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+    # What is being made at this moment is left half made, and would complain of it on standard error when it is collected.
+    sys.unraisablehook = lambda _: None
     raise KeyboardInterrupt

@@ -265,6 +265,9 @@ def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> flo
     if plan.kind == "SIGKILL at a file":
         hit[0].wait(time.monotonic() + PATIENCE_S)
         return hit[0].ended if hit[0].code == -signal.SIGKILL else None
+    if plan.kind.startswith(("SIGINT", "SIGTERM")):
+        for process in hit:
+            process.await_handlers()
     time.sleep(LOADING_S[0] + plan.at * (LOADING_S[1] - LOADING_S[0]) if plan.loads else plan.at * seconds)
     if all(process.code is not None for process in running.values()):
         return None

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +19,7 @@ from tallystick.benchmark.faults.outcome import unclean
 from tallystick.errors import TallystickError
 
 _START_S = 120.0
+_POLL_S = 0.02
 CODES = (0, 2, 3, 130)  # docs/running.md
 CLEAN_STARTS = ("error: ", "interrupted")
 
@@ -49,6 +51,14 @@ class Process:
     def wait(self, until: float) -> bool:
         """Wait for the end, at most until that moment of the monotonic clock."""
         return self.over.wait(max(0.0, until - time.monotonic()))
+
+    def await_handlers(self) -> None:
+        """Wait until it answers to signals, or is over: before its own first line the system ends it, without a word."""
+        status = Path(f"/proc/{self.pid}/status")
+        while status.exists() and not self.over.wait(_POLL_S):
+            with suppress(OSError):
+                if int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+                    return
 
     @property
     def said(self) -> str:
