@@ -20,7 +20,7 @@ from tallystick.dataset.union import Imputation, UnionDataset
 from tallystick.errors import ConfigError
 from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
-from tallystick.job.phases.audit import MEMBERSHIP_EPOCHS, audit_membership
+from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION

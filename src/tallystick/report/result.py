@@ -639,6 +639,7 @@ def _merged_audit(found: list[Audit | None]) -> Audit | None:
         summary=" ".join(_unique([audit.summary for audit in audits])),
         defense=audits[0].defense,
         attacks=[attack for audit in audits for attack in audit.attacks],
+        not_measured=_unique([line for audit in audits for line in audit.not_measured]),
     )
 
 

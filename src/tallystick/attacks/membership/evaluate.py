@@ -8,16 +8,35 @@ real rows, as they are.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.attacks.membership.agreement import LabelAgreement
+from tallystick.attacks.membership.consistency import Consistency
+from tallystick.attacks.membership.direction import DirectionFlips
+from tallystick.attacks.membership.discriminator import LearnedDiscriminator
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
+from tallystick.errors import DataError
 
 EVALUATOR = AttackEvaluator(fpr=0.0, either_end=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MembershipLeaks:
+    """What the attacks on one view found.
+
+    Args:
+        found: metrics of each attack that had something to see.
+        not_measured: why the others had not: the names that share a reason, with commas between, and the reason.
+    """
+
+    found: Mapping[str, AttackMetrics]
+    not_measured: Mapping[str, str]
 
 
 def evaluate_membership(
@@ -29,21 +48,62 @@ def evaluate_membership(
     attacks: Mapping[str, Attack] | None = None,
     seed: int = 0,
 ) -> dict[str, AttackMetrics]:
+    """Attack a view and give the metrics of the attacks that had something to see; see ``measure_membership``."""
+    return dict(measure_membership(received, steps, present_U, planted=planted, attacks=attacks, seed=seed).found)
+
+
+def measure_membership(
+    received: Received,
+    steps: Sequence[StepView],
+    present_U: Tensor,
+    *,
+    planted: int = 200,
+    attacks: Mapping[str, Attack] | None = None,
+    seed: int = 0,
+) -> MembershipLeaks:
     """Attack a view and measure how well that tells members.
 
     FLORIST, appendix C, and the stronger attacks beside them. No guarantee: no attack here found more, another may.
 
     Args:
         received: what the view's owner received: "cut_gradient" for the feature party, "cut_embedding" for the label party.
-        steps: its view, step by step.
+        steps: its view, step by step; a step with a value that is not finite is left out, and that is said.
         present_U: bool, the truth: does the side that sent have row u itself?
         planted: rows of each kind that the attacker is told (it can plant dummy ids); at most a quarter of each kind.
         attacks: by name; by default all for that kind of view.
         seed: of the told rows, of attacks that draw, and of the bootstrap.
 
     Returns:
-        metrics per attack, leaving out attacks that had nothing to see (one epoch, or all rows of one kind).
+        metrics per attack, and why an attack had nothing to see (one epoch, or all rows of one kind).
     """
+    attacks = MEMBERSHIP_ATTACKS[received] if attacks is None else attacks
+    finite = [step for step in steps if bool(step.received_BD.float().square().isfinite().all())]
+    unmeasured: dict[str, str] = {}
+    if len(finite) < len(steps):
+        lost = f"{len(steps) - len(finite)} of {len(steps)} recorded steps"
+        unmeasured[lost] = "they hold NaN, infinite or huge values, as of a training that diverged, and no attack read them"
+    if not finite:
+        return MembershipLeaks(found={}, not_measured=unmeasured | {", ".join(attacks): "no step is left that could be attacked"})
+    view, present_N = _view_of(received, finite, present_U, planted=planted, seed=seed)
+    found, reasons = {}, {}
+    for name, attack in attacks.items():
+        scores = attack(view, generator=torch.Generator().manual_seed(seed))
+        try:
+            metrics = EVALUATOR(scores, present_N, rng=np.random.default_rng(seed))
+        except DataError as error:  # a score that is not finite
+            reasons[name] = str(error)
+            continue
+        if metrics is not None:
+            found[name] = metrics
+        else:
+            reasons[name] = _why_not(attack, view, present_N)
+    for reason in dict.fromkeys(reasons.values()):
+        unmeasured[", ".join(name for name, its in reasons.items() if its == reason)] = reason
+    return MembershipLeaks(found=found, not_measured=unmeasured)
+
+
+def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *, planted: int, seed: int) -> tuple[View, Tensor]:
+    """The view with the rows that the attacker is told, and which rows are there."""
     rng = np.random.default_rng([seed, 2])
     steps, numbers_N = renumbered(steps)
     present_N = present_U[numbers_N]
@@ -54,11 +114,23 @@ def evaluate_membership(
     for kind_N in (present_N, ~present_N):
         candidates = torch.nonzero(kind_N & own_N).squeeze(1).numpy()
         told.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
-    view = View(received=received, steps=steps, known_present=told[0], known_absent=told[1])
-    found = {}
-    for name, attack in (MEMBERSHIP_ATTACKS[received] if attacks is None else attacks).items():
-        scores = attack(view, generator=torch.Generator().manual_seed(seed))
-        metrics = EVALUATOR(scores, present_N, rng=np.random.default_rng(seed))
-        if metrics is not None:
-            found[name] = metrics
-    return found
+    return View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1]), present_N
+
+
+def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:
+    """Why an attack gave nothing to measure: never because nothing leaks."""
+    if bool((present_N == present_N[0]).all()):
+        return (
+            f"the sending side has {'every' if present_N[0] else 'no'} one of the recorded rows: there is nothing to tell apart"
+        )
+    unknown_N = view.known() == 0
+    if not (present_N & unknown_N).any() or not (~present_N & unknown_N).any():
+        return "too few rows of one kind are left that the attacker does not know anyhow"
+    if isinstance(attack, Consistency | DirectionFlips):
+        one = "one epoch was recorded only" if len(view.epochs) < 2 else "too few rows were recorded in more than one"
+        return f"it compares epochs, and {one}"
+    if isinstance(attack, LearnedDiscriminator):
+        return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
+    if isinstance(attack, LabelAgreement):
+        return "it reads the labels of the party that receives, which are not in the view"
+    return "no group of the rows that it scores holds rows of both kinds"

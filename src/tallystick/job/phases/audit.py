@@ -4,7 +4,7 @@ Shapes: N aligned positions, R rows that are scored.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,6 @@ from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, 
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.view import Received, StepView, View
@@ -32,6 +31,7 @@ from tallystick.job.job import Job
 from tallystick.job.log import Watcher
 from tallystick.job.phases.feature_audit import COLUMNS, audit_features, own_columns, save_columns
 from tallystick.job.phases.label_start import KnownStart
+from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
 from tallystick.party.row_recorder import Observers, RowRecorder, RowStore
@@ -45,7 +45,6 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 
-MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
 _NOTE = "audit"
 _LABELS = "labels.safetensors"
 AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more
@@ -149,13 +148,14 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     leakage = _of_numbers(contract) if contract.audit and job.is_label else None
     if _kept(job, dataset) == (0, 0) and not _audits_features(job):
         return Audited(leakage=leakage)
-    stores = _stores(job, run_id)
+    stores, own_N = _stores(job, run_id), _hidden(job, dataset)
     if not any(store.files() or _sums_of(store).epochs() for store in stores):
         watcher.say("no step was recorded, so there is nothing to audit")
-        return Audited(leakage=leakage)
+        membership = _evaluate_membership(job, own_N, run_id=run_id) if own_N is not None else None
+        return Audited(leakage=leakage, membership=membership)
     membership = features = None
     with job.logbook.during("audit", ()):
-        if (own_N := _hidden(job, dataset)) is not None:
+        if own_N is not None:
             membership = _evaluate_membership(job, own_N, run_id=run_id)
         if _audits_labels(job):
             leakage = audit_labels(
@@ -191,40 +191,11 @@ def _stores(job: Job, run_id: str) -> list[ViewStore]:
     return [ViewStore(folder=job.folder.views / peer, contract=job.contract.hash, run_id=run_id) for peer in peers]
 
 
-def _evaluate_membership(job: Job, own_N: Tensor, *, run_id: str) -> shown.Audit | None:
+def _evaluate_membership(job: Job, own_N: Tensor, *, run_id: str) -> shown.Audit:
     received: Received = "cut_gradient" if job.is_label else "cut_embedding"
     (store,) = _stores(job, run_id)  # where membership is a secret there are two parties
-    steps = [step for step in store.load(received) if step.epoch < MEMBERSHIP_EPOCHS]
-    if not steps:
-        return None
+    steps = [step for step in (store.load(received) if store.files() else ()) if step.epoch < MEMBERSHIP_EPOCHS]
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=job.logbook.watcher.say)
-
-
-def audit_membership(
-    steps: Sequence[StepView], own_N: Tensor, *, peer: str, received: Received, say: Callable[[str], None]
-) -> shown.Audit:
-    """Attack what this party sent, as its peer could, and measure by the truth that only this party has."""
-    say("attacking what this side sent, as the peer could")
-    found = evaluate_membership(received, steps, own_N)
-    what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
-    attacks = [
-        shown.AttackResult(
-            name=name,
-            view=f"{peer}, from {what}",
-            auc=metrics.symmetric_auc.mean,
-            low=metrics.symmetric_auc.low,
-            high=metrics.symmetric_auc.high,
-            tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
-            note=f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else "",
-        )
-        for name, metrics in found.items()
-    ]
-    epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
-    rows = sum(len(step.rows_B) for step in steps)
-    summary = (
-        f"Could {peer} tell from {what} which rows of the union this side has? Measured on {rows:,} rows of epochs {epochs}."
-    )
-    return shown.Audit(summary=summary, defense="synthetic rows; no formal guarantee", attacks=attacks)
 
 
 @dataclass(frozen=True, kw_only=True)

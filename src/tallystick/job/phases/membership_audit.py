@@ -1,0 +1,63 @@
+"""The audit of a union run for membership: what a party sent, attacked as its peer could, measured by the truth at home.
+
+Shapes: B rows of a step's batch, N rows of the union.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from torch import Tensor
+
+from tallystick.attacks.membership.evaluate import MembershipLeaks, measure_membership
+from tallystick.attacks.view import Received, StepView
+from tallystick.report import result as shown
+
+MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
+OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
+    "cut_embedding": {
+        "one pass": "it compares embeddings of the whole union at one stage of the model, as in validation, evaluation or "
+        "prediction, and steps of training alone are recorded (bench florist measures it)",
+    },
+    "cut_gradient": {},
+}
+"""Attacks that need what no run records at home."""
+
+
+def audit_membership(
+    steps: Sequence[StepView], own_N: Tensor, *, peer: str, received: Received, say: Callable[[str], None]
+) -> shown.Audit:
+    """Attack what this party sent, as its peer could, and measure by the truth that only this party has.
+
+    What could not be measured is said with its reason: one epoch, no rows of both kinds, a training that diverged, no step at
+    all. Threat model: an honest-but-curious peer. No guarantee: no attack here found more, another may.
+    """
+    what = "cut gradients" if received == "cut_gradient" else "cut embeddings"
+    question = f"Could {peer} tell from {what} which rows of the union this side has?"
+    defense = "synthetic rows; no formal guarantee"
+    if not steps:
+        none = f"any attack, in {peer}'s seat: no step of the first {MEMBERSHIP_EPOCHS} epochs was recorded"
+        return shown.Audit(summary=f"{question} That was not measured.", defense=defense, not_measured=[none])
+    say("attacking what this side sent, as the peer could")
+    leaks = measure_membership(received, steps, own_N)
+    attacks = [
+        shown.AttackResult(
+            name=name,
+            view=f"{peer}, from {what}",
+            auc=metrics.symmetric_auc.mean,
+            low=metrics.symmetric_auc.low,
+            high=metrics.symmetric_auc.high,
+            tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
+            note=f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else "",
+        )
+        for name, metrics in leaks.found.items()
+    ]
+    epochs = ", ".join(str(epoch + 1) for epoch in sorted({step.epoch for step in steps}))
+    rows = sum(len(step.rows_B) for step in steps)
+    measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, for another attack may find more."
+    summary = f"{question} {measured if attacks else 'That was not measured.'}"
+    return shown.Audit(summary=summary, defense=defense, attacks=attacks, not_measured=_unmeasured(leaks, peer, received))
+
+
+def _unmeasured(leaks: MembershipLeaks, peer: str, received: Received) -> list[str]:
+    """A sentence for each reason."""
+    reasons = {**leaks.not_measured, **OUT_OF_REACH[received]}
+    return [f"{names}, in {peer}'s seat: {reason}" for names, reason in reasons.items()]

@@ -1,0 +1,97 @@
+"""The audit of a union run for membership says what it could not measure, and why: never a reassuring number in its place."""
+
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.attacks.view import StepView
+from tallystick.job.phases.membership_audit import audit_membership
+from tallystick.report.page import to_html
+from tallystick.report.result import merge
+from tallystick.simulation import simulate
+
+ROWS, BATCH = 400, 50
+PRESENT = torch.rand(ROWS, generator=torch.Generator().manual_seed(1)) < 0.5
+EVERY = {
+    "cut_gradient": {"spectral", "direction", "flips", "consistency", "learned"},
+    "cut_embedding": {"spectral", "spectral-signed", "identical", "twins", "consistency", "learned"},
+}
+
+
+def audited(received="cut_embedding", *, epochs=2, lost=(), value=torch.nan, present_N=PRESENT, rows=ROWS):
+    """Rows that are there lie apart; in the epochs that are lost a row of each step is of that value."""
+    generator, steps = torch.Generator().manual_seed(0), []
+    for epoch in range(epochs):
+        for rows_B in torch.randperm(rows, generator=generator).split(BATCH):
+            x_BD = torch.randn(len(rows_B), 8, generator=generator) + 3 * present_N[rows_B, None]
+            if epoch in lost:
+                x_BD[0] = value
+            own_B = torch.ones(len(rows_B), dtype=torch.bool)
+            steps.append(StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=x_BD))
+    return audit_membership(steps, present_N, peer="shop", received=received, say=lambda _text: None)
+
+
+def lines(audit, words):
+    return [line for line in audit.not_measured if words in line]
+
+
+@pytest.mark.parametrize("received", EVERY)
+def test_every_attack_is_measured_or_said_not_to_be(received):
+    two, one = audited(received), audited(received, epochs=1)
+    across = "flips, consistency" if received == "cut_gradient" else "consistency"
+    assert {attack.name for attack in two.attacks} == EVERY[received]
+    assert {attack.name for attack in one.attacks} == EVERY[received] - set(across.split(", "))
+    told = f"{across}, in shop's seat: it compares epochs, and one epoch was recorded only"
+    assert set(one.not_measured) - set(two.not_measured) == {told}
+    beyond = [line.partition(",")[0] for line in two.not_measured]
+    assert beyond == ([] if received == "cut_gradient" else ["agreement", "one pass"])
+    assert "a floor, for another attack may find more" in two.summary
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, 1e30])
+@pytest.mark.parametrize("received", EVERY)
+def test_steps_of_a_training_that_diverged_are_left_out_and_that_is_said(received, value):
+    whole, cut, none = (audited(received, lost=lost, value=value) for lost in ((), (1,), (0, 1)))
+    assert lines(cut, "8 of 16 recorded steps, in shop's seat: they hold NaN, infinite or huge values, as of a training that ")
+    assert lines(cut, "consistency, in shop's seat: it compares epochs")
+    assert max(attack.auc for attack in cut.attacks) > 0.95 < max(attack.auc for attack in whole.attacks)
+    assert none.attacks == []
+    assert none.summary.endswith("which rows of the union this side has? That was not measured.")
+    assert lines(none, "16 of 16 recorded steps")
+    (nothing,) = lines(none, "no step is left that could be attacked")
+    assert EVERY[received] <= set(nothing.partition(", in ")[0].split(", "))
+
+
+def test_rows_of_one_kind_and_too_few_known_rows_are_said():
+    full = audited(present_N=torch.ones(ROWS, dtype=torch.bool))
+    assert full.attacks == []
+    assert lines(
+        full, "learned, in shop's seat: the sending side has every one of the recorded rows: there is nothing to tell apart"
+    )
+    few = audited(present_N=torch.arange(ROWS) < 3, rows=6, epochs=1)  # a quarter of three rows is none
+    assert "learned" not in {attack.name for attack in few.attacks}
+    assert lines(few, "learned, in shop's seat: it learns from rows that the attacker knows, and there are too few")
+
+
+def test_without_a_recorded_step_nothing_is_measured():
+    audit = audited(epochs=0)
+    assert audit.attacks == []
+    assert audit.not_measured == ["any attack, in shop's seat: no step of the first 2 epochs was recorded"]
+
+
+def test_a_run_of_one_epoch_says_so_in_both_seats_and_in_the_report():
+    contract = contract_values(("bank", "shop"), alignment__method="union", training__epochs=1)
+    result = simulate(contract, tables(("bank", "shop"), rows=300), columns(("bank", "shop")))
+    membership = result.sections.membership
+    wanted = [
+        "flips, consistency, in shop's seat: it compares epochs",
+        "consistency, in bank's seat: it compares epochs",
+        "agreement, in bank's seat: it reads the labels",
+        "one pass, in bank's seat: it compares embeddings of the whole union",
+    ]
+    assert [len(lines(membership, words)) for words in wanted] == [1] * 4
+    assert {attack.name for attack in membership.attacks} >= {"spectral", "learned"}
+    assert merge([result]).sections.membership.not_measured == membership.not_measured
+    page = to_html(result)
+    section = page[page.index('<section id="membership"') :]
+    assert "Not measured, so nothing is known of it:" in section[: section.index("</section>")]
