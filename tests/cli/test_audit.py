@@ -215,6 +215,8 @@ def test_a_sweep_sets_utility_beside_leakage(home):
     assert trials[("label-dp", "0.5")]["guarantee"].startswith("0.5-label-DP")
     assert trials[("marvell", "4")]["guarantee"].startswith("no formal guarantee")
     assert values["sweep"]["local_baseline"]["mean"] < trials[("none", "")]["utility"]["mean"]
+    assert trials[("none", "")]["columns"]["mean"] > 0.5  # two columns, and nothing hides them
+    assert values["sweep"]["known"] == 200
     # What is left behind: one folder with a whole page and its numbers; no ledger, no view.
     (folder,) = (home / "runs").iterdir()
     assert sorted(path.name for path in folder.iterdir()) == ["report.html", "result.json"]
@@ -227,8 +229,11 @@ def test_a_sweep_sets_utility_beside_leakage(home):
 
 
 def test_giving_all_columns_away_is_noted(home):
-    values = found(swept(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, "--sweep", "marvell=1", "--json"))
+    values = found(swept(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, "--sweep", "cut-width=1", "--json"))
     assert values["notes"] == ["All columns went to shop: bank alone has none left, and can only guess without joining."]
+    none, narrow = values["sweep"]["trials"]
+    assert none["columns"]["mean"] > 2 * narrow["columns"]["mean"]  # four columns, one number
+    assert narrow["guarantee"] == "no formal guarantee: 1 number per row crosses the cut"
 
 
 def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
@@ -285,6 +290,7 @@ def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
         (("--sweep", "label-dp=inf"), "--sweep label-dp=inf: defense.0"),
         (("--sweep", "mixpro=1"), "--sweep mixpro=1: defense.0"),
         (("--sweep", "cut-after=9"), "--sweep cut-after=9: model.cut_after = 9: must be at most 2"),
+        (("--sweep", "cut-width=0"), "--sweep cut-width=0: model.cut_width"),
         (("--sweep", "cut-after=1.5"), "--sweep cut-after=1.5: model.cut_after"),
         (("--sweep", "label-dp-prior=1"), "--sweep label-dp-prior=1: defense.0.method = label-dp-prior: is for multiclass"),
     ],

@@ -11,9 +11,9 @@ import pytest
 from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report import result as r
-from tallystick.report.charts import outdone, strongest, sweep_plots
 from tallystick.report.formats import duration, number, size
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
+from tallystick.report.trials import outdone, strongest, sweep_plots
 from tallystick.report.words import by_strength, headline, leak_headline
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
@@ -314,6 +314,21 @@ def test_a_sweep_sets_utility_beside_leakage(make_sweep) -> None:
     assert embeddings.spots[0].x == embeddings.x.at(0.71)
     assert text.count("needs labels nobody has") == 3
     assert sweep_plots(Sweep()) == []
+
+
+def test_a_sweep_shows_what_comes_back_of_columns(make_sweep) -> None:
+    result = make_sweep()
+    sweep = result.sections.sweep
+    assert "columns rebuilt" not in words(to_html(result)).lower()
+    known = [None, Estimate(mean=0.4, low=0.3, high=0.5), Estimate(mean=0.2, low=0.1, high=0.3)]
+    trials = [msgspec.structs.replace(trial, columns=value) for trial, value in zip(sweep.trials, known, strict=True)]
+    sweep = msgspec.structs.replace(sweep, trials=trials, known=200, columns_not_measured=["column 'x' is constant"])
+    (_, _, plot) = sweep_plots(sweep)
+    assert [spot.x for spot in plot.spots] == [plot.x.at(0.4), plot.x.at(0.2)]  # what was not measured is no point at 0
+    assert (plot.x.low, plot.x.high) == (0.0, 1.0)
+    text = words(to_html(msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, sweep=sweep))))
+    assert "knowing 200 of its rows" in text
+    assert "Of columns not measured: column 'x' is constant." in text
 
 
 def test_the_strongest_attack_is_furthest_above_its_guess_and_a_higher_number_is_shown_beside_it(make_sweep) -> None:

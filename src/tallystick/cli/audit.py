@@ -15,7 +15,7 @@ from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallystick.job.log import Watcher
-    from tallystick.report.result import Estimate, Leak, Result
+    from tallystick.report.result import Estimate, Leak, Result, Trial
 
 
 def audit(
@@ -25,7 +25,9 @@ def audit(
     share: Annotated[float | None, typer.Option(help="Or a random share of the columns: 0.5 (with a contract).")] = None,
     sweep: Annotated[
         list[str] | None,
-        typer.Option(help="METHOD=STRENGTH,...: a defence to try, or cut-after=1,2; may be repeated. Left out: a first look."),
+        typer.Option(
+            help="METHOD=STRENGTH,...: a defence, cut-after=1,2 or cut-width=8,4; may be repeated. Left out: a first look."
+        ),
     ] = None,
     seeds: Annotated[int | None, typer.Option(help="Runs of every defence; 3 if left out (with a contract).")] = None,
     rows: Annotated[
@@ -182,7 +184,7 @@ def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
 
 
 def _show_trials(console: Console, result: "Result", report: Path) -> None:
-    from tallystick.report.charts import strongest
+    from tallystick.report.trials import strongest
 
     sweep = result.sections.sweep
     assert sweep is not None
@@ -190,13 +192,14 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
     if sweep.local_baseline is not None:
         console.print(f"{result.party} alone: test {sweep.metric} {_within(sweep.local_baseline)}", markup=False)
     table = Table(box=None)
-    for name in ("defence", f"test {sweep.metric}", "leak from gradients", "leak from embeddings"):
+    for name in ("defence", f"test {sweep.metric}", "leak from gradients", "leak from embeddings", "columns rebuilt"):
         table.add_column(name)
     for trial in sweep.trials:
         leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
-        table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks)
+        table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks, _columns(trial))
     console.print(table)
     console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial")
+    console.print("columns rebuilt: mean of R² or its like, embeddings alone; your own columns would tell more of a partner's")
     two = {trial.seeds for trial in sweep.trials} == {2}
     console.print(
         "in brackets: " + ("both seeds' values" if two else "95 % intervals, or both values where there were two seeds")
@@ -208,6 +211,12 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
 
 def _leak(leak: "Leak | None") -> str:
     return "" if leak is None else f"{_within(leak.auc)}\n{leak.attack}"
+
+
+def _columns(trial: "Trial") -> str:
+    if trial.columns is None:
+        return ""
+    return _within(trial.columns) if trial.seeds > 1 else f"{trial.columns.mean:.3f}"  # the bootstrap of a run has none
 
 
 def _within(value: "Estimate") -> str:

@@ -13,14 +13,11 @@ from tallystick.evaluation.decisions import Decisions
 from tallystick.report.result import (
     AttackResult,
     ColumnFall,
-    Leak,
     LinkMap,
     LinkWeights,
     PhaseRecord,
     SimilarityHistogram,
-    Sweep,
     TrainingSummary,
-    Trial,
 )
 
 Point = tuple[float, float]
@@ -119,7 +116,8 @@ class Plot:
 LEFT, TOP, RIGHT, BOTTOM = 58, 12, 12, 42
 
 
-def _axes(width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> tuple[Axis, Axis]:
+def axes(width: int, height: int, x: tuple[float, float], y: tuple[float, float]) -> tuple[Axis, Axis]:
+    """The two axes of a picture of ``width`` x ``height`` units, over these values."""
     return (
         Axis(low=x[0], high=x[1], start=LEFT, end=width - RIGHT),
         Axis(low=y[0], high=y[1], start=height - BOTTOM, end=TOP),
@@ -170,7 +168,7 @@ def score_plot(decisions: Decisions, summary: str) -> Plot:
     """How the scores of either class are distributed: steps, each class adding up to 1."""
     edges = decisions["edges"]
     top = spanning([*decisions["positives"], *decisions["negatives"]], floor=0.0).high
-    x, y = _axes(560, 340, (edges[0], edges[-1]), (0.0, top))
+    x, y = axes(560, 340, (edges[0], edges[-1]), (0.0, top))
     best = decisions["best"]["threshold"]
     series = []
     for name, colour, shares in (("negatives", "own", decisions["negatives"]), ("positives", "joint", decisions["positives"])):
@@ -208,7 +206,7 @@ def _square(
     diagonal: bool = True,
 ) -> Plot:
     """Both axes from 0 to ``top``, with their diagonal if that means something."""
-    x, y = _axes(400, 396, (0, top), (0, top))
+    x, y = axes(400, 396, (0, top), (0, top))
     placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
     return Plot(
         title=title,
@@ -242,7 +240,7 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
     last = max(max(line.xs) for line in lines)
     first = min(min(line.xs) for line in lines)
     span = spanning(values)
-    x, y = _axes(560, 340, (first, max(last, first + 1)), (span.low, span.high))
+    x, y = axes(560, 340, (first, max(last, first + 1)), (span.low, span.high))
     placed = [(line, _points(x, y, line.xs, line.ys)) for line in lines]
     best = next(
         (
@@ -282,7 +280,7 @@ def loss_plot(joint: TrainingSummary, own: TrainingSummary | None) -> Plot | Non
 def similarity_plot(name: str, found: SimilarityHistogram, links: Sequence[LinkWeights]) -> Plot:
     """How similar the links with a feature party are, and what the trained network makes of a similarity (FedSim, figure 10)."""
     edges, most = found.edges, max([*found.counts, 1])
-    x, y = _axes(560, 340, (edges[0], max(edges[-1], edges[0] + 1e-9)), (0.0, 1.0))
+    x, y = axes(560, 340, (edges[0], max(edges[-1], edges[0] + 1e-9)), (0.0, 1.0))
     series = []
     if any(found.before):
         shares = [count / max(found.before) for count in found.before]
@@ -338,7 +336,7 @@ def link_map(found: LinkMap) -> PlacedLinks:
     points = [*found.own, *found.located]
     # Where an attack errs far beyond all keys, such points lie on the frame.
     spans = [spanning([point[axis] for point in (found.own or points)]) for axis in (0, 1)]
-    x, y = _axes(560, 420, *((span.low, span.high) for span in spans))
+    x, y = axes(560, 420, *((span.low, span.high) for span in spans))
 
     def placed(some: Sequence[Point]) -> list[Point]:
         return _points(x, y, [a for a, _ in some], [b for _, b in some])
@@ -351,113 +349,6 @@ def link_map(found: LinkMap) -> PlacedLinks:
 def _loss_line(name: str, colour: str, training: TrainingSummary, loss: str) -> Line:
     known = [(float(epoch.epoch), value) for epoch in training.history if (value := getattr(epoch, loss)) is not None]
     return Line(name=name, colour=colour, xs=[epoch for epoch, _ in known], ys=[value for _, value in known])
-
-
-# --- trials: utility against leakage
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spot:
-    """One trial: its place, the ends of its two intervals and its name."""
-
-    x: float
-    y: float
-    left: float
-    right: float
-    bottom: float
-    top: float
-    colour: str
-    label: str
-
-
-@dataclass(frozen=True, kw_only=True)
-class Scatter:
-    """Trials in a plane: leakage to the right, utility upward; a line follows each defence through its strengths."""
-
-    title: str
-    summary: str
-    width: int
-    height: int
-    x: Axis
-    y: Axis
-    x_label: str
-    y_label: str
-    series: list[PlottedSeries]
-    spots: list[Spot]
-    floor: float | None  # utility of the label party alone
-
-
-TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
-
-
-def strongest(trial: Trial, reads: str) -> Leak | None:
-    """The attack that found most beyond a guess, among those that an attacker could run; None where nothing was attacked."""
-    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
-    return max(found, key=lambda leak: leak.auc.mean - leak.chance, default=None)
-
-
-def outdone(trial: Trial, reads: str) -> Leak | None:
-    """The attack of a higher AUC than the strongest's, though closer to what a guess of it gives; None where there is none."""
-    worst = strongest(trial, reads)
-    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
-    highest = max(found, key=lambda leak: leak.auc.mean, default=None)
-    return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
-
-
-def sweep_plots(sweep: Sweep) -> list[Scatter]:
-    """One picture per kind of view."""
-    return [plot for reads in ("cut gradients", "cut embeddings") if (plot := _sweep_plot(sweep, reads)) is not None]
-
-
-def _sweep_plot(sweep: Sweep, reads: str) -> Scatter | None:
-    found = [(trial, leak.auc) for trial in sweep.trials if (leak := strongest(trial, reads)) is not None]
-    if not found:
-        return None
-    utilities = [value for trial, _ in found for value in (trial.utility.low, trial.utility.high)]
-    utilities += [sweep.local_baseline.mean] if sweep.local_baseline is not None else []
-    span = spanning(utilities)
-    leaks = [auc.low for _, auc in found]
-    x, y = _axes(400, 396, (min(0.5, math.floor(min(leaks) * 10) / 10), 1.0), (span.low, span.high))
-    names = list(dict.fromkeys(trial.defense for trial, _ in found))
-    colours = {name: TRIAL_COLOURS[i % len(TRIAL_COLOURS)] for i, name in enumerate(names)}
-    spots = [
-        Spot(
-            x=x.at(auc.mean),
-            y=y.at(trial.utility.mean),
-            left=x.at(auc.low),
-            right=x.at(auc.high),
-            bottom=y.at(trial.utility.low),
-            top=y.at(trial.utility.high),
-            colour=colours[trial.defense],
-            label=trial.strength or trial.defense,
-        )
-        for trial, auc in found
-    ]
-    series = [
-        PlottedSeries(
-            name=name,
-            colour=colours[name],
-            points=[(spot.x, spot.y) for spot, (trial, _) in zip(spots, found, strict=True) if trial.defense == name],
-            dashed=i >= len(TRIAL_COLOURS),
-        )
-        for i, name in enumerate(names)
-    ]
-    return Scatter(
-        title=f"Leakage from {reads}",
-        summary="; ".join(
-            f"{trial.defense} {trial.strength}: {sweep.metric} {trial.utility.mean:.3f}, leak {auc.mean:.3f}"
-            for trial, auc in found
-        ),
-        width=400,
-        height=396,
-        x=x,
-        y=y,
-        x_label="leak AUC of the strongest attack",
-        y_label=f"test {sweep.metric}",
-        series=series,
-        spots=spots,
-        floor=y.at(sweep.local_baseline.mean) if sweep.local_baseline is not None else None,
-    )
 
 
 # --- tracks, in per cent of their width

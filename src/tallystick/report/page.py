@@ -13,7 +13,7 @@ from typing import Any
 from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
-from tallystick.report import charts, words
+from tallystick.report import charts, trials, words
 from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import ColumnFall, ImportanceSummary, Result, read_result
 from tallystick.report.words import headline, party_names, verdict
@@ -56,9 +56,9 @@ def to_html(result: Result | dict[str, Any]) -> str:
         received=sum(phase.bytes_received for phase in shown.phases),
         attack_track=charts.attack_track,
         symmetric_track=charts.symmetric_track,
-        sweep=charts.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
-        strongest=charts.strongest,
-        outdone=charts.outdone,
+        sweep=trials.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
+        strongest=trials.strongest,
+        outdone=trials.outdone,
         words=words,
     )
 

@@ -229,6 +229,7 @@ class Trial(_Part, frozen=True, kw_only=True):
     guarantee: str = "no formal guarantee"
     utility: Estimate
     leaks: list[Leak] = []
+    columns: Estimate | None = None  # mean over the feature party's of what the strongest attack on embeddings alone tells
     seeds: int = 1
 
 
@@ -238,6 +239,8 @@ class Sweep(_Part, frozen=True, kw_only=True):
     summary: str = ""
     metric: str = "AUC"  # of utility, on test rows
     local_baseline: Estimate | None = None  # the label party alone: what joining must beat
+    known: int | None = None  # rows that attacks on columns know
+    columns_not_measured: list[str] = []  # and why, in sentences
     trials: list[Trial] = []
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import t as student_t
 
+from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import did_you_mean
 from tallystick.defenses.table import DEFENSES
@@ -25,7 +26,9 @@ from tallystick.sweep.partner import SimulatedPartner
 
 _LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs
+KNOWN_ROWS = max(KNOWN)
 CUT_AFTER = "cut-after"
+CUTS = {CUT_AFTER: "cut_after", "cut-width": "cut_width"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +50,8 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as marvell=1,4,16")
-    if method not in DEFENSES and method != CUT_AFTER:
-        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, CUT_AFTER])}")
+    if method not in DEFENSES and method not in CUTS:
+        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, *CUTS])}")
     try:
         return method, tuple(float(value) for value in values.split(","))
     except ValueError:
@@ -80,9 +83,9 @@ def candidate_trials(
     for method, strengths in sweep:
         for strength in strengths:
             where = f"--sweep {method}={strength:g}"
-            if method == CUT_AFTER:
-                depth = int(strength) if strength == int(strength) else strength
-                changed = base | {"model": {**base["model"], "cut_after": depth}}
+            if method in CUTS:
+                size = int(strength) if strength == int(strength) else strength
+                changed = base | {"model": {**base["model"], CUTS[method]: size}}
             else:
                 changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: strength}]}
             found.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
@@ -113,6 +116,7 @@ class _Tally:
 
     utility: list[tuple[float, float, float]] = field(default_factory=list)  # value, low, high
     leaks: dict[str, list[shown.AttackResult]] = field(default_factory=dict)
+    columns: list[float] = field(default_factory=list)  # means, where they could be measured
 
     def add(self, result: shown.Result, metric: str) -> None:
         measured = result.joint[metric]
@@ -121,6 +125,7 @@ class _Tally:
         self.utility.append(_within(measured["value"], measured["low"], measured["high"]))
         for attack in result.label_audit.attacks:
             self.leaks.setdefault(attack.name, []).append(attack)
+        self.columns += [mean.value for audit in result.sections.features for mean in audit.means if mean.known == KNOWN_ROWS]
 
     def trial(self, candidate: Candidate) -> shown.Trial:
         return shown.Trial(
@@ -138,13 +143,17 @@ class _Tally:
                 )
                 for name, attacks in self.leaks.items()
             ],
+            columns=estimate([(value,) * 3 for value in self.columns]) if len(self.columns) == len(self.utility) else None,
             seeds=len(self.utility),
         )
 
 
 def _promises(candidate: Candidate) -> list[str]:
+    model = candidate.contract.model
+    if candidate.defense == "cut-width":
+        crosses = "1 number per row crosses" if model.cut_width == 1 else f"{model.cut_width} numbers per row cross"
+        return [f"no formal guarantee: {crosses} the cut"]
     if candidate.defense == CUT_AFTER:
-        model = candidate.contract.model
         return [f"no formal guarantee: layer adjustment, {model.cut_after} of {len(model.hidden)} hidden layers below the cut"]
     return [guarantee.text for guarantee in candidate.contract.defenses().guarantees()]
 
@@ -238,6 +247,7 @@ class _Found:
     tallies: list[_Tally]
     local_baseline: list[tuple[float, float, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    columns_not_measured: list[str] = field(default_factory=list)
     leakage: shown.Audit | None = None  # of the first candidate's first run
     seeds: int = 0  # that every candidate was tried with
     interrupted: bool = False
@@ -257,6 +267,8 @@ def _result(
         summary=_summary(contract, partner, seeds),
         metric=next(iter(METRICS[contract.target.type].values())).title,
         local_baseline=estimate(found.local_baseline) if found.local_baseline else None,
+        known=KNOWN_ROWS,
+        columns_not_measured=found.columns_not_measured,
         trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
     )
     return shown.Result(
@@ -315,6 +327,8 @@ def _run_into(
             found.notes.append(f"{candidate.name}, seed {seed}: {error}")
             continue
         if which == 0:
+            if found.leakage is None:
+                found.columns_not_measured = [line for audit in result.sections.features for line in audit.not_measured]
             found.leakage = found.leakage or result.label_audit
             found.local_baseline += _local_baseline(result, metric)
         watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")

@@ -1,0 +1,125 @@
+"""Trials of a sweep in a plane: what the model is worth against what leaks, of labels and of columns."""
+
+import math
+from dataclasses import dataclass
+
+from tallystick.report import charts
+from tallystick.report.result import Estimate, Leak, Sweep, Trial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """One trial: its place, the ends of its two intervals and its name."""
+
+    x: float
+    y: float
+    left: float
+    right: float
+    bottom: float
+    top: float
+    colour: str
+    label: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """Trials in a plane: leakage to the right, utility upward; a line follows each defence through its strengths."""
+
+    title: str
+    summary: str
+    width: int
+    height: int
+    x: charts.Axis
+    y: charts.Axis
+    x_label: str
+    y_label: str
+    series: list[charts.PlottedSeries]
+    spots: list[Spot]
+    floor: float | None  # utility of the label party alone
+
+
+TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
+
+
+def strongest(trial: Trial, reads: str) -> Leak | None:
+    """The attack that found most beyond a guess, among those that an attacker could run; None where nothing was attacked."""
+    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
+    return max(found, key=lambda leak: leak.auc.mean - leak.chance, default=None)
+
+
+def outdone(trial: Trial, reads: str) -> Leak | None:
+    """The attack of a higher AUC than the strongest's, though closer to what a guess of it gives; None where there is none."""
+    worst = strongest(trial, reads)
+    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
+    highest = max(found, key=lambda leak: leak.auc.mean, default=None)
+    return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
+
+
+PICTURES = (
+    ("cut gradients", "Leakage from cut gradients", "leak AUC of the strongest attack"),
+    ("cut embeddings", "Leakage from cut embeddings", "leak AUC of the strongest attack"),
+    ("columns", "Columns rebuilt from embeddings alone", "mean over columns of what the strongest attack tells"),
+)
+
+
+def sweep_plots(sweep: Sweep) -> list[Scatter]:
+    """One picture per kind of view, of labels; and one of what comes back of columns."""
+    return [plot for reads, *names in PICTURES if (plot := _sweep_plot(sweep, reads, *names)) is not None]
+
+
+def _leaked(trial: Trial, reads: str) -> Estimate | None:
+    if reads == "columns":
+        return trial.columns
+    leak = strongest(trial, reads)
+    return None if leak is None else leak.auc
+
+
+def _sweep_plot(sweep: Sweep, reads: str, title: str, x_label: str) -> Scatter | None:
+    found = [(trial, leaked) for trial in sweep.trials if (leaked := _leaked(trial, reads)) is not None]
+    if not found:
+        return None
+    utilities = [value for trial, _ in found for value in (trial.utility.low, trial.utility.high)]
+    utilities += [sweep.local_baseline.mean] if sweep.local_baseline is not None else []
+    span = charts.spanning(utilities)
+    least = 0.0 if reads == "columns" else min(0.5, *(math.floor(leaked.low * 10) / 10 for _, leaked in found))
+    x, y = charts.axes(400, 396, (least, 1.0), (span.low, span.high))
+    names = list(dict.fromkeys(trial.defense for trial, _ in found))
+    colours = {name: TRIAL_COLOURS[i % len(TRIAL_COLOURS)] for i, name in enumerate(names)}
+    spots = [
+        Spot(
+            x=x.at(leaked.mean),
+            y=y.at(trial.utility.mean),
+            left=x.at(leaked.low),
+            right=x.at(leaked.high),
+            bottom=y.at(trial.utility.low),
+            top=y.at(trial.utility.high),
+            colour=colours[trial.defense],
+            label=trial.strength or trial.defense,
+        )
+        for trial, leaked in found
+    ]
+    series = [
+        charts.PlottedSeries(
+            name=name,
+            colour=colours[name],
+            points=[(spot.x, spot.y) for spot, (trial, _) in zip(spots, found, strict=True) if trial.defense == name],
+            dashed=i >= len(TRIAL_COLOURS),
+        )
+        for i, name in enumerate(names)
+    ]
+    return Scatter(
+        title=title,
+        summary="; ".join(
+            f"{trial.defense} {trial.strength}: {sweep.metric} {trial.utility.mean:.3f}, leak {leaked.mean:.3f}"
+            for trial, leaked in found
+        ),
+        width=400,
+        height=396,
+        x=x,
+        y=y,
+        x_label=x_label,
+        y_label=f"test {sweep.metric}",
+        series=series,
+        spots=spots,
+        floor=y.at(sweep.local_baseline.mean) if sweep.local_baseline is not None else None,
+    )
