@@ -189,6 +189,25 @@ def test_completion_of_each_column_alike_finds_a_label_in_a_narrow_direction() -
     assert found["completion"].auc.mean < 0.8
 
 
+COMPLETIONS = ("completion", "completion-standardised", "completion-components")
+
+
+def test_completion_of_components_finds_a_label_behind_wider_directions_and_among_many_narrow_ones() -> None:
+    """Three directions of chance spread more than the label's, a hundred others less; seeded."""
+    view = planted_view(TRUTH, gap=2.0, epochs=1)
+    wide, narrow = torch.randn(ROWS, 3, generator=generator(5)), torch.randn(ROWS, 100, generator=generator(6))
+    hidden = replace(
+        view,
+        steps=tuple(
+            replace(s, sent_BD=torch.cat([3 * wide[s.rows_B], s.sent_BD[:, :1], 0.9 * narrow[s.rows_B]], dim=1))
+            for s in view.steps
+        ),
+    )
+    few = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if name in COMPLETIONS}
+    found = {name: metrics.auc.mean for name, metrics in evaluate_label_inference(hidden, TRUTH, attacks=few).items()}
+    assert found.pop("completion-components") > max(found.values()) + 0.05
+
+
 def test_noise_of_every_epoch_hides_a_label_from_batches_and_not_from_their_mean() -> None:
     """Twelve looks; where one batch's spectral score is little above a guess. Seeded."""
     view = planted_view(TRUTH, gap=0.4, epochs=12)

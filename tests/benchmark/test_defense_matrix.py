@@ -21,7 +21,10 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert run["attacks"]["direction-5"]["symmetric_auc"] > 0.9
     assert not run["attacks"]["enumeration"]["told"]
     assert run["attacks"]["probe"]["upper_bound"]
-    assert [line.partition(",")[0] for line in run["not_measured"]] == ["completion-fine-tuned"]
+    assert run["not_measured"] == []
+    assert run["attacks"]["completion-fine-tuned"]["symmetric_auc"] > 0.8  # a simulation has both sides
+    assert run["attacks"]["completion-both"]["reads"] == "cut gradients and cut embeddings"
+    assert run["attacks"]["enumeration"]["reads"] == "cut gradients"
     again = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log, resume=True))
     assert again["runs"] == found["runs"]  # its seconds too: not run anew
     page = page_of(found, command="tallystick bench label-defenses")
@@ -61,7 +64,9 @@ def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> N
     assert noise["strongest"]["gradients, no label"] | {"sd": 0, "low": 0, "high": 0} == {
         "attack": "two", "mean": pytest.approx(0.6), "n": 3, "sd": 0, "low": 0, "high": 0,
     }  # fmt: skip
-    assert noise["strongest"]["gradients, few labels"] is None
+    assert noise["strongest"]["gradients, few labels"]["attack"] == "two"  # who knows labels may run what needs none
+    assert noise["strongest"]["embeddings, no label"] is None
+    assert noise["strongest"]["everything, few labels"]["attack"] == "e-told"
     assert noise["strongest"]["embeddings, few labels"]["attack"] == "e-told"
     assert noise["change"]["mean"] == pytest.approx(-0.1)
 

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from tallystick.attacks.label_inference.linear import fit_linear, standardised
 from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
+
+COMPONENTS = 5
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,16 +28,18 @@ class ModelCompletion:
     was tried and told no more. Does not fine-tune the bottom model on raw features: an attacker who did that might gain.
 
     Where a defence has moved the label out of the directions of widest spread (distance correlation does), one scale for all
-    columns looks past it: ``columns="each"`` divides each by its own deviation. An attacker tries both.
+    columns looks past it: ``columns="each"`` divides each by its own deviation. Forty labels cannot choose among 128 columns, but
+    can among the few principal components in which training has put the label: ``columns="components"``. An attacker tries all.
 
     Args:
         target: what is read: each row's last cut embedding, its mean cut gradient, or the two side by side.
-        columns: "alike" keeps their proportions, "each" brings them all to one deviation.
+        columns: "alike" keeps their proportions, "each" brings them all to one deviation; "components" takes as many principal
+            components in their place as COMPONENTS says, or as there are classes, each brought to one deviation.
         penalty: on squared weights, greater than 0.
     """
 
     target: Received | Literal["both"] = "cut_embedding"
-    columns: Literal["alike", "each"] = "alike"
+    columns: Literal["alike", "each", "components"] = "alike"
     penalty: float = 0.3
 
     def __post_init__(self) -> None:
@@ -46,8 +51,16 @@ class ModelCompletion:
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
         scale = rescaled if self.columns == "alike" else standardised
         found = [observations(view, target) for target in targets]
-        rows, x_ND = found[0][0], torch.cat([scale(each_ND) for _, each_ND in found], dim=1)
+        each = [_components(x_ND, max(COMPONENTS, view.classes)) if self.columns == "components" else x_ND for _, x_ND in found]
+        rows, x_ND = found[0][0], torch.cat([scale(x_ND) for x_ND in each], dim=1)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0
         head = fit_linear(x_ND[told_N], label_N[told_N], view.classes, penalty=self.penalty)
         return whole_run(view, rows, head(x_ND))
+
+
+def _components(x_ND: Tensor, count: int) -> Tensor:
+    """The rows' first principal components."""
+    centred_ND = x_ND - x_ND.mean(dim=0)
+    wide: Tensor = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors[:, -count:]
+    return centred_ND @ wide

@@ -38,7 +38,8 @@ class LabelInferenceAttack:
         binary: whether it is for two classes.
         multiclass: whether it can tell more than two classes apart.
         over_training: reads one vector per row, and may be given the whole training's (``RowSums``) in place of single steps.
-        with_embeddings: reads the own embeddings beside the gradients.
+        with_embeddings: needs the own embeddings beside the gradients.
+        tells_of_both: what it finds may come from these embeddings alone.
         with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
         from_start: simulates the label party's model as it was before training (``View.start``).
         upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
@@ -52,6 +53,7 @@ class LabelInferenceAttack:
     multiclass: bool = True
     over_training: bool = False
     with_embeddings: bool = False
+    tells_of_both: bool = False
     with_model: bool = False
     from_start: bool = False
     upper_bound: bool = False
@@ -167,6 +169,13 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=FewLabels(),
             over_training=True,
         ),
+        "completion-components": LabelInferenceAttack(
+            attack=ModelCompletion(columns="components"),
+            description="as completion, on the few directions in which the embeddings spread most",
+            reads="cut_embedding",
+            knows=FewLabels(),
+            over_training=True,
+        ),
         "completion-gradient": LabelInferenceAttack(
             attack=ModelCompletion(target="cut_gradient"),
             description="a small model on the gradients, trained on a few known rows, labels all the others",
@@ -181,6 +190,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=FewLabels(),
             over_training=True,
             with_embeddings=True,
+            tells_of_both=True,
         ),
         "completion-fine-tuned": LabelInferenceAttack(
             attack=FineTunedCompletion(),

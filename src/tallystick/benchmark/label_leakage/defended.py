@@ -3,8 +3,9 @@
 Each cell is a run of the product: a simulated job with ``audit: true``, the label party's attacks on all that crossed its cut.
 """
 
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from tallystick.benchmark.label_leakage.own_model import attacked_with_model
 from tallystick.benchmark.quality.tables import PublicTable, load_table
 from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.config.contract import Contract, parse_contract
@@ -27,6 +29,8 @@ from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
+GRADIENTS, EMBEDDINGS = "cut gradients", "cut embeddings"
+BOTH = f"{GRADIENTS} and {EMBEDDINGS}"
 KEY, LABEL, FEATURE = "row", "label", "feature"
 CREDIT = "credit-default"  # comes from two parties: the second one's columns begin with z
 STRENGTHS: Mapping[str, tuple[float, ...]] = {
@@ -45,11 +49,13 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
 """What is tried of each defence; of those that allow two classes only, or several, where they do."""
 STEPS = 40  # of an epoch, about
 VIEWS = {
-    "gradients, no label": ("cut gradients", False),
-    "gradients, few labels": ("cut gradients", True),
-    "embeddings, no label": ("cut embeddings", False),
-    "embeddings, few labels": ("cut embeddings", True),
+    "gradients, no label": ({GRADIENTS}, False),
+    "gradients, few labels": ({GRADIENTS}, True),
+    "embeddings, no label": ({EMBEDDINGS}, False),
+    "embeddings, few labels": ({EMBEDDINGS}, True),
+    "everything, few labels": ({GRADIENTS, EMBEDDINGS, BOTH}, True),
 }
+"""What an attacker may read, and whether it is told labels: then it may run what needs none too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,14 +160,17 @@ def trials(table: PublicTable, terms: Terms, *, seed: int, only: Sequence[str] =
 def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) -> dict[str, Any]:
     """Run a contract, audit included, and give the test metric and each attack's figures."""
     started = time.perf_counter()
-    values = candidate.contract.model_dump(mode="json") | {"seed": seed}
-    result: Result = simulate(values, partner.tables, partner.columns, watcher=Silent())
-    metric = next(iter(METRICS[candidate.contract.target.type]))
+    contract = parse_contract(candidate.contract.model_dump(mode="json") | {"seed": seed})
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
+        result: Result = simulate(contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent())
+        with_model = {attack.name: attack for attack in attacked_with_model(contract, partner, Path(folder))}
+    metric = next(iter(METRICS[contract.target.type]))
+    audit = result.label_audit
     return {
         "defense": candidate.name,
         "test": result.joint[metric]["value"],
-        "attacks": {attack.name: _figures(attack) for attack in result.label_audit.attacks},
-        "not_measured": result.label_audit.not_measured,
+        "attacks": {attack.name: _figures(attack) for attack in (*audit.attacks, *with_model.values())},
+        "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model],
         "seconds": time.perf_counter() - started,
     }
 
@@ -172,7 +181,7 @@ def _figures(attack: AttackResult) -> dict[str, Any]:
         "chance": attack.symmetric_chance,
         "auc": attack.auc,
         "chance_auc": attack.chance,
-        "reads": "cut gradients" if "from cut gradients" in attack.view else "cut embeddings",
+        "reads": next(reads for reads in (BOTH, GRADIENTS, EMBEDDINGS) if f"from {reads}" in attack.view),
         "told": not attack.view.endswith(NOTHING_TOLD),
         "upper_bound": attack.upper_bound,
     }
@@ -203,12 +212,12 @@ def _over_seeds(runs: Sequence[dict[str, Any]], attack: str, figure: str = "symm
     return summarize_seeds([each["attacks"][attack][figure] for each in runs if attack in each["attacks"]])
 
 
-def _strongest(runs: Sequence[dict[str, Any]], reads: str, told: bool) -> dict[str, Any] | None:
-    """Of the attacks on a view that somebody could run, the one whose mean over seeds lies highest above a guess."""
+def _strongest(runs: Sequence[dict[str, Any]], reads: Collection[str], told: bool) -> dict[str, Any] | None:
+    """Of the attacks on these views that somebody could run, the one whose mean over seeds lies highest above a guess."""
     means: dict[str, float] = {}
     for name in {name for each in runs for name in each["attacks"]}:
         found = [each["attacks"][name] for each in runs if name in each["attacks"]]
-        if found[0]["reads"] == reads and found[0]["told"] == told and not found[0]["upper_bound"]:
+        if found[0]["reads"] in reads and (told or not found[0]["told"]) and not found[0]["upper_bound"]:
             means[name] = float(np.mean([each["symmetric_auc"] - each["chance"] for each in found]))
     if not means:
         return None

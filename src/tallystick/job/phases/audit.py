@@ -281,7 +281,7 @@ def audit_labels(
             if isinstance(measured, str):
                 unmeasured.append(f"{name}, in {peer}'s seat: {measured}")
             else:
-                found.append(_shown(name, row, peer, measured))
+                found.append(attack_result(name, row, peer, measured))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed)
     summary = _summary(contract, seen, trained=epochs_trained(folder))
@@ -425,10 +425,12 @@ def _beside_unaligned_rows(contract: Contract) -> list[str]:
 
 def _view_in_words(row: LabelInferenceAttack, peer: str) -> str:
     reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
-    return f"{peer}, from {reads}, knowing {row.knows.describe()}"
+    both = " and cut embeddings" if row.tells_of_both else ""
+    return f"{peer}, from {reads}{both}, knowing {row.knows.describe()}"
 
 
-def _shown(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.AttackResult:
+def attack_result(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.AttackResult:
+    """What one attack in a peer's seat found, as reports show it."""
     return shown.AttackResult(
         name=name,
         view=_view_in_words(row, peer),
