@@ -158,6 +158,11 @@ class NetworkModel(Model):
     top: ModulePath | None = Field(default=None, description="own top model: package.module:Class; null is the built-in one")
     merge: MergeConfig = Field(default_factory=MergeConfig, description="how linked rows are merged (similarity only)")
 
+    @property
+    def built_in_cut_width(self) -> int:
+        """Width of a feature party's cut embedding where its bottom is the built-in one."""
+        return self.cut_width or self.hidden[self.cut_after - 1]
+
 
 class TrainingTerms(Model):
     """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""

@@ -132,9 +132,15 @@ class BranchParts:
 
 
 def _top(model: NetworkModel, width: int, *, hidden: Sequence[int], outputs: int) -> nn.Module:
+    """The built-in top or the user's, which is tried on a few rows; raises ConfigError if it does not give (rows, outputs)."""
     if model.top is None:
         return TabularTop(width, hidden=hidden, outputs=outputs)
-    return _made(_user_module(model.top, "model.top"), f"model.top = {model.top}", width, outputs)
+    what = f"model.top = {model.top}"
+    top = _made(_user_module(model.top, "model.top"), what, width, outputs)
+    few_BD = torch.randn(TRIED_ROWS, width, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        _check_output(_made(lambda: top.eval()(few_BD), what), what, rows=TRIED_ROWS, width=outputs)
+    return top.train()
 
 
 def check_modules(model: NetworkModel, party: str, *, top: bool) -> None:
@@ -149,10 +155,13 @@ def try_bottom(bottom: nn.Module, features: Features, *, path: str, party: str) 
     """Raise ConfigError if a bottom of a user's own does not give (rows, width) floats for a few rows of this table."""
     with seeded(0, party), torch.no_grad():
         cut_BD = _made(bottom.eval(), f"model.bottoms.{party} = {path}", features)
-    expected = (len(features), width_of(bottom))
-    if not isinstance(cut_BD, Tensor) or tuple(cut_BD.shape) != expected or cut_BD.dtype != torch.float32:
-        got = f"{cut_BD.dtype} of {tuple(cut_BD.shape)}" if isinstance(cut_BD, Tensor) else type(cut_BD).__name__
-        raise ConfigError(f"model.bottoms.{party} = {path}: gives {got} for {len(features)} rows; expected float32 of {expected}")
+    _check_output(cut_BD, f"model.bottoms.{party} = {path}", rows=len(features), width=width_of(bottom))
+
+
+def _check_output(found: object, what: str, *, rows: int, width: int) -> None:
+    if not isinstance(found, Tensor) or tuple(found.shape) != (rows, width) or found.dtype != torch.float32:
+        got = f"{found.dtype} of {tuple(found.shape)}" if isinstance(found, Tensor) else type(found).__name__
+        raise ConfigError(f"{what}: gives {got} for {rows} rows; expected float32 of {(rows, width)}")
 
 
 def check_bottom_rows(bottom: nn.Module, features: Features, *, path: str, party: str, claim: str) -> None:
@@ -168,7 +177,7 @@ def check_top_rows(model: NetworkModel, *, outputs: int, claim: str) -> None:
     """
     if model.top is None:
         return
-    width, what = model.cut_width or model.hidden[model.cut_after - 1], f"model.top = {model.top}"
+    width, what = model.built_in_cut_width, f"model.top = {model.top}"
     with seeded(0, "top"):
         top = _top(model, width, hidden=(), outputs=outputs)
         cut_BD = torch.randn(TRIED_ROWS, width)
