@@ -5,11 +5,15 @@ import socket
 import numpy as np
 import polars as pl
 import pytest
+import similar
 from tiny import columns, contract_values, error_of, tables
 
+from tallystick.alignment import encoding
 from tallystick.check import check_party_file
-from tallystick.config.contract import load_contract, parse_contract
+from tallystick.config.contract import SplitConfig, load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
+from tallystick.data.keys import read_keys
+from tallystick.data.split import TRAINING, VALIDATION, split_by_hash, split_positions
 from tallystick.errors import ConfigError, DataError, PeerLost, PeerStopped, ProtocolError
 from tallystick.job.log import Silent
 from tallystick.job.phases import defense
@@ -214,6 +218,176 @@ def test_own_modules_that_mix_rows_under_noise_that_counts_on_rows_apart(lay_out
     job = lay_out_job(PARTIES, rows=200, model__top="mixing_modules:NormedTop", defense=[noise])
     assert "model.top = mixing_modules:NormedTop: in training what it gives for a row depends on the other rows" in both_say(job)
     assert clean(lay_out_job(PARTIES, rows=200, model__top="mixing_modules:AloneTop", defense=[noise]))
+
+
+OWN_TOPS = """
+from torch import nn
+class Breaks(nn.Module):
+    def __init__(self, width, outputs):
+        raise TypeError('no such thing')
+class Wrong(nn.Linear):
+    def __init__(self, width, outputs):
+        super().__init__(width, outputs + 3)
+class Flat(nn.Linear):
+    def forward(self, joined):
+        return super().forward(joined)[:, 0]
+class Joined(nn.Linear):
+    def __init__(self, width, outputs):
+        super().__init__(16, outputs)
+class Bottom(nn.Linear):
+    width = 5
+    def __init__(self, shape):
+        super().__init__(shape.numeric, 5)
+    def forward(self, features):
+        return super().forward(features.numeric_NF)
+"""
+
+
+def test_own_tops_that_cannot_be_built_or_give_another_shape(lay_out_job, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_tops.py").write_text(OWN_TOPS)
+    for name, changes, words in (
+        ("Breaks", {}, "failed with TypeError: no such thing"),
+        ("Wrong", {}, "gives torch.float32 of (8, 4) for 8 rows; expected float32 of (8, 1)"),
+        ("Flat", {}, "gives torch.float32 of (8,) for 8 rows; expected float32 of (8, 1)"),
+        ("Wrong", {"unaligned": {"method": "average"}}, "gives torch.float32 of (8, 4) for 8 rows; expected float32 of (8, 1)"),
+        (
+            "Joined",
+            {"model__cut_width": 5},
+            "failed with RuntimeError: mat1 and mat2 shapes cannot be multiplied (8x13 and 16x1)",
+        ),
+    ):
+        job = lay_out_job(PARTIES, rows=200, model__top=f"own_tops:{name}", evaluation__own_columns_baseline=False, **changes)
+        assert f"model.top = own_tops:{name}: {words}" in both_say(job)
+        assert clean(job, "shop")
+    frames, three = tables(PARTIES, rows=200, target="multiclass"), {"target": {"type": "multiclass", "classes": 3}}
+    said = both_say(lay_out_job(PARTIES, frames=frames, model__top="own_tops:Wrong", **three))
+    assert "gives torch.float32 of (8, 6) for 8 rows; expected float32 of (8, 3)" in said
+    joined = {"rows": 200, "model__top": "own_tops:Joined"}  # 8 and 8 inputs; the baseline has 8
+    assert clean(lay_out_job(PARTIES, **joined, evaluation__own_columns_baseline=False))
+    assert "(8x8 and 16x1)" in both_say(lay_out_job(PARTIES, **joined))
+
+
+def test_an_own_top_over_a_width_that_only_the_peer_knows_ends_the_run_for_good(lay_out_job):
+    """The label party cannot try it before the run; then it is told what is wrong, and nobody is told to resume."""
+    job = lay_out_job(
+        PARTIES,
+        rows=200,
+        model__top="own_tops:Wrong",
+        model__bottoms={"shop": "own_tops:Bottom"},
+        evaluation__own_columns_baseline=False,
+    )
+    for party in PARTIES:
+        (job.home(party) / "own_tops.py").write_text(OWN_TOPS)
+    bank, shop = job.start_all().values()
+    assert (bank.end(), shop.end()) == (3, 3)
+    assert "model.top = own_tops:Wrong: gives torch.float32 of (8, 4) for 8 rows; expected float32 of (8, 1)" in bank.error
+    assert "put right what this line names, then start a new run on all sides, without --resume" in bank.error
+    assert "bank had to stop: its settings" in shop.error
+    assert "to go on: once that is put right, start a new run on all sides, without --resume" in shop.error
+
+
+def bank_table(of_training, **changes):
+    """Tables whose label is made of which of the bank's rows its contract's hash takes for training."""
+    frames, contract = tables(PARTIES, rows=200), parse_contract(contract_values(PARTIES, **changes))
+    keys = read_keys(frames["bank"], columns={"id": "id"}, alignment=contract.alignment)
+    training = split_by_hash(keys.ids, contract.split, seed=contract.seed) == TRAINING
+    frames["bank"] = frames["bank"].with_columns(y=pl.Series(of_training(training).astype(np.int64)))
+    return frames
+
+
+def lone(rows):
+    """A label of which so many rows for training are positive, and all others."""
+    return lambda training: ~training | (training.cumsum() <= rows)
+
+
+def test_labels_that_are_constant_on_the_rows_for_training(lay_out_job):
+    frames = bank_table(np.logical_not)
+    for changes in ({}, {"unaligned": {"method": "warm-start"}}):
+        job = lay_out_job(PARTIES, frames=frames, **changes)
+        assert both_say(job) == "label column 'y' is constant on the training rows; there is nothing to learn"
+    assert clean(lay_out_job(PARTIES, frames=frames, seed=2)), "another seed splits otherwise"
+    assert clean(lay_out_job(PARTIES, frames=frames, alignment__method="union")), "and a union by ids that nobody knows yet"
+
+
+def test_unaligned_rows_that_can_teach_nothing(lay_out_job):
+    no_columns = {"features": {"numeric": [], "categorical": []}}
+    frames = bank_table(np.logical_not)
+    training = pl.col("y") == 0
+    frames["bank"] = frames["bank"].with_columns(y=pl.when(training).then(pl.int_range(pl.len()) % 2).otherwise(2))
+    three = {"target": {"type": "multiclass", "classes": 3}}
+    for unaligned, party, changes, words in (
+        ({"method": "heuristic", "group": "x"}, {}, {}, "unaligned.group = x: is no categorical column of the label party"),
+        ({"method": "heuristic", "group": "no"}, {"time": "day"}, {"split__method": "time"}, "unaligned.group = no: is no categ"),
+        (
+            {"method": "warm-start"},
+            no_columns,
+            {},
+            "unaligned.method = warm-start: the label party has no usable column of its own",
+        ),
+        ({"method": "average"}, {}, {"frames": frames, **three}, 'no aligned training row is of class "2", so nothing joint'),
+    ):
+        job = lay_out_job(PARTIES, rows=200, unaligned=unaligned, **changes)
+        job.change("bank", **party)
+        assert words in both_say(job)
+        assert clean(job, "shop")
+    assert clean(lay_out_job(PARTIES, rows=200, unaligned={"method": "heuristic", "group": "kind"}))
+    assert clean(lay_out_job(PARTIES, frames=frames, **three)), "without unaligned rows a class may lack"
+
+
+def test_a_teacher_of_labels_one_of_whose_halves_is_bound_to_lack_a_class(lay_out_job):
+    ladsg = {"defense": [{"method": "ladsg", "soft": 0.5}]}
+    job = lay_out_job(PARTIES, frames=bank_table(lone(1)), **ladsg)
+    assert "a half of the training rows has 1 of 2 classes, and a model of it answers for the other half" in both_say(job)
+    job.change("bank", features={"numeric": [], "categorical": []})
+    assert clean(job), "without columns the teacher draws no halves"
+    assert clean(lay_out_job(PARTIES, frames=bank_table(lone(2)), **ladsg))
+    assert clean(lay_out_job(PARTIES, frames=bank_table(lone(1))))
+
+
+def test_a_split_by_hash_where_rows_are_linked_by_similarity(tmp_path):
+    """It is of the label party's positions, as many as it has rows; a feature party's rows fall into no part."""
+    for name, least in (("some", 0.01), ("none", 0.0001)):
+        (tmp_path / name).mkdir()
+        job = similar.lay_out_similar(tmp_path / name, split__validation=least)
+        assert clean(job, "shop")
+        empty = not (split_positions(400, SplitConfig(validation=least, test=0.2), seed=1) == VALIDATION).any()
+        assert empty == (name == "none")
+        if empty:
+            assert "none of this side's 400 ids fall into the validation part" in both_say(job)
+        else:
+            assert clean(job)
+
+
+def test_keys_with_too_large_filters_or_too_fine_a_noise(tmp_path, monkeypatch):
+    def similar_job(name, **terms):
+        (tmp_path / name).mkdir()
+        return similar.lay_out_similar(
+            tmp_path / name, **{f"alignment__similarity__{key}": value for key, value in terms.items()}
+        )
+
+    filters = similar_job("filters", helper_sees="filters")
+    assert clean(filters)
+    assert clean(filters, "shop")
+    monkeypatch.setattr(encoding, "MAX_FILTER_BYTES", 1 << 10)
+    for party, rows in (("bank", 400), ("shop", 80)):
+        said = both_say(filters, party)
+        assert "alignment.similarity.helper_sees = filters: filters of" in said
+        assert f"for {rows} rows take" in said
+    metres = [{"name": name, "unit": "degree", "low": 0.0, "high": 1000.0} for name in ("lon", "lat")]
+    terms = {"dimensions": metres, "window": 200.0}
+    for name, radius in (("fine", 1e-9), ("coarse", 1.0)):
+        job = similar_job(name, noise={"keys": "planar-laplace", "radius": radius}, **terms)
+        for party in ("bank", "shop"):
+            path = job.home(party) / "table.parquet"
+            pl.read_parquet(path).with_columns(pl.col("lon", "lat") * 1000).write_parquet(path)
+        create_ledger(load_party(job.home("shop") / "party.yaml"))
+        if name == "coarse":
+            assert clean(job)
+            assert clean(job, "shop")
+        else:
+            for party in ("bank", "shop"):
+                assert both_say(job, party) == "alignment.similarity.noise.radius = 1e-09: is too small for keys of this size"
 
 
 def test_what_the_machine_cannot_give(lay_out_job):

@@ -72,7 +72,7 @@ class EncodedKeys:
 def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> EncodedKeys:
     """Encode keys under a secret that the helper does not have; raises DataError for filters that take too much memory."""
     sees, numbers = terms.helper_sees, terms.numbers
-    _check_memory(len(keys), terms)
+    check_filters(len(keys), terms)
     scaled_ND = keys.scaled(terms)
     filters = {}
     if sees == "filters":
@@ -95,7 +95,8 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
     )
 
 
-def _check_memory(rows: int, terms: SimilarityConfig) -> None:
+def check_filters(rows: int, terms: SimilarityConfig) -> None:
+    """Raise DataError where the filters of so many keys take too much memory."""
     bits = sum(terms.pivots(d) for d in terms.numbers) if terms.helper_sees == "filters" else 0
     bits += terms.text_bits * len(terms.texts) if terms.helper_sees != "clear" else 0
     if rows * bits // 8 > MAX_FILTER_BYTES:

@@ -45,11 +45,9 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, rng: SecureRandom,
     kind = terms.noise.keys
     if kind == "none" or not len(keys):
         return keys
+    check_radius(keys, terms)
     step = GRID * terms.noise.radius
-    scaled_RD = keys.scaled(terms)
-    if np.abs(scaled_RD).max(initial=0) / step > 2**50:
-        raise DataError(f"alignment.similarity.noise.radius = {terms.noise.radius:g}: is too small for keys of this size")
-    on_grid_RD = np.rint(scaled_RD / step)
+    on_grid_RD = np.rint(keys.scaled(terms) / step)
     if kind == "planar-laplace":
         on_grid_RD += np.rint(planar_laplace(len(keys), terms.noise.epsilon / terms.noise.radius, rng) / step)
     else:
@@ -57,6 +55,13 @@ def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, rng: SecureRandom,
     scale_D = np.array([d.scale for d in terms.numbers])
     low_D, high_D = np.array([d.bounds for d in terms.numbers]).T
     return keys.with_numbers(np.clip(on_grid_RD * step * scale_D, low_D, high_D))
+
+
+def check_radius(keys: SimilarKeys, terms: SimilarityConfig) -> None:
+    """Raise DataError where keys get noise whose grid is too fine for them: rounding would have no effect."""
+    step = GRID * terms.noise.radius
+    if terms.noise.keys != "none" and np.abs(keys.scaled(terms)).max(initial=0) / step > 2**50:
+        raise DataError(f"alignment.similarity.noise.radius = {terms.noise.radius:g}: is too small for keys of this size")
 
 
 def key_event(terms: SimilarityConfig) -> Bounded | None:

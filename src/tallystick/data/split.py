@@ -33,6 +33,11 @@ def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Par
     return parts_N
 
 
+def split_positions(count: int, split: SplitConfig, *, seed: int) -> Parts:
+    """Assign each of so many positions to a part (N,) by the hash of its number, where rows have no id in common."""
+    return split_by_hash([position.to_bytes(8, "big") for position in range(count)], split, seed=seed)
+
+
 def split_by_time(times: pl.Series, split: SplitConfig) -> Parts:
     """Assign each row to a part (N,) by time: the latest are test, those before validation, the earliest training.
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract, SplitConfig, TrainingConfig
@@ -12,7 +13,7 @@ from tallystick.config.reading import shown
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
-from tallystick.data.target import encode_weights
+from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
 from tallystick.dataset.own_rows import OwnRows, Parts, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
@@ -84,8 +85,9 @@ class IntersectionDataset(Dataset):
             unaligned=unaligned,
             settings=contract.unaligned,
         )
-        if own.is_label and contract.unaligned.used:
-            _check_unaligned(dataset, contract.unaligned)
+        if labels is not None and contract.unaligned.used:
+            _check_enough(unaligned, contract.unaligned)
+            check_unaligned(contract.unaligned, encoder, labels.coder, labels.true_N[dataset.train_N])
         return dataset
 
     @classmethod
@@ -153,24 +155,31 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
     return np.concatenate([linked_N, others]), UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N)
 
 
-def _check_unaligned(dataset: IntersectionDataset, settings: UnalignedConfig) -> None:
-    """Refuse rows of which the method can make nothing; nothing of training has been sent yet."""
-    where, labels = f"unaligned.method = {settings.method}", dataset.known_labels
-    if dataset.encoder is None:
-        raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
-    if not len(dataset.unaligned.train_N):
+def _check_enough(unaligned: UnalignedRows, settings: UnalignedConfig) -> None:
+    where = f"unaligned.method = {settings.method}"
+    if not len(unaligned.train_N):
         raise SharedDataError(
             f"{where}: none of the label party's rows without a partner's row falls into the training part; "
             "set unaligned.method to none, or bring more rows",
             # All know from the alignment how many such rows there are.
             told=f"{where}: it has too few rows without a partner's row; agree on none, or let it bring more rows",
         )
-    if settings.group is not None and settings.group not in [column.name for column in dataset.encoder.categorical]:
+
+
+def check_unaligned(settings: UnalignedConfig, encoder: Encoder | None, coder: LabelCoder, aligned_N: Tensor) -> None:
+    """Refuse a label party's rows of which the method can make nothing; raises DataError.
+
+    ``aligned_N`` are the encoded labels of the training rows that are aligned, or may be.
+    """
+    where = f"unaligned.method = {settings.method}"
+    if encoder is None:
+        raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
+    if settings.group is not None and settings.group not in [column.name for column in encoder.categorical]:
         raise DataError(f"unaligned.group = {settings.group}: is no categorical column of the label party that training uses")
-    if labels.coder.type == "regression":
+    if coder.type == "regression":
         return
-    found = set(labels.true_N[dataset.train_N].long().tolist())
-    if lacking := [name for code, name in enumerate(labels.coder.classes) if code not in found]:
+    found = set(aligned_N.long().tolist())
+    if lacking := [name for code, name in enumerate(coder.classes) if code not in found]:
         raise DataError(
             f"{where}: no aligned training row is of class {shown(lacking[0])}, so nothing joint can be learnt of it; "
             "align more rows, or leave that class out of the table"

@@ -20,7 +20,7 @@ from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
-from tallystick.data.split import split_by_hash
+from tallystick.data.split import split_positions
 from tallystick.data.target import encode_weights
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
@@ -260,5 +260,5 @@ def _similarity(candidates: Candidates) -> np.ndarray[Any, np.dtype[np.float32]]
 def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
     """The part of each position: by a keyed hash of its number, or by the label party's time, which it tells the others."""
     if split.method == "hash":
-        return split_by_hash([position.to_bytes(8, "big") for position in range(len(own.alignment))], split, seed=seed)
+        return split_positions(len(own.alignment), split, seed=seed)
     return parts_by_time(split, own, channels)

@@ -96,17 +96,26 @@ def cross_fitted(
     labels_N = labels_N.to(train_N.device)
     models = []
     for half_N in halves:
-        found = len(torch.unique(labels_N[half_N]))
-        if kind != "regression" and found < classes:
-            raise DataError(
-                f"a half of the training rows has {found} of {classes} classes, and a model of it answers for the other half; "
-                "bring more rows"
-            )
+        if kind != "regression":
+            _check_half(len(torch.unique(labels_N[half_N])), classes)
         fitted_N = half_N[:MOST_ROWS]
         models.append(Boosted(kind, source(fitted_N), labels_N[fitted_N], seed=seed))
     logits = models[0].logits(source, torch.arange(len(labels_N), device=train_N.device), classes=classes)
     logits[halves[0].cpu()] = models[1].logits(source, halves[0], classes=classes)
     return logits
+
+
+def check_halves(labels_N: Tensor, *, classes: int) -> None:
+    """Raise DataError where one of two halves of rows of these classes is bound to lack one, however they are drawn."""
+    _check_half(int((labels_N.long().bincount(minlength=classes) > 1).sum()), classes)
+
+
+def _check_half(found: int, classes: int) -> None:
+    if found < classes:
+        raise DataError(
+            f"a half of the training rows has {found} of {classes} classes, and a model of it answers for the other half; "
+            "bring more rows"
+        )
 
 
 def _table(features: Features) -> NDArray[Any]:

@@ -9,13 +9,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import polars as pl
 import torch
+from torch import Tensor
 
+from tallystick.alignment.encoding import check_filters
 from tallystick.alignment.exchange import check_ids
+from tallystick.alignment.key_noise import check_radius
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.config.reading import shown
@@ -25,12 +28,14 @@ from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, fingerprint, read_keys
 from tallystick.data.lazy import Frame
 from tallystick.data.sequences import check_separators
-from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
+from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
+from tallystick.dataset.intersection import check_unaligned
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
+from tallystick.evaluation.boosting import check_halves
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.defense import check_budget, check_teacher, noises_on_embeddings
 from tallystick.models.build import (
@@ -48,9 +53,12 @@ from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import known_ledger
+from tallystick.party.trained import Architecture
 from tallystick.training.plan import batches_per_message
 
 T = TypeVar("T")
+
+CodedLabels: TypeAlias = tuple[LabelCoder, Tensor]
 
 COPIES = 4  # of a weight in training: itself, its gradient, and the two moments of Adam
 
@@ -147,17 +155,9 @@ def _check_side(contract: Contract, party: PartyFile, found: Preflight) -> bool:
     found.tried(lambda: _check_runs(party.runs))
     found.tried(lambda: _check_device(party))
     if fits:
-        found.tried(lambda: _check_modules(contract, party))
+        is_label = contract.role_of(party.party) == "label"
+        found.tried(lambda: check_modules(contract.model, party.party, top=is_label))
     return fits
-
-
-def _check_modules(contract: Contract, party: PartyFile) -> None:
-    """Refuse modules that cannot be imported, and a top that mixes rows where noise on gradients counts on rows apart."""
-    is_label, model = contract.role_of(party.party) == "label", contract.model
-    check_modules(model, party.party, top=is_label)
-    if is_label and GaussianGradients in [entry.defense for entry in contract.defense]:
-        outputs = contract.target.classes if contract.target.type == "multiclass" else 1
-        check_top_rows(model, outputs=outputs, claim=GaussianGradients.method)
 
 
 def identity_of(party: PartyFile) -> Identity:
@@ -191,33 +191,48 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
     if folder is not None:
         found.tried(lambda: check_kept(party, keys, folder))
     here = frame[keys.rows_U]
-    training = np.arange(here.height)
-    if not contract.linkage.imputes and contract.split.method == "hash":
-        parts = split_by_hash(keys.ids, contract.split, seed=contract.seed)
-        if found.tried(lambda: _check_parts(contract, parts)):
+    training = np.arange(here.height)  # all that may be for training
+    if (parts := _hash_parts(contract, keys, is_label=is_label)) is not None:
+        if found.tried(lambda: _check_parts(contract, parts)) and not contract.linkage.similar:
             training = np.flatnonzero(parts == TRAINING)
         if contract.split.test and not (parts == TEST).any():
             found.warnings.append(f"none of {here.height} ids fall into the test part, so nothing can be measured")
+    labels = None
     if is_label:
-        found.tried(lambda: check_label(contract, party, here, np.arange(here.height)))
+        taught = training
+        labels = found.tried(lambda: check_label(contract, party, here, taught))
         if (weight := party.weight) is not None:
             found.tried(lambda: encode_weights(require_column(here, weight, use="weight")))
         if (time := party.time) is not None and contract.split.method == "time":
             times = found.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
-            training = np.flatnonzero(times == TRAINING) if times is not None else training
-    found.notes += found.tried(lambda: _check_features(contract, party, here, training, is_label=is_label)) or ()
+            if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
+                training = np.flatnonzero(times == TRAINING)
+    found.notes += found.tried(lambda: _check_features(contract, party, here, training, labels)) or ()
 
 
-def check_label(contract: Contract, party: PartyFile, here: Frame, training: Any) -> None:
-    """Refuse labels that cannot be learnt, whichever of these rows will be common; raises DataError."""
+def check_label(contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]") -> CodedLabels:
+    """Refuse labels that cannot be learnt, whichever of these rows are for training; gives those of them. Raises DataError."""
     assert party.label is not None
     label = require_column(here, party.label, use="label")
-    LabelCoder.fit(label, contract.target, training).encode(label)
+    coder = LabelCoder.fit(label, contract.target, training)
+    return coder, coder.encode(label)[torch.from_numpy(training)]
+
+
+def _hash_parts(contract: Contract, keys: Keys, *, is_label: bool) -> "np.ndarray[Any, Any] | None":
+    """The parts of a split by hash that this side knows: of its ids; by similarity, of the label party's positions."""
+    if contract.split.method != "hash" or contract.linkage.imputes or (contract.linkage.similar and not is_label):
+        return None
+    if contract.linkage.similar:
+        return split_positions(len(keys.ids), contract.split, seed=contract.seed)
+    return split_by_hash(keys.ids, contract.split, seed=contract.seed)
 
 
 def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:
     check_ids(keys.ids, max_rows=max_rows(contract, len(keys.ids)))
     terms = contract.alignment.similarity
+    if terms is not None and keys.similar is not None:
+        check_filters(len(keys.similar), terms)
+        check_radius(keys.similar, terms)
     if terms is not None and not is_label and len(keys.ids) < terms.neighbors:
         raise DataError(
             f"alignment.similarity.neighbors = {terms.neighbors}: this side has {len(keys.ids)} rows with a key to link to; "
@@ -243,16 +258,24 @@ def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
 
 
 def _check_features(
-    contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", *, is_label: bool
+    contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", labels: CodedLabels | None
 ) -> tuple[str, ...]:
     """Fit and try what a run would, on this side's rows for training; says what it came to, and what may yet change it."""
+    is_label = contract.role_of(party.party) == "label"
     check_separators(here, party.sequences)
     encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
+    if encoder is None and not is_label:
+        raise DataError(f"party {party.party} has no usable feature column; list some under features")
+    if labels is not None and contract.unaligned.used:
+        check_unaligned(contract.unaligned, encoder, *labels)
+    if encoder is not None:
+        _check_model(contract, party, encoder, here)
+        if labels is not None and any(entry.defense.asks_teacher for entry in contract.defense):
+            check_halves(labels[1], classes=contract.target.classes)
+    if is_label:
+        _check_top(contract, party, encoder)
     if encoder is None:
-        if not is_label:
-            raise DataError(f"party {party.party} has no usable feature column; list some under features")
         return ()
-    _check_model(contract, party, encoder, here)
     notes = (*encoder.notes, *contract.training.settled_notes(len(training)))
     told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
     return notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
@@ -263,7 +286,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
     shape, model = encoder.feature_shape, contract.model
     if party.party not in model.bottoms:
         _check_memory(contract, shape)
-        width = model.cut_width or model.hidden[model.cut_after - 1]
+        width = model.built_in_cut_width
     else:
         bottom, path = build_bottom(model, party.party, shape, seed=contract.seed), model.bottoms[party.party]
         few = encoder.encode(here[np.arange(min(TRIED_ROWS, here.height))]).unpacked()
@@ -279,6 +302,23 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
             f"{size / MEBIBYTE:.0f} MiB, over network.max_message_mib = {contract.network.max_message_mib}; "
             "use smaller batches, a narrower cut or larger messages"
         )
+
+
+def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) -> None:
+    """Build a user's own top as a run would, unless widths are other parties' to tell; refuse one that mixes rows under noise."""
+    model, terms = contract.model, contract.alignment.similarity
+    if model.top is None:
+        return
+    architecture = Architecture.of(contract, party.party)
+    if encoder is not None and contract.evaluation.own_columns_baseline:
+        architecture.label_model(encoder, [])
+    if not any(name in model.bottoms for name in contract.feature_parties):
+        widths = [model.built_in_cut_width] * len(contract.feature_parties)
+        candidates = [terms.links] * len(widths) if terms is not None else []
+        architecture.label_model(encoder, widths, candidates=candidates)
+    if GaussianGradients in [entry.defense for entry in contract.defense]:
+        outputs = contract.target.classes if contract.target.type == "multiclass" else 1
+        check_top_rows(model, outputs=outputs, claim=GaussianGradients.method)
 
 
 def _check_memory(contract: Contract, shape: FeatureShape) -> None:
