@@ -9,8 +9,8 @@ from tallystick.report.bench import Benchmark, Cell, Curve, ResultTable, Series,
 STRONGEST = f"{ANY}, {MOST} rows"
 READS = (f"{EMBEDDINGS}, 20 rows", f"{EMBEDDINGS}, {MOST} rows", f"{AIDED}, 20 rows", f"{AIDED}, {MOST} rows", STRONGEST)
 PICTURES = {
-    EMBEDDINGS: f"Test AUC against what embeddings alone give away, {MOST} known rows",
-    ANY: f"Test AUC against the strongest of all attacks, own columns included, {MOST} known rows",
+    EMBEDDINGS: "Test AUC against what embeddings alone give away",
+    ANY: "Test AUC against all attacks, own columns included",
 }
 
 
@@ -91,7 +91,7 @@ def _frontier(found: dict[str, Any], reads: str) -> Curve:
         points["no defence"] = [default]
     return Curve(
         name=PICTURES[reads],
-        x="mean over the columns of what comes back (R², or its like)",
+        x=f"mean over the columns of what comes back (R², or its like), {MOST} known rows",
         y="test AUC",
         series=[
             Series(name=family, xs=[x for x, _ in kept], ys=[y for _, y in kept])
