@@ -91,6 +91,22 @@ def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
     assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found["data"]["positive_rate"], abs=0.1)
 
 
+def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:
+    """Made-up columns are independent of each other, so they tell nothing of it; the attack's own test plants a leak."""
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
+    found = florist.run(**how, setting=replace(SMALL, own_columns=4))
+    alone = florist.run(**how, setting=SMALL)
+    attacks, without = ({each["strategy"]: each for each in runs["runs"]}["splice-tr"]["attacks"] for runs in (found, alone))
+    assert set(attacks) - set(without) == {"label party/agreement-own"}
+    assert 0.5 <= attacks["label party/agreement-own"]["symmetric_auc"] < 0.6  # 630 rows: a standard error of .023
+    assert found["data"]["own_columns"] == 4
+    assert "own_columns" not in alone["data"]
+    with pytest.raises(
+        ConfigError, match="own columns are for the side features, where the label party has every row; found both"
+    ):
+        florist.run(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4))
+
+
 def test_spread_is_students(clicks: ClickData) -> None:
     found = summarize_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
     assert (found["mean"], found["n"]) == (3.0, 5)

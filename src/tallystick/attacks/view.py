@@ -96,6 +96,8 @@ class View:
         class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
         own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
         start: the label party's model before training, where its weights follow from what every party knows.
+        own_NA: the columns of this party itself, as numbers, by row number (rows, A); None if it has none, or the attack is
+            measured where they are not known.
     """
 
     received: Received
@@ -108,6 +110,7 @@ class View:
     class_order: Tensor | None = None
     own_model: nn.Module | None = None
     start: Start | None = None
+    own_NA: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:
@@ -118,6 +121,8 @@ class View:
         for name, told in (("known_labels", self.known_labels), ("clean_hints", self.clean_hints)):
             if told is not None and len(told) != len(self.steps):
                 raise DataError(f"attack: {name} has {len(told)} entries for {len(self.steps)} steps; give one per step")
+        if self.own_NA is not None and len(self.own_NA) < self.rows:
+            raise DataError(f"attack: own columns of {len(self.own_NA)} rows for a view of {self.rows}; give one row for each")
 
     @property
     def rows(self) -> int:

@@ -130,6 +130,7 @@ class ClickData:
     training_labels_N: Tensor  # float32
     test: PackedFeatures
     test_labels_T: Tensor
+    own: "ClickData | None" = None  # the label party's columns of the same rows, if it has any
 
 
 def split_columns(table: ClickTable, *, label_party: int) -> tuple[FeatureColumns, FeatureColumns]:

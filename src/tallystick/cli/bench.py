@@ -204,6 +204,9 @@ def florist(
     ] = "labels,features,both",
     strategies: Annotated[str, typer.Option(help="Strategies, with commas between; all if empty.")] = "",
     epochs: Annotated[int, typer.Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
+    own_columns: Annotated[
+        int, typer.Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
+    ] = 0,
     limit: RowLimit = None,
     out: OutFolder = None,
     resume: ResumeFlag = False,
@@ -224,7 +227,7 @@ def florist(
             ratios=_numbers(ratios) or benchmark.RATIOS,
             sides=[_side(name) for name in sides.split(",")],
             strategies=strategies.split(",") if strategies else None,
-            setting=Setting(epochs=epochs),
+            setting=Setting(epochs=epochs, own_columns=own_columns),
             limit=limit,
             keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
         )

@@ -1,8 +1,13 @@
-"""Does a row's embedding agree with its label? Shapes: B rows of a step's batch, D cut width, N rows of the union."""
+"""Does a row's embedding agree with what the label party has of that row itself: its label, its own columns?
+
+Shapes: B rows of a step's batch, D cut width, N rows of the union, M rows that the label party has, A own columns as numbers,
+P parts that the embedding is predicted from.
+"""
 
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 from torch.nn.functional import logsigmoid
 
 from tallystick.attacks.label_inference.linear import fit_linear, standardised
@@ -31,28 +36,113 @@ class LabelAgreement:
     penalty: float = 1e-2
 
     def __post_init__(self) -> None:
-        if self.most < 1 or not self.penalty > 0:
-            raise ConfigError(f"agreement attack: most={self.most}, penalty={self.penalty}; expected at least 1 and above 0")
+        _check(self.most, self.penalty)
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score each of the label party's rows once; ``generator`` draws the halves."""
+        pairs = _Pairs.of(view)
+        if pairs.label_M is None:
+            return pairs.scores(view, None)
+        positive_M = pairs.label_M > 0.5
+        score_M = torch.zeros(len(positive_M), dtype=torch.float64)
+        for fitted, scored in _halves(len(positive_M), generator):
+            some = fitted[: self.most]
+            head = fit_linear(pairs.x_MD[some], positive_M[some].long(), 2, penalty=self.penalty)
+            logit, prior = head(pairs.x_MD[scored]), torch.logit(positive_M[some].double().mean(), eps=1e-6)
+            sign = torch.where(positive_M[scored], 1.0, -1.0)
+            score_M[scored] = logsigmoid(sign * logit) - logsigmoid(sign * prior)
+        return pairs.scores(view, score_M)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnColumnAgreement:
+    """How much likelier do the label party's own columns and label make a row's mean embedding? Of a made-up row's, not at all.
+
+    Not in the paper. Needs no known row. A ridge regression from own columns, and labels where they are in the view, to
+    embeddings is fitted to one half of the label party's rows, imputed ones among them, and scores the other by
+    log p(f|c, y) - log p(f), both normal: as for ``LabelAgreement`` the best ranking of pairs against independent ones if the
+    regression were the truth. A filling that does not know these columns cannot hold against it, and columns tell of columns
+    what a label does not. For the view of a label party with own columns; elsewhere it scores no rows.
+
+    Args:
+        most: rows of each half that it is fitted to, at least 1.
+        penalty: on squared weights, of inputs of deviation 1, above 0.
+    """
+
+    most: int = 20_000
+    penalty: float = 0.1
+
+    def __post_init__(self) -> None:
+        _check(self.most, self.penalty)
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score each of the label party's rows once; ``generator`` draws the halves."""
+        pairs = _Pairs.of(view)
+        if view.own_NA is None or not view.own_NA.shape[1]:
+            return pairs.scores(view, None)
+        parts = [view.own_NA[pairs.rows_M], *([] if pairs.label_M is None else [pairs.label_M[:, None]])]
+        given_MP = torch.cat([standardised(part) for part in parts], dim=1)
+        score_M = torch.zeros(len(given_MP), dtype=torch.float64)
+        for fitted, scored in _halves(len(given_MP), generator):
+            score_M[scored] = self._likelier(given_MP, pairs.x_MD, fitted[: self.most], scored)
+        return pairs.scores(view, score_M)
+
+    def _likelier(self, given_MP: Tensor, x_MD: Tensor, fitted: Tensor, scored: Tensor) -> Tensor:
+        """Twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant."""
+        mean_P, mean_D = given_MP[fitted].mean(dim=0), x_MD[fitted].mean(dim=0)
+        a_FP, b_FD = given_MP[fitted] - mean_P, x_MD[fitted] - mean_D
+        gram_PP = a_FP.T @ a_FP / max(len(fitted), 1) + self.penalty * torch.eye(a_FP.shape[1], dtype=a_FP.dtype)
+        weight_PD = torch.linalg.solve(gram_PP, a_FP.T @ b_FD / max(len(fitted), 1))
+        alone_SD = x_MD[scored] - mean_D
+        beside_SD = alone_SD - (given_MP[scored] - mean_P) @ weight_PD
+        return _distance(alone_SD, b_FD) - _distance(beside_SD, b_FD - a_FP @ weight_PD)
+
+
+def _distance(x_SD: Tensor, of_FD: Tensor) -> Tensor:
+    """The squared Mahalanobis distance from 0, by the covariance of other rows and a hundredth of a deviation more."""
+    width = of_FD.shape[1]
+    covariance_DD = of_FD.T @ of_FD / max(len(of_FD), 1) + 1e-2 * torch.eye(width, dtype=of_FD.dtype)
+    scaled_SD: Tensor = torch.linalg.solve(covariance_DD, x_SD.T).T
+    return (scaled_SD * x_SD).sum(dim=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pairs:
+    """What the label party has of each of its rows, beside the row's mean embedding over the run."""
+
+    rows_M: Tensor
+    x_MD: Tensor  # standardised, float64
+    label_M: Tensor | None
+
+    @classmethod
+    def of(cls, view: View) -> "_Pairs":
         sum_ND = torch.zeros(view.rows, view.steps[0].received_BD.shape[1])
         count_N, label_N, own_N = torch.zeros(view.rows), torch.zeros(view.rows), torch.zeros(view.rows, dtype=torch.bool)
-        score_N = torch.zeros(view.rows, dtype=torch.float64)
+        labelled = all(step.targets_B is not None for step in view.steps)
         for step in view.steps:
-            if step.targets_B is None:
-                return mean_over_run(view, score_N, torch.zeros_like(score_N))
             sum_ND[step.rows_B] += rescaled(step.received_BD, dtype=torch.float32)
             count_N[step.rows_B] += 1
-            label_N[step.rows_B], own_N[step.rows_B] = step.targets_B.float(), step.own_B
+            own_N[step.rows_B] = step.own_B
+            if step.targets_B is not None:
+                label_N[step.rows_B] = step.targets_B.float()
         rows_M = torch.nonzero(own_N).squeeze(1)
         x_MD = standardised(sum_ND[rows_M] / count_N[rows_M, None])
-        positive_M = label_N[rows_M] > 0.5
-        halves = torch.tensor_split(torch.randperm(len(rows_M), generator=generator), 2)
-        for fitted, scored in (halves, halves[::-1]):
-            some = fitted[: self.most]
-            head = fit_linear(x_MD[some], positive_M[some].long(), 2, penalty=self.penalty)
-            logit, prior = head(x_MD[scored]), torch.logit(positive_M[some].double().mean(), eps=1e-6)
-            sign = torch.where(positive_M[scored], 1.0, -1.0)
-            score_N[rows_M[scored]] = logsigmoid(sign * logit) - logsigmoid(sign * prior)
-        return mean_over_run(view, score_N, own_N.double())
+        return cls(rows_M=rows_M, x_MD=x_MD, label_M=label_N[rows_M] if labelled else None)
+
+    def scores(self, view: View, score_M: Tensor | None) -> Scores:
+        """One per row; none at all where there is nothing to score by."""
+        score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
+        if score_M is not None:
+            score_N[self.rows_M], count_N[self.rows_M] = score_M, 1.0
+        return mean_over_run(view, score_N, count_N)
+
+
+def _halves(rows: int, generator: torch.Generator) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """Two halves at random, each fitted to and scored by the other."""
+    one, other = torch.tensor_split(torch.randperm(rows, generator=generator), 2)
+    return (one, other), (other, one)
+
+
+def _check(most: int, penalty: float) -> None:
+    if most < 1 or not penalty > 0:
+        raise ConfigError(f"agreement attack: most={most}, penalty={penalty}; expected at least 1 and above 0")

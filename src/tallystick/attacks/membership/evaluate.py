@@ -8,13 +8,13 @@ real rows, as they are.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.membership.agreement import LabelAgreement
+from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
@@ -46,19 +46,7 @@ def evaluate_membership(
     *,
     planted: int = 200,
     attacks: Mapping[str, Attack] | None = None,
-    seed: int = 0,
-) -> dict[str, AttackMetrics]:
-    """Attack a view and give the metrics of the attacks that had something to see; see ``measure_membership``."""
-    return dict(measure_membership(received, steps, present_U, planted=planted, attacks=attacks, seed=seed).found)
-
-
-def measure_membership(
-    received: Received,
-    steps: Sequence[StepView],
-    present_U: Tensor,
-    *,
-    planted: int = 200,
-    attacks: Mapping[str, Attack] | None = None,
+    own_UA: Tensor | None = None,
     seed: int = 0,
 ) -> MembershipLeaks:
     """Attack a view and measure how well that tells members.
@@ -71,6 +59,7 @@ def measure_membership(
         present_U: bool, the truth: does the side that sent have row u itself?
         planted: rows of each kind that the attacker is told (it can plant dummy ids); at most a quarter of each kind.
         attacks: by name; by default all for that kind of view.
+        own_UA: the columns of the view's owner itself, as numbers, where they are at hand.
         seed: of the told rows, of attacks that draw, and of the bootstrap.
 
     Returns:
@@ -84,7 +73,9 @@ def measure_membership(
         unmeasured[lost] = "they hold NaN, infinite or huge values, as of a training that diverged, and no attack read them"
     if not finite:
         return MembershipLeaks(found={}, not_measured=unmeasured | {", ".join(attacks): "no step is left that could be attacked"})
-    view, present_N = _view_of(received, finite, present_U, planted=planted, seed=seed)
+    view, numbers_N = _view_of(received, finite, present_U, planted=planted, seed=seed)
+    present_N = present_U[numbers_N]
+    view = view if own_UA is None else replace(view, own_NA=own_UA[numbers_N])
     found, reasons = {}, {}
     for name, attack in attacks.items():
         scores = attack(view, generator=torch.Generator().manual_seed(seed))
@@ -103,7 +94,7 @@ def measure_membership(
 
 
 def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *, planted: int, seed: int) -> tuple[View, Tensor]:
-    """The view with the rows that the attacker is told, and which rows are there."""
+    """The view with the rows that the attacker is told, and the number that each row had."""
     rng = np.random.default_rng([seed, 2])
     steps, numbers_N = renumbered(steps)
     present_N = present_U[numbers_N]
@@ -114,7 +105,7 @@ def _view_of(received: Received, steps: Sequence[StepView], present_U: Tensor, *
     for kind_N in (present_N, ~present_N):
         candidates = torch.nonzero(kind_N & own_N).squeeze(1).numpy()
         told.append(torch.from_numpy(rng.choice(candidates, size=min(planted, len(candidates) // 4), replace=False)))
-    return View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1]), present_N
+    return View(received=received, steps=tuple(steps), known_present=told[0], known_absent=told[1]), numbers_N
 
 
 def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:
@@ -133,4 +124,6 @@ def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:
         return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
     if isinstance(attack, LabelAgreement):
         return "it reads the labels of the party that receives, which are not in the view"
+    if isinstance(attack, OwnColumnAgreement):
+        return "it reads the columns of the party that receives, which are not in the view"
     return "no group of the rows that it scores holds rows of both kinds"

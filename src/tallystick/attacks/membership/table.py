@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from types import MappingProxyType
 
-from tallystick.attacks.membership.agreement import LabelAgreement
+from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
@@ -28,6 +28,7 @@ MEMBERSHIP_ATTACKS: Mapping[Received, Mapping[str, Attack]] = MappingProxyType(
             "twins": TwinEmbeddings(),
             "consistency": Consistency(),
             "agreement": LabelAgreement(),
+            "agreement-own": OwnColumnAgreement(),
             "learned": LearnedDiscriminator(),
         },
     }

@@ -4,6 +4,7 @@ Shapes: U rows of the union, N own rows of a side.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from math import log2
 from typing import Any, Literal
 
@@ -16,8 +17,10 @@ from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.clicks import ClickData
 from tallystick.benchmark.experiment import PASS
+from tallystick.benchmark.feature_leakage.data import as_numbers
 from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.config.contract import TrainingConfig
+from tallystick.cut.forward import no_columns
 from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -55,6 +58,7 @@ class Setting:
     bins: int = 15  # of ACE; the paper does not say how many
     min_count: int = 10  # training rows that a category needs for a code of its own
     planted: int = 200  # rows of each kind whose presence the attacker knows
+    own_columns: int = 0  # that the label party has; the paper gives it none
 
     def batch(self, rows: int) -> int:
         """Rows of a batch."""
@@ -73,6 +77,7 @@ class Setting:
             "embedding_width": self.embedding_width,
             "ace_bins": self.bins,
             "planted": self.planted,
+            **({"own_columns": self.own_columns} if self.own_columns else {}),
         }
 
 
@@ -138,7 +143,10 @@ class Trained:
             self.bottom: TabularBottom | DefendedBottom = TabularBottom(
                 data.shape, embedding_width=setting.embedding_width, hidden=setting.hidden[: setting.cut_after]
             )
-            self.top = TabularTop(self.bottom.width, hidden=setting.hidden[setting.cut_after :], outputs=1)
+            own = self._own_bottom()
+            width = self.bottom.width + (own.width if own is not None else 0)
+            self.top = TabularTop(width, hidden=setting.hidden[setting.cut_after :], outputs=1)
+        self.model = LabelModel(self.top, bottom=own)
         if treatment.noise is not None:
             defenses = EmbeddingDefenses(embeddings=(treatment.noise,))
             self.bottom = DefendedBottom(self.bottom, defenses, secret=seed.to_bytes(32, "big"))
@@ -147,6 +155,13 @@ class Trained:
             for step in self.network.epoch(epoch):
                 if record:
                     self._keep(epoch, step)
+
+    def _own_bottom(self) -> TabularBottom | None:
+        """What the label party makes of its own columns, if it has any: as wide at the cut as the feature party's."""
+        if self.data.own is None:
+            return None
+        hidden = self.setting.hidden[: self.setting.cut_after]
+        return TabularBottom(self.data.own.shape, embedding_width=self.setting.embedding_width, hidden=hidden)
 
     def _network(self) -> SplitNetwork:
         treatment, data, setting = self.treatment, self.data, self.setting
@@ -165,7 +180,8 @@ class Trained:
         return SplitNetwork(
             bottoms=[feature_party.bottom(self.bottom)],
             sources=[feature_party.source(data.training.rows(torch.nonzero(has_features_U).squeeze(1)))],
-            model=LabelModel(self.top),
+            model=self.model,
+            own=no_columns if data.own is None else data.own.training.rows,
             objective=label_party.objective(data.training_labels_N[has_labels_U], calibration, positive_rate=self.positive_rate),
             training=training,
             schedule=Schedule(
@@ -211,7 +227,9 @@ class Trained:
         if calibration.when == "fitted":
             calibration = self._fitted(calibration)
         test = self.data.test
-        logits = [self.top(self.bottom(test.rows(rows_B))).squeeze(1) for rows_B in torch.split(torch.arange(len(test)), PASS)]
+        own = no_columns if self.data.own is None else self.data.own.test.rows
+        batches = torch.split(torch.arange(len(test)), PASS)
+        logits = [self.model([self.bottom(test.rows(rows_B))], own(rows_B)) for rows_B in batches]
         logits_T = calibration.prediction_logits(torch.cat(logits)).double().numpy()
         labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
         return {
@@ -229,16 +247,18 @@ class Trained:
     def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
         """Run that party's attacks on its view and measure them by whether the other side has the row."""
         membership, setting = self.treatment.membership, self.setting
+        evaluate = partial(evaluate_membership, planted=setting.planted, seed=self.seed)
         if party == "feature":
-            found = evaluate_membership(
-                "cut_gradient", self.views[0], membership.has_labels_U, planted=setting.planted, seed=self.seed
-            )
+            found = evaluate("cut_gradient", self.views[0], membership.has_labels_U).found
         else:
-            present_U = membership.has_features_U
-            found = evaluate_membership("cut_embedding", self.views[1], present_U, planted=setting.planted, seed=self.seed)
+            present_U, own = membership.has_features_U, self.data.own
+            own_UA = None if own is None else as_numbers(own.training.rows(torch.arange(len(present_U))))
             one_pass = {"identical-one-pass": IdenticalEmbeddings()}
             step = self._one_pass(membership.has_labels_U)
-            found |= evaluate_membership("cut_embedding", [step], present_U, planted=0, attacks=one_pass, seed=self.seed)
+            found = {
+                **evaluate("cut_embedding", self.views[1], present_U, own_UA=own_UA).found,
+                **evaluate("cut_embedding", [step], present_U, planted=0, attacks=one_pass).found,
+            }
         return {name: metrics.as_figures() for name, metrics in found.items()}
 
     @torch.no_grad()

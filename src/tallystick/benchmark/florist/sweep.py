@@ -8,14 +8,14 @@ that the paper's tables use, 0.5. Runs of several calls (say, one per seed) can 
 import time
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from tallystick.benchmark.clicks import ClickData, encode_clicks, read_clicks
+from tallystick.benchmark.clicks import ClickData, ClickTable, encode_clicks, read_clicks, split_columns
 from tallystick.benchmark.florist import paper
 from tallystick.benchmark.florist.runs import Membership, Setting, Side, Trained, Treatment
 from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
@@ -107,11 +107,15 @@ def run(
         keeping: of the runs; nowhere if left out.
 
     Raises:
-        ConfigError: an unknown strategy, a ratio outside (0, 1), or a log of another sweep.
+        ConfigError: an unknown strategy, a ratio outside (0, 1), own columns beside absent labels, or a log of another sweep.
         DataError: the file is not in Kaggle's format.
     """
     setting, keeping = setting or Setting(), keeping or Keeping()
     _check(ratios, strategies)
+    if setting.own_columns and any(side != "features" for side in sides):
+        raise ConfigError(
+            f"bench florist: own columns are for the side features, where the label party has every row; found {', '.join(sides)}"
+        )
     table = read_clicks(data, limit=limit)
     about = {"name": table.name, "rows": table.frame.height, **setting.facts()}
     kept = keeping.open(about)
@@ -120,7 +124,7 @@ def run(
     total = len(seeds) * len(ratios) * sum(len(BASELINES) + len(_chosen(side, strategies)) for side in sides)
     with one_thread():
         for seed in seeds:
-            clicks = encode_clicks(table, seed=seed, min_count=setting.min_count)
+            clicks = _encoded(table, setting, seed=seed)
             for found in _runs(clicks, setting, seed, ratios, sides, strategies, known):
                 runs.append(found)
                 if kept is not None and found.key not in known:
@@ -133,6 +137,15 @@ def run(
         "batch_size": setting.batch(len(clicks.training)),
     }
     return report_of(runs, data=about)
+
+
+def _encoded(table: ClickTable, setting: Setting, *, seed: int) -> ClickData:
+    """The feature party's columns, and with them the label party's if it has any."""
+    feature_party, label_party = split_columns(table, label_party=setting.own_columns)
+    clicks = encode_clicks(table, seed=seed, min_count=setting.min_count, columns=feature_party)
+    if not setting.own_columns:
+        return clicks
+    return replace(clicks, own=encode_clicks(table, seed=seed, min_count=setting.min_count, columns=label_party))
 
 
 def _check(ratios: Sequence[float], strategies: Sequence[str] | None) -> None:

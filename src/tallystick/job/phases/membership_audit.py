@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
-from tallystick.attacks.membership.evaluate import MembershipLeaks, measure_membership
+from tallystick.attacks.membership.evaluate import MembershipLeaks, evaluate_membership
 from tallystick.attacks.view import Received, StepView
 from tallystick.report import result as shown
 
@@ -37,7 +37,7 @@ def audit_membership(
         none = f"any attack, in {peer}'s seat: no step of the first {MEMBERSHIP_EPOCHS} epochs was recorded"
         return shown.Audit(summary=f"{question} That was not measured.", defense=defense, not_measured=[none])
     say("attacking what this side sent, as the peer could")
-    leaks = measure_membership(received, steps, own_N)
+    leaks = evaluate_membership(received, steps, own_N)
     attacks = [
         shown.AttackResult(
             name=name,
