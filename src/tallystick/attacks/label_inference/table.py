@@ -21,6 +21,7 @@ from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
+from tallystick.attacks.label_inference.surrogate_top import SurrogateTop
 from tallystick.attacks.view import Attack, Received
 
 NO_LABELS = NoLabels()
@@ -154,6 +155,20 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             with_embeddings=True,
             from_start=True,
+        ),
+        "surrogate-top": LabelInferenceAttack(
+            attack=SurrogateTop(),
+            description="a top model of the attacker's own and the rows' labels are fitted together to what gradients came",
+            reads="cut_gradient",
+            over_training=True,
+            with_embeddings=True,
+        ),
+        "surrogate-top-prediction": LabelInferenceAttack(
+            attack=SurrogateTop(guess="prediction"),
+            description="as surrogate-top, but the label is what that model then predicts from the row's embedding",
+            reads="cut_gradient",
+            over_training=True,
+            with_embeddings=True,
         ),
         "completion": LabelInferenceAttack(
             attack=ModelCompletion(),
