@@ -67,6 +67,30 @@ def test_a_signal_that_leaves_something_half_made_is_one_line(tmp_path):
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted before anything began\n")
 
 
+AMID_A_DESTRUCTOR = """
+import os, signal, time
+from tallystick.cli.main import main
+import tallystick.cli.app
+class Struck:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0)
+def app():
+    Struck()
+    for _ in range(600):
+        time.sleep(0.1)
+    raise SystemExit(0)
+tallystick.cli.app.app = app
+main()
+"""
+
+
+def test_a_signal_amid_a_destructor_is_not_lost(tmp_path):
+    command = [sys.executable, "-c", AMID_A_DESTRUCTOR]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted before anything began\n")
+
+
 END = """
 import atexit, gc, signal, sys
 def look():

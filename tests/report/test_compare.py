@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
-from tallystick.errors import ConfigError, DamagedFile
+from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.evaluation.decisions import decide
 from tallystick.evaluation.measure import compare_models
 from tallystick.report.compare import compare_html, compare_results, read_run
@@ -87,7 +87,7 @@ def test_the_page_escapes_and_holds_what_it_shows(runs) -> None:
 def test_the_command(runs, tmp_path) -> None:
     for name, run in zip(("one", "two"), runs, strict=True):
         (tmp_path / name).mkdir()
-        write_json(tmp_path / name / "result.json", run.to_json().encode())
+        (tmp_path / name / "result.json").write_text(run.to_json())
     paths = [str(tmp_path / "one"), str(tmp_path / "two" / "result.json")]
     done = CliRunner().invoke(app, ["compare", *paths, "--html", str(tmp_path / "c.html"), "--json"])
     assert done.exit_code == 0, done.output
@@ -114,7 +114,7 @@ def test_what_is_no_run_is_named(tmp_path, content, words) -> None:
 
 
 def test_read_run_takes_a_folder_or_its_file(runs, tmp_path) -> None:
-    write_json(tmp_path / "result.json", runs[0].to_json().encode())
+    (tmp_path / "result.json").write_text(runs[0].to_json())
     assert read_run(tmp_path).to_dict() == read_run(tmp_path / "result.json").to_dict() == runs[0].to_dict()
 
 
@@ -126,6 +126,8 @@ def test_a_result_with_a_flipped_bit_is_damaged_not_another_result(runs, tmp_pat
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(DamagedFile, match=r"result\.json is damaged: its content does not have the digest"):
         read_run(tmp_path)
-    path.write_text(runs[0].to_json())
-    with pytest.raises(DamagedFile, match="it carries no digest"):
-        read_run(path)
+    path.write_bytes(whole.replace(b'"digest"', b'"dihest"', 1))
+    with pytest.raises(DataError, match="not a result"):
+        read_run(tmp_path)
+    path.write_bytes(whole)
+    assert read_run(tmp_path).to_dict() == runs[0].to_dict()

@@ -58,8 +58,8 @@ def audit(
         if not target.exists():
             raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
         if target.is_dir():
-            wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep}
-            wrong |= {"--seeds": seeds, "--rows": rows, "--minutes": minutes}
+            wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds}
+            wrong |= {"--rows": rows, "--minutes": minutes}
             if given := [name for name, value in wrong.items() if value]:
                 raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
             _recorded(target, auxiliary_labels, _counts(known_rows), watcher_of(progress), as_json=as_json)
@@ -166,10 +166,10 @@ def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
     """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
     from tallystick.party.folder import new_folder
     from tallystick.report.page import render
-    from tallystick.storage import write_bytes
+    from tallystick.storage import write_json
 
     folder = new_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit")
-    write_bytes(folder / "result.json", result.to_json().encode())
+    write_json(folder / "result.json", result.to_json().encode())
     report = render(result, folder / "report.html")
     found = {
         "folder": str(folder),

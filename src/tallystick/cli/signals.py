@@ -1,14 +1,17 @@
 """What SIGINT and SIGTERM do to a command: the same, at any moment, with one line and one exit code."""
 
 import importlib
+import os
 import signal
 import sys
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
 EXIT_INTERRUPTED = 130
+AGAIN_S = 0.05
 NOTHING_BEGUN = "interrupted before anything began"
 _ASKS_FOR_THE_END = (signal.SIGINT, signal.SIGTERM)
 
@@ -47,6 +50,11 @@ def load(modules: Sequence[str]) -> None:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    # What is being made at this moment is left half made, and would complain of it on standard error when it is collected.
-    sys.unraisablehook = lambda _: None
+    sys.unraisablehook = _unraised
     raise KeyboardInterrupt
+
+
+def _unraised(torn: "sys.UnraisableHookArgs") -> None:
+    """Be silent of what the signal left half made, which complains when it is collected; repeat a signal that Python drops."""
+    if isinstance(torn.exc_value, KeyboardInterrupt):  # it came amid a destructor, out of which nothing is raised
+        threading.Timer(AGAIN_S, os.kill, (os.getpid(), signal.SIGINT)).start()

@@ -39,7 +39,7 @@ from tallystick.network.certificates import write_test_certificates
 from tallystick.party.ledger import create_ledger
 from tallystick.report.page import render
 from tallystick.report.result import Result, merge, read_result
-from tallystick.storage import read_json, write_bytes
+from tallystick.storage import read_json, write_json
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]
@@ -140,7 +140,7 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
         raise TallystickError(f"the demo failed; its files are in {run}\n{said}")
     facts = {party: json.loads(outputs[party][0].splitlines()[-1]) for party in homes}
     merged = merge([read_result(read_json(Path(facts[party]["result"]))) for party in homes])
-    write_bytes(run / "result.json", merged.to_json().encode())
+    write_json(run / "result.json", merged.to_json().encode())
     render(merged, run / "report.html")
     found = {
         "folder": str(run),

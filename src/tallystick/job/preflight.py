@@ -270,7 +270,7 @@ def _check_features(
         check_unaligned(contract.unaligned, encoder, *labels)
     if encoder is not None:
         _check_model(contract, party, encoder, here)
-        if labels is not None and any(entry.defense.asks_teacher for entry in contract.defense):
+        if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are
             check_halves(labels[1], classes=contract.target.classes)
     if is_label:
         _check_top(contract, party, encoder)
@@ -310,7 +310,7 @@ def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) ->
     if model.top is None:
         return
     architecture = Architecture.of(contract, party.party)
-    if encoder is not None and contract.evaluation.own_columns_baseline:
+    if encoder is not None and contract.evaluation.own_columns_baseline and contract.split.test:
         architecture.label_model(encoder, [])
     if not any(name in model.bottoms for name in contract.feature_parties):
         widths = [model.built_in_cut_width] * len(contract.feature_parties)

@@ -8,7 +8,7 @@ parties of one run, for a demo that owns them all.
 import html
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, get_args
 
 import msgspec
 import numpy as np
@@ -123,6 +123,9 @@ class ModelPart(_Part, frozen=True, kw_only=True):
     parameters: int
 
 
+CutReads = Literal["cut gradients and cut embeddings", "cut gradients", "cut embeddings"]
+
+
 class AttackResult(_Part, frozen=True, kw_only=True):
     """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
 
@@ -145,6 +148,12 @@ class AttackResult(_Part, frozen=True, kw_only=True):
     tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
     upper_bound: bool = False  # needs labels that no attacker has
     note: str = ""
+
+    @property
+    def reads(self) -> CutReads:
+        """What of the cut it reads, as its view says."""
+        found: CutReads = next(reads for reads in get_args(CutReads) if f"from {reads}" in self.view)
+        return found
 
 
 class LeakGrowth(_Part, frozen=True, kw_only=True):
@@ -215,7 +224,7 @@ class Leak(_Part, frozen=True, kw_only=True):
     """What one attack got out of one tried defence: max(AUC, 1 - AUC) per batch."""
 
     attack: str
-    reads: Literal["cut gradients", "cut embeddings"]
+    reads: CutReads
     auc: Estimate
     chance: float = 0.5  # what it is for a guess
     upper_bound: bool = False  # needs labels that no attacker has

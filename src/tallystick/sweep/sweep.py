@@ -136,7 +136,7 @@ class _Tally:
             leaks=[
                 shown.Leak(
                     attack=name,
-                    reads="cut gradients" if "from cut gradients" in attacks[0].view else "cut embeddings",
+                    reads=attacks[0].reads,
                     auc=estimate([_folded(attack) for attack in attacks], floor=0.5),
                     chance=float(np.mean([attack.symmetric_chance for attack in attacks])),
                     upper_bound=attacks[0].upper_bound,

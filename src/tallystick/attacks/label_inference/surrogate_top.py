@@ -24,13 +24,14 @@ class SurrogateTop:
     and adds regularisers, and the label inference of UnSplit (Erdoğan et al., arXiv 2108.09033); of both texts only the abstracts
     were at hand, so that what follows is our own. Needs no starting weights, as ``LabelEnumeration`` does.
 
-    Cross-entropy sends (p - y) W back, p being the surrogate's softmax at the row's own cut embedding and y its label. The label
-    in turn is taken to follow from the embedding by a softmax of its own, which ties embeddings to gradients and stands for the
-    label prior, and the gradient to lie about that of its label with noise of one deviation. What is fitted is the likelihood of
-    the gradients, summed over labels; per row the labels that are optimal for it follow in closed form. One vector per row is
-    read: mean gradients, in which noise that is drawn anew averages out, and last embeddings. Knows no label, and of two classes
-    which is rarer; the clusters of several stay unnamed, and the evaluator names them as fits best. Simulates neither what other
-    parties send into the top model nor its hidden layers. Starts that are drawn otherwise find more or less by some hundredths.
+    Cross-entropy sends (p - y) W back, p being the surrogate's softmax at the row's own cut embedding and y its label. The
+    label in turn is taken to follow from the embedding by a softmax of its own, which ties embeddings to gradients and stands
+    for the label prior, and the gradient to lie about that of its label with noise of one deviation. What is fitted is the
+    likelihood of the gradients, summed over labels; per row the labels that are optimal for it follow in closed form. One
+    vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last embeddings. Knows no label;
+    of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator names them as fits best.
+    Simulates neither what other parties send into the top model nor its hidden layers. Starts that are drawn otherwise find
+    more or less by some hundredths.
 
     Args:
         guess: "gradient": how well each label explains the row's gradient; "prediction": the label that follows from

@@ -54,8 +54,8 @@ class Process:
 
     def await_handlers(self) -> None:
         """Wait until it answers to signals, or is over: before its own first line the system ends it, without a word."""
-        status = Path(f"/proc/{self.pid}/status")
-        while status.exists() and not self.over.wait(_POLL_S):
+        status, until = Path(f"/proc/{self.pid}/status"), time.monotonic() + _START_S
+        while status.exists() and time.monotonic() < until and not self.over.wait(_POLL_S):
             with suppress(OSError):
                 if int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
                     return

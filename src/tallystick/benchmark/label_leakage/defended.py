@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import log2
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -20,17 +20,15 @@ from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.table import DEFENSES
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, DataError
 from tallystick.job.log import Silent
 from tallystick.metrics import METRICS
-from tallystick.report.result import AttackResult, Result
+from tallystick.report.result import AttackResult, CutReads, Result
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
-GRADIENTS, EMBEDDINGS = "cut gradients", "cut embeddings"
-BOTH = f"{GRADIENTS} and {EMBEDDINGS}"
 KEY, LABEL, FEATURE = "row", "label", "feature"
 CREDIT = "credit-default"  # comes from two parties: the second one's columns begin with z
 STRENGTHS: Mapping[str, tuple[float, ...]] = {
@@ -48,12 +46,12 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
 }
 """What is tried of each defence; of those that allow two classes only, or several, where they do."""
 STEPS = 40  # of an epoch, about
-VIEWS = {
-    "gradients, no label": ({GRADIENTS}, False),
-    "gradients, few labels": ({GRADIENTS}, True),
-    "embeddings, no label": ({EMBEDDINGS}, False),
-    "embeddings, few labels": ({EMBEDDINGS}, True),
-    "everything, few labels": ({GRADIENTS, EMBEDDINGS, BOTH}, True),
+VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
+    "gradients, no label": ({"cut gradients"}, False),
+    "gradients, few labels": ({"cut gradients"}, True),
+    "embeddings, no label": ({"cut embeddings"}, False),
+    "embeddings, few labels": ({"cut embeddings"}, True),
+    "everything, few labels": (set(get_args(CutReads)), True),
 }
 """What an attacker may read, and whether it is told labels: then it may run what needs none too."""
 
@@ -163,14 +161,17 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) 
     contract = parse_contract(candidate.contract.model_dump(mode="json") | {"seed": seed})
     with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
         result: Result = simulate(contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent())
-        with_model = {attack.name: attack for attack in attacked_with_model(contract, partner, Path(folder))}
+        try:
+            with_model, why_not = {attack.name: attack for attack in attacked_with_model(contract, partner, Path(folder))}, []
+        except DataError as error:  # as an audit does, which goes on without
+            with_model, why_not = {}, [f"attacks with the feature party's model: {error}"]
     metric = next(iter(METRICS[contract.target.type]))
     audit = result.label_audit
     return {
         "defense": candidate.name,
         "test": result.joint[metric]["value"],
         "attacks": {attack.name: _figures(attack) for attack in (*audit.attacks, *with_model.values())},
-        "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model],
+        "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model] + why_not,
         "seconds": time.perf_counter() - started,
     }
 
@@ -181,7 +182,7 @@ def _figures(attack: AttackResult) -> dict[str, Any]:
         "chance": attack.symmetric_chance,
         "auc": attack.auc,
         "chance_auc": attack.chance,
-        "reads": next(reads for reads in (BOTH, GRADIENTS, EMBEDDINGS) if f"from {reads}" in attack.view),
+        "reads": attack.reads,
         "told": not attack.view.endswith(NOTHING_TOLD),
         "upper_bound": attack.upper_bound,
     }
