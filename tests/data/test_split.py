@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.config.contract import SplitConfig
-from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time
+from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.errors import DataError
 
 
@@ -68,6 +68,18 @@ def test_types_of_time(times: pl.Series) -> None:
 def test_rows_of_one_time_stay_together() -> None:
     times = pl.Series([3, 1, 1, 1, 2, 2, 1, 3, 3, 3])
     assert split_by_time(times, SplitConfig(validation=0.1, test=0.2)).tolist() == [2, 0, 0, 0, 1, 1, 0, 2, 2, 2]
+
+
+def test_rows_that_came_later_fall_into_the_parts_of_the_first_ones() -> None:
+    first, others = [10, 11, 12, 13, 14, 15], [3, 12, 13, 14, 9, 99, 15]
+    parts = np.array([TRAINING, TRAINING, TRAINING, VALIDATION, TEST, TEST], dtype=np.uint8)
+    found = parts_of_other_times(pl.Series("t", first + others), parts)
+    assert found.tolist() == [TRAINING, TRAINING, VALIDATION, TEST, TRAINING, TEST, TEST]
+    # between two of the first rows' times a row belongs to the earlier part, and a part without rows takes none
+    parts = np.array([TRAINING, TEST], dtype=np.uint8)
+    assert parts_of_other_times(pl.Series("t", [1.0, 2.0, 1.5, 2.0]), parts).tolist() == [TRAINING, TEST]
+    with pytest.raises(DataError, match="time column 't': missing in 1"):
+        parts_of_other_times(pl.Series("t", [1, 2, None]), parts)
 
 
 @pytest.mark.parametrize(

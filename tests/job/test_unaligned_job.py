@@ -1,5 +1,8 @@
 """Jobs that use rows only the label party has: every method, what crosses, resuming, scores without a partner, bad input."""
 
+import json
+import math
+
 import polars as pl
 import pytest
 import torch
@@ -8,13 +11,19 @@ from tiny import columns, contract_values, tables
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as FACTS
 from tallystick.errors import ConfigError, DataError, category_of
+from tallystick.job.phases import train
 from tallystick.metrics import auc
+from tallystick.party.alone import calibrated_alone
+from tallystick.privacy.events import PureDP
+from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
+from tallystick.storage import read_json
 from tallystick.training.checkpoint import read_tensors
 from tallystick.training.unaligned.table import METHODS
 
 PARTIES = ("bank", "shop")
 ROWS, PARTNERS = 900, 400
+QUICKLY = {"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False}
 
 
 def frames(*, rows=ROWS, partners=PARTNERS, target="binary", seed=1):
@@ -50,7 +59,7 @@ def test_the_tables_of_names_agree():
 
 @pytest.mark.parametrize("method", list(METHODS))
 def test_every_method_trains_and_measures(method):
-    result = run(method, evaluation={"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False})
+    result = run(method, evaluation=QUICKLY)
     assert result.evaluation["joint"]["auc"]["value"] > 0.6
     groups = partner_groups(result)
     assert bool(groups) == METHODS[method].scores_alone
@@ -67,16 +76,86 @@ def sent_by_training(result):
     return {phase.party: (phase.bytes_sent, phase.bytes_received, phase.messages) for phase in phases}
 
 
-def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are():
+@pytest.mark.parametrize("method", ["average", "ss-vfl", "fedhssl"])
+def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     """Twice as many of them: as many messages and bytes of training, and the same positions in the same order."""
     given, more = frames(), frames(rows=2 * ROWS)
     more["shop"] = given["shop"]
     common = set(given["bank"]["id"]) & set(given["shop"]["id"])
     more["bank"] = pl.concat([given["bank"], more["bank"].filter(pl.col("id") >= f"id-{ROWS:06}")])
     assert {row for row in more["bank"]["id"] if row in set(more["shop"]["id"])} == common
-    few, many = (run("average", tables_, training__patience=None) for tables_ in (given, more))
+    quick = {"training__patience": None, "training__epochs": 1, "evaluation": QUICKLY}
+    few, many = (run(method, tables_, **quick) for tables_ in (given, more))
     assert few.data.rows == many.data.rows
     assert sent_by_training(few) == sent_by_training(many)
+
+
+@pytest.mark.parametrize("method", ["warm-start", "ss-vfl"])
+def test_what_a_feature_partys_own_rows_change(method, tmp_path):
+    """Its rows without a partner's row train its bottom by self-supervision, and are left out else; no message tells of them."""
+    given = frames()
+    others = tables(PARTIES, rows=300, seed=2)["shop"].with_columns(id="other-" + pl.col("id"))
+    more = given | {"shop": pl.concat([given["shop"], others])}
+    found, weights = [], []
+    for number, each in enumerate((given, more)):
+        values, folder = contract(method, training__epochs=1, evaluation=QUICKLY), tmp_path / str(number)
+        found.append(simulate(values, each, own_columns(), watcher=Silent(), folder=folder))
+        (path,) = (folder / "shop").glob("*/model.safetensors")
+        weights.append(read_tensors(path)[0])
+    assert sent_by_training(found[0]) == sent_by_training(found[1])
+    assert found[0].data.rows == found[1].data.rows
+    same = all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert same is (method == "warm-start")
+
+
+def test_a_split_by_time_has_the_same_bounds_for_unaligned_rows():
+    given, cols = frames(), own_columns()
+    cols["bank"]["time"] = "day"
+    values = contract("warm-start", training__epochs=1, evaluation=QUICKLY, split__method="time", settings={"epochs": 1})
+    result = simulate(values, given, cols, watcher=Silent())
+    is_linked = pl.col("id").is_in(given["shop"]["id"].implode())
+    days = given["bank"].filter(is_linked)["day"].sort()
+    first = days[len(days) - round(0.2 * len(days))]
+    rows = [given["bank"].filter(which, pl.col("day") >= first).height for which in (is_linked, ~is_linked)]
+    groups = partner_groups(result)
+    assert [groups[name]["rows"] for name in ("with one: the joint model", "without: own columns")] == rows
+
+
+def test_labels_of_unaligned_rows_are_flipped_too_and_charged_for_once(monkeypatch, tmp_path):
+    """Of some 1,900 labels 1 / (1 + e) are others: within five standard deviations, a chance below 1e-6 of failing."""
+    taught = {}
+
+    def listening(method, model, objective, own):
+        taught["index_N"] = own.train_N
+        taught["labels_N"] = objective(torch.zeros(len(own.train_N)), own.train_N)[1]
+        prepare(method, model, objective, own)
+
+    def fitting(model, dataset):
+        taught["true_N"] = dataset.known_labels.true_N
+        return calibrated_alone(model, dataset)
+
+    prepare = METHODS["warm-start"].prepare
+    monkeypatch.setattr(METHODS["warm-start"], "prepare", listening)
+    monkeypatch.setattr(train, "calibrated_alone", fitting)
+    quick = {"training__epochs": 1, "evaluation": QUICKLY, "settings": {"epochs": 1}}
+    values = contract("warm-start", defense=[{"method": "label-dp", "epsilon": 1.0}], **quick)
+    simulate(values, frames(rows=3200), own_columns(), watcher=Silent(), folder=tmp_path)
+    rows = len(taught["index_N"])
+    assert rows > 1600
+    share, flipped = 1 / (1 + math.e), (taught["labels_N"] != taught["true_N"][taught["index_N"]]).float().mean().item()
+    assert flipped == pytest.approx(share, abs=5 * math.sqrt(share * (1 - share) / rows))
+    entries = Ledger(tmp_path / "privacy-ledger.sqlite", party="bank").entries()
+    assert [entry.event for entry in entries] == [PureDP(epsilon=1.0)]
+
+
+def test_the_line_that_calibrates_own_scores_is_fitted_and_kept(tmp_path):
+    """It is not the one that changes nothing; tests/training/test_calibration.py says what it is."""
+    values = contract("warm-start", training__epochs=1, evaluation=QUICKLY)
+    simulate(values, frames(), own_columns(), watcher=Silent(), folder=tmp_path)
+    (path,) = (tmp_path / "bank").glob("*/training.json")
+    kept = json.loads(read_json(path))["alone"]
+    assert kept["slope"] > 0
+    assert (kept["slope"], kept["intercept"]) != (1.0, 0.0)
 
 
 def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
@@ -91,9 +170,14 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "changes"), [("warm-start", {}), ("diffu-at", {"settings": {"joint_epochs": 2}, "model__normalization": "batch"})]
+    ("method", "at", "changes"),
+    [
+        ("warm-start", "training", {}),
+        ("warm-start", "before joint training: training", {}),
+        ("diffu-at", "training", {"settings": {"joint_epochs": 2}, "model__normalization": "batch"}),
+    ],
 )
-def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, changes):
+def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, at, changes):
     quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
     values = contract(method, **quick, **changes)
     given = frames()
@@ -101,7 +185,7 @@ def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path,
     simulate(values, given, single, watcher=Silent(), folder=tmp_path / "simulated")
     job = lay_out_job(PARTIES, frames=given, unaligned=values["unaligned"], model=values["model"], **quick)
     running = job.start_all()
-    running["bank"].wait_for(lambda event: event.get("what") == "training" and event["done"] > 10)
+    running["bank"].wait_for(lambda event: event.get("what") == at and event["done"] > 10)
     running["bank"].kill()
     assert running["shop"].end() == 3
     job.run_all("run", "--resume")
@@ -191,8 +275,16 @@ def test_unaligned_rows_with_labels_of_another_kind():
     given = frames()
     other = pl.when(pl.col("id") > "id-000800").then(pl.lit("yes")).otherwise(pl.col("y").cast(pl.String))
     given["bank"] = given["bank"].with_columns(y=other)
-    with pytest.raises(DataError, match="y"):
+    with pytest.raises(DataError, match=r"label column 'y' has 3 distinct values; target\.type = binary needs exactly 2"):
         run("average", given)
+
+
+@pytest.mark.parametrize("method", ["vfl-mpd", "ss-vfl"])
+def test_a_feature_party_that_has_nothing_to_take_part_with(method):
+    cols = own_columns()
+    cols["shop"]["features"] = {"numeric": [], "categorical": []}
+    with pytest.raises(DataError, match="party shop has no usable feature column; list some under features"):
+        simulate(contract(method), frames(), cols, watcher=Silent())
 
 
 def test_a_group_that_is_no_column():

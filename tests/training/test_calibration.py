@@ -1,6 +1,7 @@
 """Logit shift against 300-digit arithmetic, by inversion, and on simulated unions; the fitted line against a slow reference."""
 
 import math
+from dataclasses import replace
 
 import mpmath
 import numpy as np
@@ -11,8 +12,14 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
+from tallystick.data.features import Features
+from tallystick.data.target import LabelCoder
+from tallystick.dataset.dataset import Labels, UnalignedRows
+from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError, DataError
-from tallystick.metrics import ace_statistic
+from tallystick.metrics import ace, ace_statistic
+from tallystick.models.branches import BranchedModel
+from tallystick.party.alone import calibrated_alone, logits_alone
 from tallystick.training.calibration import LOGIT_LIMIT, NO_CALIBRATION, Calibration, LogitLine, LogitShift, fit_line
 
 UNIONS = [
@@ -243,3 +250,45 @@ def test_awkward_rows_of_validation() -> None:
     assert math.isnan(fit_line(torch.tensor([0.0, math.inf]), torch.ones(2), real=1.0, positive_rate=0.5)[1])
     with pytest.raises(DataError, match=r"raise split\.validation"):
         fit_line(torch.empty(0), torch.empty(0), real=1.0, positive_rate=0.5)
+
+
+# --- rows without a partner's row
+
+
+class Overconfident(BranchedModel):
+    """Its logits are three times the true ones."""
+
+    def __init__(self) -> None:
+        torch.nn.Module.__init__(self)
+
+    def local(self, own: Features) -> torch.Tensor:
+        return 3 * own.numeric_NF[:, 0]
+
+
+def test_an_over_confident_branch_is_shrunk_to_a_third() -> None:
+    """The line has a third of the slope, within a tenth of it, and the error on rows it never saw is the sample's own."""
+    rows = 9000
+    logits_N1 = torch.randn(rows, 1, generator=torch.Generator().manual_seed(1))
+    own = Features(numeric_NF=logits_N1, categorical_NG=torch.empty(rows, 0, dtype=torch.int64))
+    true_N = (torch.rand(rows, generator=torch.Generator().manual_seed(2)) < torch.sigmoid(logits_N1[:, 0])).float()
+    train_N, validation_N, test_N = torch.arange(rows).chunk(3)
+    dataset = IntersectionDataset(
+        encoder=None,
+        source=own.rows,
+        labels=Labels.of(LabelCoder(type="binary", classes=("0", "1")), true_N),
+        unaligned=UnalignedRows(train_N=train_N, validation_N=validation_N, test_N=test_N),
+    )
+    line = calibrated_alone(Overconfident(), dataset)
+    assert line.slope == pytest.approx(1 / 3, rel=0.1)
+    assert line.intercept == pytest.approx(0, abs=0.15)
+    logits_T = logits_alone(Overconfident(), dataset, test_N)
+    assert torch.equal(logits_T, 3 * logits_N1[test_N, 0])
+    before, after = (ace(true_N[test_N], torch.sigmoid(each), bins=15) for each in (logits_T, line(logits_T)))
+    assert before > 0.12
+    assert after < 2 * 0.8 * math.sqrt(0.25 * 15 / 3000)
+    # By labels that a defence replaced it is fitted to those: they are all that training saw.
+    assert calibrated_alone(Overconfident(), dataset.trained_on(1 - true_N)).slope < 0.1
+    # Other targets' outputs are no logits, and without validation rows there is nothing to fit by.
+    numbers = replace(dataset, labels=Labels.of(LabelCoder(type="regression"), true_N))
+    unseen = replace(dataset, unaligned=UnalignedRows(train_N=train_N))
+    assert [calibrated_alone(Overconfident(), each) for each in (numbers, unseen)] == [LogitLine(), LogitLine()]
