@@ -339,6 +339,9 @@ def test_the_strongest_attack_is_furthest_above_its_guess_and_a_higher_number_is
     assert strongest(trial, "cut embeddings").attack == "spectral-embedding"
     assert outdone(trial, "cut embeddings") == clusters
     assert outdone(trial, "cut gradients") is None
+    both = Leak(attack="both", reads="cut gradients and cut embeddings", auc=Estimate(mean=0.99, low=0.98, high=1.0))
+    read_together = msgspec.structs.replace(trial, leaks=[*trial.leaks, both])
+    assert (strongest(read_together, "cut gradients"), strongest(read_together, "cut embeddings")) == (both, trial.leaks[1])
     sections = msgspec.structs.replace(sections, sweep=msgspec.structs.replace(sections.sweep, trials=[trial]))
     text = words(to_html(msgspec.structs.replace(make_sweep(), sections=sections)))
     assert "furthest above what a guess of it gives" in text

@@ -1,5 +1,6 @@
 """audit: attack a recorded run for labels, or try a contract and its defences before any partner is involved."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -58,10 +59,8 @@ def audit(
         if not target.exists():
             raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
         if target.is_dir():
-            wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds}
-            wrong |= {"--rows": rows, "--minutes": minutes}
-            if given := [name for name, value in wrong.items() if value]:
-                raise ConfigError(f"{', '.join(given)}: goes with a contract, and {target} is a folder; leave it out")
+            wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds, "--rows": rows}
+            _without(target, {**wrong, "--minutes": minutes})
             _recorded(target, auxiliary_labels, _counts(known_rows), watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
@@ -79,6 +78,12 @@ def audit(
 
     loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.job.phases.audit")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
+
+
+def _without(folder: Path, wrong: Mapping[str, object]) -> None:
+    """Refuse options that a recorded run does not take."""
+    if given := [name for name, value in wrong.items() if value]:
+        raise ConfigError(f"{', '.join(given)}: goes with a contract, and {folder} is a folder; leave it out")
 
 
 def _counts(text: str) -> tuple[int, ...]:

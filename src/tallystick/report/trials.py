@@ -43,16 +43,19 @@ TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
 
 def strongest(trial: Trial, reads: str) -> Leak | None:
     """The attack that found most beyond a guess, among those that an attacker could run; None where nothing was attacked."""
-    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
-    return max(found, key=lambda leak: leak.auc.mean - leak.chance, default=None)
+    return max(_possible(trial, reads), key=lambda leak: leak.auc.mean - leak.chance, default=None)
 
 
 def outdone(trial: Trial, reads: str) -> Leak | None:
     """The attack of a higher AUC than the strongest's, though closer to what a guess of it gives; None where there is none."""
     worst = strongest(trial, reads)
-    found = [leak for leak in trial.leaks if leak.reads == reads and not leak.upper_bound]
-    highest = max(found, key=lambda leak: leak.auc.mean, default=None)
+    highest = max(_possible(trial, reads), key=lambda leak: leak.auc.mean, default=None)
     return None if worst is None or highest is None or highest.auc.mean <= worst.auc.mean else highest
+
+
+def _possible(trial: Trial, reads: str) -> list[Leak]:
+    """What an attacker could run on a view; whoever received gradients has its own embeddings beside them."""
+    return [leak for leak in trial.leaks if leak.reads.startswith(reads) and not leak.upper_bound]
 
 
 PICTURES = (
