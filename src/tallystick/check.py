@@ -9,7 +9,7 @@ from tallystick.config.party import PartyFile, dialled, load_party
 from tallystick.data.profile import profile
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines
+from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines, membership_lines
 from tallystick.job.phases.defense import budget_outlook
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
@@ -81,7 +81,7 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
 def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract, party: PartyFile) -> None:
     shown["contract_hash"] = contract.hash
     shown["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
-    shown["disclosures"] = disclosure_lines(contract)
+    shown["disclosures"] = [*membership_lines(contract, own_columns=found.own_columns), *disclosure_lines(contract)]
     try:
         shown["defenses"] = defense_lines(contract)
         budget = budget_outlook(contract, party) if party.party in contract.parties else None

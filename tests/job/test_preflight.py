@@ -7,9 +7,11 @@ import polars as pl
 import pytest
 import similar
 from tiny import columns, contract_values, error_of, tables
+from typer.testing import CliRunner
 
 from tallystick.alignment import encoding
 from tallystick.check import check_party_file
+from tallystick.cli.app import app
 from tallystick.config.contract import SplitConfig, load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.data.keys import read_keys
@@ -91,6 +93,39 @@ def test_a_feature_party_without_a_usable_column(lay_out_job):
     frames = tables(PARTIES, rows=200)
     frames["shop"] = frames["shop"].with_columns(x=1.0, noise=2.0, kind=pl.lit("red"))
     assert "party shop has no usable feature column" in both_say(lay_out_job(PARTIES, frames=frames), "shop")
+
+
+OWN = "whether a row's embedding goes with them can tell most made-up rows from real ones: take it as known to bank which rows"
+
+
+@pytest.mark.parametrize(
+    ("method", "changes", "bank", "shop"),
+    [
+        ("union", {}, "bank has columns of its own, and", "if bank has columns of its own,"),
+        ("union", {"features": {}}, None, "if bank has columns of its own,"),
+        ("union", {"features": {"numeric": ["one"]}}, None, "if bank has columns of its own,"),  # constant: of no use
+        (
+            "union",
+            {"table": {"path": "absent.parquet"}},
+            "if bank has columns of its own,",
+            "if bank has columns of its own,",
+        ),  # not looked at
+        ("intersection", {}, None, None),
+    ],
+)
+def test_check_says_where_own_columns_undo_what_a_union_hides(lay_out_job, method, changes, bank, shop):
+    frames = tables(PARTIES, rows=60)
+    frames["bank"] = frames["bank"].with_columns(one=1.0)
+    job = lay_out_job(PARTIES, frames=frames, alignment__method=method, union__features="splice-tr")
+    job.change("bank", **changes)
+    for party, begins in (("bank", bank), ("shop", shop)):
+        home = job.home(party)
+        shown = CliRunner().invoke(app, ["check", str(home / "party.yaml"), str(home / "contract.yaml")], env={"COLUMNS": "500"})
+        found = check_party_file(home / "party.yaml", home / "contract.yaml")
+        said = [line for line in found["disclosures"] if "columns of its own" in line]
+        whole = f"{begins} {OWN} of the union shop has, whatever fills the others (union.features = splice-tr)"
+        assert said == ([whole] if begins else [])
+        assert (f"discloses: {whole}" in shown.output) is bool(begins)
 
 
 BAD_SEQUENCES = {

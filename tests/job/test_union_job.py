@@ -22,6 +22,7 @@ from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder
+from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
@@ -113,6 +114,10 @@ def test_a_fitted_calibration_is_kept_and_leaves_the_shift_out_where_the_label_p
     assert (calibration["real"] == 1.0) is own_columns
     assert calibration["line"] == kept["state"]["best_fitted"]
     assert calibration["line"]["slope"] not in (0.0, 1.0)
+    for party, says in (("bank", own_columns), ("shop", True)):  # shop cannot know whether bank has any
+        (of_party,) = (tmp_path / party).glob("*/result.json")
+        notes = read_result(of_party.read_bytes()).sections.notes
+        assert any(note.startswith("If bank has columns of its own, whether") for note in notes) is says
     assert result.evaluation["joint"]["auc"]["value"] > 0.7
 
 

@@ -35,6 +35,21 @@ def disclosure_lines(contract: Contract) -> list[str]:
     return lines
 
 
+def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:
+    """What no filling of a union's rows hides from a label party with columns of its own (docs/union.md), if rows are filled.
+
+    ``own_columns`` says whether it has any that are of use; None where that is not known, as at its peers.
+    """
+    if not contract.linkage.imputes or own_columns is False:
+        return []
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    having = f"{label} has columns of its own, and" if own_columns else f"if {label} has columns of its own,"
+    return [
+        f"{having} whether a row's embedding goes with them can tell most made-up rows from real ones: take it as known to "
+        f"{label} which rows of the union {features} has, whatever fills the others (union.features = {contract.union.features})"
+    ]
+
+
 def embedded_once_more(contract: Contract) -> list[str]:
     """What a method for unaligned rows has feature parties send besides, in a sentence, if it is anything."""
     if not contract.unaligned.facts.embeds:

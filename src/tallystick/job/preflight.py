@@ -73,6 +73,7 @@ class Preflight:
     frame: Frame | None = None
     keys: Keys | None = None
     identity: Identity | None = None
+    own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
 
     def tried(self, work: Callable[[], T]) -> T | None:
         """Do one check; what it finds is kept, and the other checks go on."""
@@ -207,7 +208,7 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
             times = found.tried(lambda: split_by_time(require_column(here, time, use="time"), contract.split))
             if times is not None and not contract.unaligned.used:  # the times of aligned rows alone settle those of the others
                 training = np.flatnonzero(times == TRAINING)
-    found.notes += found.tried(lambda: _check_features(contract, party, here, training, labels)) or ()
+    found.tried(lambda: _check_features(contract, party, found, here, training, labels))
 
 
 def check_label(contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]") -> CodedLabels:
@@ -258,9 +259,14 @@ def _check_parts(contract: Contract, parts_N: "np.ndarray[Any, Any]") -> bool:
 
 
 def _check_features(
-    contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]", labels: CodedLabels | None
-) -> tuple[str, ...]:
-    """Fit and try what a run would, on this side's rows for training; says what it came to, and what may yet change it."""
+    contract: Contract,
+    party: PartyFile,
+    found: Preflight,
+    here: Frame,
+    training: "np.ndarray[Any, Any]",
+    labels: CodedLabels | None,
+) -> None:
+    """Fit and try what a run would, on this side's rows for training; notes what it came to, and what may yet change it."""
     is_label = contract.role_of(party.party) == "label"
     check_separators(here, party.sequences)
     encoder = Encoder.of_party(here, party, training, numbers=contract.model.numeric)
@@ -273,12 +279,13 @@ def _check_features(
         if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are
             check_halves(labels[1], classes=contract.target.classes)
     if is_label:
+        found.own_columns = encoder is not None
         _check_top(contract, party, encoder)
     if encoder is None:
-        return ()
+        return
     notes = (*encoder.notes, *contract.training.settled_notes(len(training)))
     told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
-    return notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
+    found.notes += notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
 
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:

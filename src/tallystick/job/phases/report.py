@@ -28,6 +28,7 @@ from tallystick.job.disclosure import (
     defense_lines,
     deviation_of,
     embedded_once_more,
+    membership_lines,
     shared_with_feature_parties,
     shuffled_embeddings,
     unaligned_lines,
@@ -105,7 +106,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
             shared=found.shared,
             tuning=_tuning(contract, found),
             privacy=_privacy(contract, party, found),
-            notes=_notes(contract, party) if not found.alone else [],
+            notes=_notes(contract, party, found.dataset) if not found.alone else [],
         ),
         versions=versions(),
     )
@@ -155,8 +156,11 @@ def versions() -> dict[str, str]:
     }
 
 
-def _notes(contract: Contract, party: PartyFile) -> list[str]:
+def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> list[str]:
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
+    # With an if also at the label party, whose own columns stand beside it: all reports of a run then say the same.
+    none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
+    notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
     if not contract.audit or contract.role_of(party.party) != "feature":
         return notes
     found = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."
