@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from branched import CODES, a_batch, lesson, model_of, own_columns
+from branched import CODES, CUT, a_batch, lesson, model_of, own_columns
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 
 from tallystick.data.features import Features
@@ -69,6 +69,20 @@ def test_a_regression_recovers_a_linear_map_from_own_columns_to_the_cut():
     assert torch.equal(made(method, model, new, torch.zeros(len(new))), found_BD)
 
 
+def test_a_unit_that_aligned_rows_hardly_switch_on_is_no_louder_than_the_others():
+    """By hand: deviations 0 and 2 have the mean 1, so a row that switches the first unit on by 3 is 3 out, not 3,000."""
+    found = model_of(lesson("regressor")).generator
+    width = len(found.condition_mean_W)
+    embedded_NW = torch.zeros(4, width)
+    embedded_NW[:, : width // 2] = torch.tensor([1.0, 1.0, 4.0, 4.0])[:, None] * 2 / math.sqrt(3)  # the deviation is 2
+    found.take_moments(torch.randn(4, CUT, generator=torch.Generator().manual_seed(1)), embedded_NW)
+    fresh_W = embedded_NW.mean(dim=0) + 3.0
+    by_hand = [3.0 / 2] * (width // 2) + [3.0 / 1] * (width - width // 2)
+    torch.testing.assert_close(found.condition(fresh_W[None], torch.zeros(1)), torch.tensor([by_hand]))
+    found.take_moments(torch.ones(4, CUT), torch.zeros(4, width))
+    assert torch.isfinite(found.condition(fresh_W[None], torch.zeros(1))).all()
+
+
 @pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 def test_a_diffusions_samples_lie_at_the_one_point_that_goes_with_the_own_columns(prediction):
     """The sign of the first column says which of two points, 5.7 apart: samples lie at it, and the loss is halved."""
@@ -123,7 +137,8 @@ def test_the_label_is_in_the_condition_where_the_contract_says_so(name, with_lab
     monkeypatch.setattr(generator, "train", listening)
     model = fitted(method, own, own.numeric_NF, target_N.float() if outputs == 1 else target_N, outputs=outputs)
     embedded_NW = model.bottom(own).detach()
-    deviation_W = embedded_NW.std(dim=0).clamp_min(1e-3)
+    deviation_W = embedded_NW.std(dim=0)
+    deviation_W = torch.maximum(deviation_W, deviation_W.mean())
     by_hand_NC = (embedded_NW - embedded_NW.mean(dim=0)) / deviation_W
     if with_label:
         label_NC = target_N.float()[:, None] if outputs == 1 else torch.eye(3)[target_N]

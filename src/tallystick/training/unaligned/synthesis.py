@@ -22,7 +22,7 @@ from tallystick.training.unaligned.method import LocalBatches
 
 HIDDEN = 128  # width of a generator's layers, of which FedAds does not say
 GENERATOR_RATE = 1e-3
-SMALLEST_DEVIATION = 1e-3  # a unit of the cut that is always off would blow up when it is standardised
+SMALLEST_DEVIATION = 1e-3  # units that are always off would blow up when they are standardised
 
 
 class Conditioned(nn.Module):
@@ -59,7 +59,10 @@ class Conditioned(nn.Module):
         self.mean_D.copy_(cuts_ND.mean(dim=0))
         self.deviation_D.copy_(cuts_ND.std(dim=0).clamp_min(SMALLEST_DEVIATION))
         self.condition_mean_W.copy_(embedded_NW.mean(dim=0))
-        self.condition_deviation_W.copy_(embedded_NW.std(dim=0).clamp_min(SMALLEST_DEVIATION))
+        deviation_W = embedded_NW.std(dim=0)
+        # A unit that is off on nearly all aligned rows taught the network nothing, but other rows switch it on: by its own
+        # deviation they would lie hundreds out. So no unit is stretched by more than one of mean deviation is.
+        self.condition_deviation_W.copy_(deviation_W.clamp_min(max(SMALLEST_DEVIATION, deviation_W.mean().item())))
 
     def standardised(self, cuts_BD: Tensor) -> Tensor:
         """Cut embeddings in units of their deviation."""
