@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, name_clusters
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap, name_clusters
 from tallystick.attacks.view import Scores
 from tallystick.errors import ConfigError, DataError
 
@@ -21,9 +21,7 @@ def evaluated(
     """Evaluate equally long groups: ``values`` are scores of consecutive stretches of ``truth``."""
     rows = tuple(torch.arange(len(truth)).split(len(truth) // len(values)))
     scores = Scores(rows=rows, values=tuple(torch.from_numpy(np.asarray(value, dtype=float)) for value in values), named=named)
-    return (evaluator or AttackEvaluator(replicates=20))(
-        scores, torch.from_numpy(truth), classes=classes, rng=np.random.default_rng(0)
-    )
+    return (evaluator or AttackEvaluator(replicates=20))(scores, torch.from_numpy(truth), classes=classes, bootstrap=Bootstrap(0))
 
 
 def test_every_figure_against_sklearn() -> None:
@@ -171,7 +169,7 @@ def test_evaluator_refuses_what_it_cannot_use() -> None:
         AttackEvaluator()(
             Scores(rows=(torch.tensor([7]),), values=(torch.zeros(1).double(),)),
             torch.tensor([0, 1]),
-            rng=np.random.default_rng(0),
+            bootstrap=Bootstrap(0),
         )
     for bad in ({"fpr": 1.0}, {"level": 0.0}, {"replicates": 0}):
         with pytest.raises(ConfigError, match="attack evaluator"):
@@ -194,3 +192,21 @@ def test_figures_are_plain_numbers() -> None:
         "groups",
         "skipped",
     } <= set(figures)
+
+
+def test_replicates_of_a_class_hold_as_many_rows_as_it_has_and_are_drawn_once() -> None:
+    bootstrap, sizes = Bootstrap(3), ((5, 2), (4,))
+    drawn = bootstrap.within_classes(50, sizes)
+    assert [[len(one) for one in each] for each in drawn] == [[2] * 50, [1] * 50]
+    for each, group in zip(drawn, sizes, strict=True):
+        for one in each:
+            assert tuple(len(count) for count in one) == tuple(int(count.sum()) for count in one) == group
+    assert bootstrap.within_classes(50, sizes) is drawn
+    again = Bootstrap(3).within_classes(50, sizes)
+    assert all(
+        (a == b).all()
+        for x, y in zip(drawn, again, strict=True)
+        for one, other in zip(x, y, strict=True)
+        for a, b in zip(one, other, strict=True)
+    )
+    assert len({tuple(one[0].tolist()) for one in drawn[0]}) > 10  # replicates differ

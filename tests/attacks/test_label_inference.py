@@ -22,7 +22,7 @@ from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
@@ -141,7 +141,7 @@ def test_direction_uses_clean_gradients_of_the_told_rows_where_it_is_given_them(
 
 
 def evaluated(scores: Scores) -> AttackMetrics:
-    metrics = AttackEvaluator()(scores, TRUTH, rng=np.random.default_rng(0))
+    metrics = AttackEvaluator()(scores, TRUTH, bootstrap=Bootstrap(0))
     assert metrics is not None
     return metrics
 

@@ -16,7 +16,7 @@ from tallystick.attacks.membership.evaluate import EVALUATOR, evaluate_membershi
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.membership.spectral import SpectralMembership
 from tallystick.attacks.membership.twins import TwinEmbeddings
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, rank_auc
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap, rank_auc
 from tallystick.attacks.view import Attack, Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
@@ -112,7 +112,7 @@ def told(rows_B: torch.Tensor, source: torch.Generator) -> tuple[torch.Tensor, t
 
 
 def evaluated(attack: Attack, view: View) -> AttackMetrics:
-    metrics = EVALUATOR(attack(view, generator=generator()), truth(), rng=np.random.default_rng(0))
+    metrics = EVALUATOR(attack(view, generator=generator()), truth(), bootstrap=Bootstrap(0))
     assert metrics is not None
     return metrics
 
@@ -240,7 +240,7 @@ def test_one_epoch_gives_the_attacks_across_epochs_nothing() -> None:
     view = view_of(fresh_donors)
     one = View(received="cut_embedding", steps=view.steps[: ROWS // BATCH])
     for attack in (Consistency(), DirectionFlips()):
-        assert EVALUATOR(attack(one, generator=generator()), truth(), rng=np.random.default_rng(0)) is None
+        assert EVALUATOR(attack(one, generator=generator()), truth(), bootstrap=Bootstrap(0)) is None
 
 
 def test_identical_embeddings_are_found_exactly_and_never_missed() -> None:
@@ -268,11 +268,13 @@ def test_evaluator_against_sklearn() -> None:
         fprs, tprs, _ = roc_curve(real_N, score_N, drop_intermediate=False)
         for fpr in (0.0, 0.1, 0.5):
             scores = Scores(rows=(torch.arange(60),), values=(torch.from_numpy(score_N),))
-            metrics = AttackEvaluator(fpr=fpr, replicates=1)(scores, torch.from_numpy(real_N), rng=rng)
+            metrics = AttackEvaluator(fpr=fpr, replicates=1)(scores, torch.from_numpy(real_N), bootstrap=Bootstrap(0))
             assert metrics is not None
             assert metrics.tpr_at_fpr.mean == pytest.approx(tprs[fprs <= fpr].max())
             turned = replace(scores, values=(-scores.values[0],))
-            found = AttackEvaluator(fpr=fpr, replicates=1, either_end=True)(turned, torch.from_numpy(real_N), rng=rng)
+            found = AttackEvaluator(fpr=fpr, replicates=1, either_end=True)(
+                turned, torch.from_numpy(real_N), bootstrap=Bootstrap(0)
+            )
             assert found is not None
             assert found.tpr_at_fpr.mean >= metrics.tpr_at_fpr.mean
 
@@ -282,12 +284,12 @@ def test_symmetric_auc_of_a_guess_is_as_stated() -> None:
     rng = np.random.default_rng(6)
     present = torch.tensor([True, False] * 20)
     scores = Scores(rows=(torch.arange(40),) * 2000, values=tuple(torch.tensor(rng.random(40)) for _ in range(2000)))
-    metrics = EVALUATOR(scores, present, rng=rng)
+    metrics = EVALUATOR(scores, present, bootstrap=Bootstrap(0))
     assert metrics is not None
     assert metrics.symmetric_auc.mean == pytest.approx(metrics.chance_symmetric_auc, abs=0.004)
     assert metrics.symmetric_auc.low < metrics.symmetric_auc.mean < metrics.symmetric_auc.high
     below = Scores(rows=(torch.arange(40),), values=(-present.double(),))
-    folded = EVALUATOR(below, present, rng=rng)
+    folded = EVALUATOR(below, present, bootstrap=Bootstrap(0))
     assert folded is not None
     assert folded.symmetric_auc.mean == 1.0
     assert folded.tpr_at_fpr.mean == 1.0
@@ -297,7 +299,7 @@ def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
     rows = (torch.arange(2),)
     with pytest.raises(DataError, match="NaN"):
         EVALUATOR(
-            Scores(rows=rows, values=(torch.tensor([0.0, torch.nan]),)), torch.tensor([True, False]), rng=np.random.default_rng(0)
+            Scores(rows=rows, values=(torch.tensor([0.0, torch.nan]),)), torch.tensor([True, False]), bootstrap=Bootstrap(0)
         )
     with pytest.raises(DataError, match="no step"):
         View(received="cut_gradient", steps=())
@@ -316,7 +318,7 @@ def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
     with pytest.raises(ConfigError, match="hidden=0"):
         LearnedDiscriminator(hidden=0)
     same = Scores(rows=rows, values=(torch.zeros(2),))
-    assert EVALUATOR(same, torch.tensor([True, True]), rng=np.random.default_rng(0)) is None
+    assert EVALUATOR(same, torch.tensor([True, True]), bootstrap=Bootstrap(0)) is None
 
 
 def test_audit_runs_all_attacks_and_leaves_out_those_with_nothing_to_see() -> None:

@@ -1,6 +1,6 @@
 """Linear algebra and clustering that several attacks share.
 
-Shapes: B rows, D columns, K clusters.
+Shapes: B rows, D columns, R restarts, K clusters, J = R K.
 """
 
 import torch
@@ -55,24 +55,29 @@ def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts
     """
     x_BD = x_BD.double() - x_BD.double().mean(dim=0)
     sample_SD = x_BD if len(x_BD) <= SAMPLE else x_BD[torch.randperm(len(x_BD), generator=generator)[:SAMPLE]]
-    tries = [_lloyd(sample_SD, _spread_out(sample_SD, clusters, generator), rounds) for _ in range(restarts)]
-    cluster_S, centre_KD, _ = min(tries, key=lambda found: found[2])
-    return cluster_S if len(x_BD) <= SAMPLE else _lloyd(x_BD, centre_KD, rounds)[0]
+    start_RKD = torch.stack([_spread_out(sample_SD, clusters, generator) for _ in range(restarts)])
+    cluster_SR, centre_RKD, inertia_R = _lloyd(sample_SD, start_RKD, rounds)
+    best = int(inertia_R.argmin())
+    return cluster_SR[:, best] if len(x_BD) <= SAMPLE else _lloyd(x_BD, centre_RKD[best : best + 1], rounds)[0][:, 0]
 
 
-def _lloyd(x_BD: Tensor, centre_KD: Tensor, rounds: int) -> tuple[Tensor, Tensor, float]:
-    """Give each row's cluster, the centres, and the sum of squared distances less the constant sum of squares."""
-    cluster_B, inertia = _nearest(x_BD, centre_KD)
+def _lloyd(x_BD: Tensor, centre_RKD: Tensor, rounds: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Give each row's cluster, the centres, and the sum of squared distances less the constant sum of squares, per restart.
+
+    Restarts are moved side by side: small batches cost calls, not arithmetic. One that has arrived stays where it is.
+    """
+    restarts, clusters, width = centre_RKD.shape
+    cluster_BR, inertia_R = _nearest(x_BD, centre_RKD)
     for _ in range(rounds):
-        before_B = cluster_B
-        member_BK = one_hot(cluster_B, len(centre_KD)).double()
-        count_K1 = member_BK.sum(dim=0)[:, None]
-        # an empty cluster's centre stays where it is
-        centre_KD = torch.where(count_K1 > 0, member_BK.T @ x_BD / count_K1.clamp(min=1), centre_KD)
-        cluster_B, inertia = _nearest(x_BD, centre_KD)
-        if torch.equal(cluster_B, before_B):
+        before_BR = cluster_BR
+        member_BJ = one_hot(cluster_BR, clusters).double().flatten(1)
+        count_RK1 = member_BJ.sum(dim=0).reshape(restarts, clusters, 1)
+        mean_RKD = (member_BJ.T @ x_BD).reshape(restarts, clusters, width) / count_RK1.clamp(min=1)
+        centre_RKD = torch.where(count_RK1 > 0, mean_RKD, centre_RKD)  # an empty cluster's centre stays where it is
+        cluster_BR, inertia_R = _nearest(x_BD, centre_RKD)
+        if torch.equal(cluster_BR, before_BR):
             break
-    return cluster_B, centre_KD, inertia
+    return cluster_BR, centre_RKD, inertia_R
 
 
 def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tensor:
@@ -88,6 +93,7 @@ def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tens
     return x_BD[chosen]
 
 
-def _nearest(x_BD: Tensor, centre_KD: Tensor) -> tuple[Tensor, float]:
-    least_B, cluster_B = (centre_KD.square().sum(dim=1) - x_BD @ (2 * centre_KD).T).min(dim=1)
-    return cluster_B, float(least_B.sum())
+def _nearest(x_BD: Tensor, centre_RKD: Tensor) -> tuple[Tensor, Tensor]:
+    distance_BJ = centre_RKD.square().sum(dim=2).flatten() - x_BD @ (2 * centre_RKD).flatten(0, 1).T
+    least_BR, cluster_BR = distance_BJ.reshape(-1, *centre_RKD.shape[:2]).min(dim=2)
+    return cluster_BR, least_BR.sum(dim=0)

@@ -3,6 +3,7 @@
 Shapes: N rows of a group, M groups, C classes, R bootstrap replicates, F figures, L levels of a score.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from tallystick.errors import ConfigError, DataError
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
+Counts = NDArray[np.int16]
 FEW_GROUPS = 5
 SHUFFLES = 20
 
@@ -77,6 +79,35 @@ class AttackMetrics:
         }
 
 
+class Bootstrap:
+    """Draws bootstrap replicates from a seed: the same ones for all attacks that score as many rows of each class.
+
+    Args:
+        seed: of all that is drawn.
+    """
+
+    def __init__(self, seed: int | Sequence[int]) -> None:
+        self._seed = seed
+        self._drawn: dict[tuple[int, tuple[tuple[int, ...], ...]], list[list[list[Counts]]]] = {}
+
+    def rng(self) -> np.random.Generator:
+        """A generator at the seed's beginning."""
+        return np.random.default_rng(self._seed)
+
+    def within_classes(self, replicates: int, sizes: tuple[tuple[int, ...], ...]) -> list[list[list[Counts]]]:
+        """How often each row of a class is drawn, by group, replicate and class; ``sizes`` are rows by group and class."""
+        if (replicates, sizes) not in self._drawn:
+            rng = self.rng()
+            self._drawn[replicates, sizes] = [
+                [
+                    [np.bincount(rng.integers(rows, size=rows), minlength=rows).astype(np.int16) for rows in group]
+                    for _ in range(replicates)
+                ]
+                for group in sizes
+            ]
+        return self._drawn[replicates, sizes]
+
+
 @dataclass(frozen=True, kw_only=True)
 class AttackEvaluator:
     """Compares an attack's scores with the truth, always by ranks; scores are never squashed first.
@@ -106,14 +137,14 @@ class AttackEvaluator:
                 f"and replicates={self.replicates} must be at least 1"
             )
 
-    def __call__(self, scores: Scores, truth_N: Tensor, *, classes: int = 2, rng: np.random.Generator) -> AttackMetrics | None:
+    def __call__(self, scores: Scores, truth_N: Tensor, *, classes: int = 2, bootstrap: Bootstrap) -> AttackMetrics | None:
         """Evaluate.
 
         Args:
             scores: from an attack.
             truth_N: a class number per row as the contract numbers them; for membership whether the other side has the row.
             classes: how many there are.
-            rng: for the bootstrap.
+            bootstrap: draws replicates, and shuffled labels where clusters have to be named.
 
         Returns:
             None if no group holds two classes.
@@ -127,15 +158,19 @@ class AttackEvaluator:
             return None
         chance = 0.5
         if not scores.named:
+            rng = bootstrap.rng()
             chance = float(np.mean([_chance_of_naming(truth_N, score, rng) for truth_N, score in groups[:SHUFFLES]]))
             groups = [(truth_N, name_clusters(truth_N, score)) for truth_N, score in groups]
         ranked = [_Group.of(*group, fpr=self.fpr) for group in groups]
-        figures_MF = np.array([group.figures(np.ones(group.rows, dtype=np.int64)) for group in ranked])
+        figures_MF = np.array([group.figures(np.ones(group.rows, dtype=np.int16)) for group in ranked])
         if len(ranked) >= FEW_GROUPS:
-            drawn_RM = rng.integers(len(ranked), size=(self.replicates, len(ranked)))
+            drawn_RM = bootstrap.rng().integers(len(ranked), size=(self.replicates, len(ranked)))
             resampled_RF = figures_MF[drawn_RM].mean(axis=1)
         else:
-            resampled_RF = np.mean([[group.figures(group.draw(rng)) for _ in range(self.replicates)] for group in ranked], axis=0)
+            drawn = bootstrap.within_classes(self.replicates, tuple(group.sizes for group in ranked))
+            resampled_RF = np.mean(
+                [[group.figures(group.weights(one)) for one in each] for group, each in zip(ranked, drawn, strict=True)], axis=0
+            )
         low_F, high_F = np.quantile(resampled_RF, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         auc, symmetric_auc, balanced_accuracy, *finds = [
             IntervalEstimate(mean=float(mean), low=float(low), high=float(high))
@@ -185,8 +220,8 @@ class _Ranked:
 
     order_N: Integers  # rows from the lowest score to the highest; what follows is in this order
     positive_N: Bools
-    found_N: Bools  # guessed, and so
-    excluded_N: Bools  # not guessed, and not so
+    found: Integers  # rows that are guessed, and so
+    excluded: Integers  # rows that are not guessed, and not so
     level_L: Integers  # where each level of equal scores begins
     fpr: float
 
@@ -195,13 +230,13 @@ class _Ranked:
         order_N = np.argsort(score_N, kind="stable")
         positive_N, guess_N, score_N = positive_N[order_N], guess_N[order_N], score_N[order_N]
         level_L = np.flatnonzero(np.concatenate([[True], score_N[1:] > score_N[:-1]]))
-        found_N, excluded_N = positive_N & guess_N, ~(positive_N | guess_N)
-        return cls(order_N=order_N, positive_N=positive_N, found_N=found_N, excluded_N=excluded_N, level_L=level_L, fpr=fpr)
+        found, excluded = np.flatnonzero(positive_N & guess_N), np.flatnonzero(~(positive_N | guess_N))
+        return cls(order_N=order_N, positive_N=positive_N, found=found, excluded=excluded, level_L=level_L, fpr=fpr)
 
-    def figures(self, weight_N: Integers) -> tuple[float, ...]:
+    def figures(self, weight_N: Counts) -> tuple[float, ...]:
         weight_N = weight_N[self.order_N]
-        tpr, tnr = weight_N @ self.found_N, weight_N @ self.excluded_N
-        positive_L = weight_N * self.positive_N
+        tpr, tnr = int(weight_N[self.found].sum()), int(weight_N[self.excluded].sum())
+        positive_L = np.multiply(weight_N, self.positive_N, dtype=np.int64)
         negative_L = weight_N - positive_L
         if len(self.level_L) < len(weight_N):
             positive_L, negative_L = np.add.reduceat(positive_L, self.level_L), np.add.reduceat(negative_L, self.level_L)
@@ -235,14 +270,20 @@ class _Group:
             rows=len(truth_N),
         )
 
-    def figures(self, weight_N: Integers) -> Floats:
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each class that occurs."""
+        return tuple(len(member) for member in self.members)
+
+    def figures(self, weight_N: Counts) -> Floats:
         figures_CF: Floats = np.array([one.figures(weight_N) for one in self.ranked])
         return np.asarray(figures_CF.mean(axis=0))
 
-    def draw(self, rng: np.random.Generator) -> Integers:
-        weight_N = np.zeros(self.rows, dtype=np.int64)
-        for member in self.members:
-            weight_N[member] = np.bincount(rng.integers(len(member), size=len(member)), minlength=len(member))
+    def weights(self, drawn: Sequence[Counts]) -> Counts:
+        """How often each row is drawn, from how often each row of a class is."""
+        weight_N = np.empty(self.rows, dtype=np.int16)
+        for member, count in zip(self.members, drawn, strict=True):
+            weight_N[member] = count
         return weight_N
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
 from tallystick.attacks.label_inference.fine_tuned import OfRows
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Received, View, renumbered
 from tallystick.errors import ConfigError, DataError
 
@@ -88,6 +88,7 @@ class LabelInferenceEvaluation:
         self.stepwise = _compact(view, labels_N, view.classes)
         self.trained = _compact(whole, labels_N, view.classes) if whole is not None else self.stepwise
         self.evaluator, self.clean, self.seed = evaluator or AttackEvaluator(), clean, seed
+        self.bootstrap = Bootstrap([seed, 4])
 
     def __call__(self, row: LabelInferenceAttack) -> AttackMetrics | None:
         """Attack; None if no batch could be evaluated, or the attacker be told no label, or labels of one class only."""
@@ -97,7 +98,7 @@ class LabelInferenceEvaluation:
             return None
         told = told if row.over_training else _with_clean_hints(told, self.clean)
         scores = row.attack(told, generator=torch.Generator().manual_seed(self.seed))
-        return self.evaluator(scores, truth_N, classes=attacked.classes, rng=np.random.default_rng([self.seed, 4]))
+        return self.evaluator(scores, truth_N, classes=attacked.classes, bootstrap=self.bootstrap)
 
     def usable(self) -> dict[str, LabelInferenceAttack]:
         """All attacks that can read this view and target."""

@@ -19,7 +19,7 @@ from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
 from tallystick.errors import DataError
 
@@ -76,11 +76,11 @@ def evaluate_membership(
     view, numbers_N = _view_of(received, finite, present_U, planted=planted, seed=seed)
     present_N = present_U[numbers_N]
     view = view if own_UA is None else replace(view, own_NA=own_UA[numbers_N])
-    found, reasons = {}, {}
+    found, reasons, bootstrap = {}, {}, Bootstrap(seed)
     for name, attack in attacks.items():
         scores = attack(view, generator=torch.Generator().manual_seed(seed))
         try:
-            metrics = EVALUATOR(scores, present_N, rng=np.random.default_rng(seed))
+            metrics = EVALUATOR(scores, present_N, bootstrap=bootstrap)
         except DataError as error:  # a score that is not finite
             reasons[name] = str(error)
             continue
