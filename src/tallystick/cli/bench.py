@@ -36,6 +36,10 @@ def training(
     compare_default: Annotated[
         bool, typer.Option("--compare-default", help="Instead: the default network beside the former default's.")
     ] = False,
+    unaligned: Annotated[
+        str | None,
+        typer.Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Steps per second over mutual TLS beside the same model in one process."""
@@ -44,6 +48,13 @@ def training(
         from tallystick.benchmark.speed import defaults
         from tallystick.benchmark.speed import training as benchmark
 
+        if unaligned is not None:
+            from tallystick.benchmark.speed import unaligned as epochs
+
+            if compare_default or scenario not in ("all", "small"):
+                raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
+            finish(epochs.run(method=unaligned, turns=turns), as_json=as_json)
+            return
         names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
         found: dict[str, Any] = {}
         for name in names:

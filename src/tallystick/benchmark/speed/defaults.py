@@ -77,14 +77,20 @@ def _modules(model: NetworkModel, scenario: SpeedScenario, data: SpeedData) -> t
 
 def _shape(model: NetworkModel, shape: FeatureShape, columns: Features) -> FeatureShape:
     """The columns as an encoder hands them to this model: with the bins of an embedding, unless numbers stay plain."""
-    if model.numeric == "plain":
-        return shape
+    return shape if model.numeric == "plain" else binned(shape, columns)
+
+
+def binned(shape: FeatureShape, columns: Features) -> FeatureShape:
+    """These columns' shape with the bins of their numbers."""
     edges = tuple(bin_edges(column_N.double().numpy()) for column_N in columns.numeric_NF.T)
     return replace(shape, numbers="piecewise-linear", edges=edges)
 
 
 def _training(name: str, scenario: SpeedScenario) -> TrainingConfig:
-    """Each default's own optimizer, schedule and averages, on the scenario's batches."""
-    settled = former_training(scenario.rows) if name == "former" else TrainingTerms().for_rows(scenario.rows)
+    return timed(former_training(scenario.rows) if name == "former" else TrainingTerms().for_rows(scenario.rows), scenario)
+
+
+def timed(settled: TrainingConfig, scenario: SpeedScenario) -> TrainingConfig:
+    """A default's own optimizer, schedule and averages, for an epoch of the scenario's batches that nothing stops."""
     changed = {"epochs": 1, "batch_size": scenario.batch_size, "patience": None, "checkpoint_every": 1_000_000}
     return settled.model_copy(update=changed)

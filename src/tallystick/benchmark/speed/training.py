@@ -30,11 +30,12 @@ from tallystick.metrics import auc
 from tallystick.models.build import seeded
 from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.models.tabular import Columns, TabularBottom, TabularTop
-from tallystick.network.channel import Channel, no_progress
+from tallystick.network.channel import Channel, Progress, no_progress
 from tallystick.network.messages import Message
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
@@ -216,12 +217,21 @@ def _train_label(scenario: SpeedScenario, data: "SpeedData", channel: Channel, m
 
 
 def train_label(
-    model: LabelModel, data: "SpeedData", channel: Channel, training: TrainingConfig, schedule: Schedule, *, width: int
+    model: LabelModel,
+    data: "SpeedData",
+    channel: Channel,
+    training: TrainingConfig,
+    schedule: Schedule,
+    *,
+    width: int,
+    lesson: Lesson = PLAIN,
+    clock: "Clock | None" = None,
 ) -> None:
-    """The label party's loop, for a feature party's cut of this width."""
+    """The label party's loop, for a feature party's cut of this width, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun(training=training, schedule=schedule, store=CheckpointStore(Path(folder)))
-        train_label_party(model, data.own_source, data.objective, [FeaturePeer(channel=channel, width=width)], run)
+        run = _run(training, schedule, Path(folder), clock)
+        peers = [FeaturePeer(channel=channel, width=width)]
+        train_label_party(model, data.own_source, data.objective, peers, run, lesson=lesson)
 
 
 def _train_feature(
@@ -243,13 +253,12 @@ def train_feature(
 ) -> None:
     """The feature party's loop, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
-        run = TrainingRun(
-            training=training,
-            schedule=schedule,
-            store=CheckpointStore(Path(folder)),
-            progress=(lambda _what, step, _total: clock.at(step)) if clock is not None else no_progress,
-        )
-        train_feature_party(bottom, data.feature_source, channel, run)
+        train_feature_party(bottom, data.feature_source, channel, _run(training, schedule, Path(folder), clock))
+
+
+def _run(training: TrainingConfig, schedule: Schedule, folder: Path, clock: "Clock | None") -> TrainingRun:
+    progress: Progress = no_progress if clock is None else lambda _what, step, _total: clock.at(step)
+    return TrainingRun(training=training, schedule=schedule, store=CheckpointStore(folder), progress=progress)
 
 
 def _training(mode: str, epochs: int) -> TrainingConfig:
@@ -287,6 +296,11 @@ class Clock:
         """Note the first step after the warm-up and the last; several steps may pass at once."""
         if (step >= self._warm_up and not self._marks) or step == self._last:
             self._marks.append((step, time.perf_counter()))
+
+    @property
+    def began(self) -> float:
+        """When the warm-up had ended, by time.perf_counter()."""
+        return self._marks[0][1]
 
     def rate(self) -> float:
         """Steps per second between the two."""
