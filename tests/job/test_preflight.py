@@ -211,6 +211,14 @@ def test_modules_that_are_absent_broken_or_of_another_shape(lay_out_job, tmp_pat
         job = lay_out_job(PARTIES, rows=200, model__bottoms={"bank": path})
         assert f"model.bottoms.bank = {path}: {words}" in both_say(job)
     assert "model.top = nowhere.to:Be: cannot be imported" in both_say(lay_out_job(PARTIES, rows=200, model__top="nowhere.to:Be"))
+    # What a generator for unaligned rows is conditioned on is as wide as the label party's bottom states.
+    given = {"model__bottoms": {"bank": "own_modules:Lies"}, "unaligned": {"method": "diffu-at"}}
+    said = "model.bottoms.bank = own_modules:Lies: gives torch.float32 of (2, 2) for 2 rows; expected float32 of (2, 5)"
+    assert both_say(lay_out_job(PARTIES, rows=200, **given)) == said
+    frames = tables(PARTIES, rows=200)
+    frames["shop"] = frames["shop"].head(120)
+    error = error_of(lambda: simulate(contract_values(PARTIES, **given), frames, columns(PARTIES), watcher=Silent()))
+    assert (type(error), str(error)) == (ConfigError, said)
 
 
 def test_own_modules_that_mix_rows_under_noise_that_counts_on_rows_apart(lay_out_job, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment
@@ -14,7 +15,7 @@ from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import recorders
 from tallystick.job.phases.defense import RunDefense, spend_on_embeddings
-from tallystick.models.build import width_of
+from tallystick.models.build import build_bottom, try_bottom, width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.alone import calibrated_alone
@@ -45,11 +46,22 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     own = own_rows(job, keys, alignment)
     dataset = linkage_of(job.contract).dataset.of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
+    _try_own_bottom(job, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():
         job.logbook.watcher.say(note)
     for note in dataset.settled_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
+
+
+def _try_own_bottom(job: Job, dataset: Dataset) -> None:
+    """Refuse a user's bottom of another width than it states, which a simulation has not tried before, as a run has."""
+    name, model = job.party.party, job.contract.model
+    if name not in model.bottoms or job.bottom is not None or dataset.encoder is None:
+        return
+    bottom = build_bottom(model, name, dataset.encoder.feature_shape, seed=job.contract.seed)
+    few = job.frame[np.arange(min(2, job.frame.height))]
+    try_bottom(bottom, dataset.encoder.encode(few).unpacked(), path=model.bottoms[name], party=name)
 
 
 def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedLabelParty:
