@@ -4,10 +4,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
+from tallystick.attacks.feature_inference.evaluate import draws_of_known
+from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.view import StepView
 from tallystick.benchmark.experiment import TrainingPlan
 from tallystick.benchmark.label_leakage import kept
+from tallystick.cli.app import app
+from tallystick.cli.output import EXIT_USAGE
 from tallystick.party.recorder import RecordingPlan
 from tallystick.report.bench import benchmark_html
 from tallystick.report.result import ContractInfo, PhaseRecord, Result
@@ -19,15 +24,22 @@ def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.Monk
     monkeypatch.setattr(
         kept, "LABEL_INFERENCE_ATTACKS", {n: kept.LABEL_INFERENCE_ATTACKS[n] for n in ("norm", "completion-both")}
     )
+    monkeypatch.setattr(kept.embeddings, "ATTACKS", {"ridge-looks": kept.embeddings.ATTACKS["ridge-looks"]})
+    monkeypatch.setattr(kept, "MEASURED", {**kept.MEASURED, "features": ("none",)})
     found = kept.run(rows=600, seeds=[1], plan=TrainingPlan(epochs=2, batch_size=128), priced=False)
     assert [(row["defense"], row["attack"]) for row in found["attacks"]] == [
         (defense, attack) for defense in ("none", "marvell 8") for attack in CHOSEN
     ]
-    for row in found["attacks"]:
+    names = [f"{name}, {known} rows" for name in ("ridge-looks", "the strongest per column") for known in (20, 200)]
+    assert [(row["defense"], row["attack"]) for row in found["features"]] == [("none", name) for name in names]
+    for row in found["attacks"] + found["features"]:
         assert row["difference"]["mean"] == 0.0
         assert row["close"]
     assert found["attacks"][0]["audit"]["mean"] > 0.7  # there is something to find
-    assert "within 0.02" in benchmark_html(kept.page_of(found, command="tallystick bench audit"))
+    assert found["features"][1]["audit"]["mean"] > 0.1
+    page = benchmark_html(kept.page_of(found, command="tallystick bench audit"))
+    assert "within 0.02" in page
+    assert "What the audit of features reports" in page
 
 
 def test_the_audit_has_a_few_epochs_some_batches_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,6 +60,41 @@ def test_the_audit_has_a_few_epochs_some_batches_and_evenly_chosen_rows(monkeypa
     assert len(audited.steps) == 3
     assert len(whole.steps) == 12
     assert [len(view.steps[0].rows_B) for view in (chosen, every)] == [5, 20]
+
+
+def test_a_feature_partys_audit_has_two_epochs_of_a_wide_cut_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.embeddings, "most_rows", lambda *_, **__: 150)
+    monkeypatch.setattr(kept.embeddings, "ATTACKS", {"ridge-looks": kept.embeddings.ATTACKS["ridge-looks"]})
+    random = torch.Generator().manual_seed(1)
+    number_N1 = torch.randn(600, 1, generator=random)
+    columns = ColumnValues(
+        numeric_NF=number_N1,
+        categorical_NG=torch.empty(600, 0, dtype=torch.int64),
+        numeric=("x",),
+        categorical=(),
+        categories=(),
+    )
+    sent = kept.embeddings.KeptEmbeddings.of(torch.arange(600), width=128, epochs=6)
+    for epoch in range(6):
+        embedding_ND = torch.randn(600, 128, generator=random)
+        if epoch == 3:  # which tells all; the audit has the first and the last
+            embedding_ND = number_N1.expand(600, 128)
+        for sums in (sent.chosen, sent.every):
+            sums.add(torch.arange(600), embedding_ND, embedding_ND)
+            sums.epoch_ended(epoch)
+    assert (sent.chosen.look_epochs, sent.every.look_epochs) == ((0, 5), (0, 1, 2, 3, 4, 5))
+    assert (len(sent.chosen.rows_N), len(sent.every.rows_N)) == (150, 600)
+    found = {who: leaks.mean(20) for who, leaks in sent.leaks(columns, seed=3).items()}
+    assert found["audit"] < 0.1
+    assert found["everything"] > 0.7
+    (first, *_), (same, *_) = draws_of_known(150, seed=3)[20], sent.told(seed=3)[20]
+    assert sent.chosen.rows_N[first].tolist() == sent.every.rows_N[same].tolist()
+
+
+def test_a_side_that_there_is_not_is_refused() -> None:
+    refused = CliRunner().invoke(app, ["bench", "audit", "--sides", "labels,columns", "--json"])
+    assert refused.exit_code == EXIT_USAGE
+    assert "--sides 'columns': must be labels or features, or both with a comma between" in refused.output
 
 
 def test_who_kept_everything_is_told_the_rows_that_the_audit_is_told() -> None:

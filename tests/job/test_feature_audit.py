@@ -8,11 +8,13 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, seed_system, tables
 
+from tallystick.attacks.feature_inference import evaluate
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import DataError
 from tallystick.job.log import Silent
+from tallystick.job.phases import feature_audit
 from tallystick.job.phases.audit import audit_recorded
 from tallystick.job.phases.defense import spend_on_embeddings
 from tallystick.party.folder import RunFolder, contract_of
@@ -62,9 +64,19 @@ def test_the_feature_party_finds_that_its_columns_can_be_rebuilt(undefended):
     found = by_name(audit)
     assert found["x"].value > 0.5
     assert (audit.party, audit.by) == ("shop", "bank")
-    assert "over epochs 1 to 2" in audit.summary
+    assert "training rows over epochs 1 to 2" in audit.summary
+    assert "evenly chosen" not in audit.summary
     assert audit.defense == "none; no formal guarantee"
     assert feature_headline(audit).startswith("Through cut embeddings, yes: bank, knowing the columns of 200 rows, can rebuild ")
+
+
+def test_the_report_counts_the_rows_that_were_attacked(undefended, tmp_path, monkeypatch):
+    """Not those that were recorded, which may be more."""
+    monkeypatch.setattr(evaluate, "MOST_ROWS", 60)
+    monkeypatch.setattr(feature_audit, "MOST_ROWS", 60)
+    shutil.copytree(run_folder(undefended[1]), tmp_path / "again")
+    again = audit_recorded(tmp_path / "again", watcher=Silent(), known_rows=(20,)).features
+    assert "alone, on 60 evenly chosen training rows over epochs 1 to 2" in again.summary
 
 
 def test_a_column_that_was_left_out_is_inferred_from_those_that_were_not(undefended):

@@ -34,6 +34,7 @@ class RowSums:
         looks_LND: float32, in the label party's view the embeddings of L epochs each by itself, the first and the last among
             them: every epoch's bottom model is another look at the same columns, which last and mean embeddings do not have.
         look_epochs: which these are.
+        looks: L at most; None: what the width allows (``most_looks``).
     """
 
     received: Received
@@ -45,6 +46,7 @@ class RowSums:
     epochs: tuple[int, ...] = ()
     looks_LND: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
     look_epochs: tuple[int, ...] = ()
+    looks: int | None = None
 
     def __post_init__(self) -> None:
         greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
@@ -52,7 +54,7 @@ class RowSums:
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
 
     @classmethod
-    def zero(cls, received: Received, rows_N: Tensor, width: int) -> "RowSums":
+    def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
         """Nothing seen yet of these rows."""
         rows, size = rows_N.sort().values, len(rows_N)
         return cls(
@@ -63,6 +65,7 @@ class RowSums:
             length_N=torch.zeros(size),
             count_N=torch.zeros(size, dtype=torch.int64),
             looks_LND=torch.zeros(0, size, width),
+            looks=looks,
         )
 
     @property
@@ -98,7 +101,8 @@ class RowSums:
         """Say that the steps since belong to this epoch."""
         self.epochs = (*self.epochs, epoch)
         if self.received == "cut_embedding":
-            kept = spread_over([*self.look_epochs, epoch], most=most_looks(self.last_ND.shape[1]))
+            most = most_looks(self.last_ND.shape[1]) if self.looks is None else self.looks
+            kept = spread_over([*self.look_epochs, epoch], most=most)
             place = [index for index, each in enumerate(self.look_epochs) if each in kept]
             self.looks_LND = torch.cat([self.looks_LND[place], self.last_ND[None].clone()])
             self.look_epochs = tuple(kept)

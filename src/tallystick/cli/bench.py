@@ -1,6 +1,6 @@
 """bench: the figures that the documentation quotes, each by one command."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -329,6 +329,7 @@ def audit_kept(
     rows: Annotated[int, typer.Option(help="Of the generated table, and of the run that is timed.", min=1000)] = 200_000,
     seeds: Annotated[int, typer.Option(help="Runs per defence.", min=1)] = 3,
     epochs: Annotated[int, typer.Option(help="Of the training that is attacked.", min=1)] = 4,
+    sides: Annotated[str, typer.Option(help="Whose secret: labels, features, or both with a comma.")] = "labels,features",
     priced: Annotated[
         bool, typer.Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")
     ] = True,
@@ -350,6 +351,7 @@ def audit_kept(
             rows=rows,
             seeds=range(1, seeds + 1),
             plan=TrainingPlan(epochs=epochs, batch_size=512),
+            sides=_known_sides(sides, benchmark.MEASURED),
             priced=priced,
             keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress),
         )
@@ -584,6 +586,12 @@ def _numbers(text: str) -> tuple[float, ...]:
         return tuple(float(part) for part in text.split(",") if part)
     except ValueError:
         raise ConfigError(f"--ratios {text}: must be numbers with commas between, such as 0.25,0.5") from None
+
+
+def _known_sides(text: str, known: Iterable[str]) -> list[str]:
+    if unknown := [side for side in text.split(",") if side not in known]:
+        raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(known)}, or both with a comma between")
+    return text.split(",")
 
 
 def _side(name: str) -> "Side":

@@ -82,7 +82,7 @@ class RowStore:
             )
         if received != self.received or not _fit(tensors, looks):
             raise DataError(f"{path}: its tensors do not fit together, so it holds no sums per row; run the contract again")
-        return RowSums(received=self.received, epochs=epochs, look_epochs=looks, **tensors)
+        return RowSums(received=self.received, epochs=epochs, look_epochs=looks, looks=None, **tensors)
 
     def _path(self, epoch: int) -> Path:
         return self.folder / f"rows-{epoch:06}.safetensors"

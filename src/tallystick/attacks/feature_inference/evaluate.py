@@ -9,7 +9,7 @@ know are the label party's own columns, which would help: a simulation that has 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -22,6 +22,8 @@ from tallystick.errors import ConfigError, DataError
 KNOWN = (20, 200)
 DRAWS = 3
 MOST_ROWS = 5000
+Told: TypeAlias = Mapping[int, Sequence[Tensor]]
+"""By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ def evaluate_feature_inference(
     *,
     looks_NE: Tensor | None = None,
     own_NA: Tensor | None = None,
-    known: Sequence[int] = KNOWN,
+    known: Sequence[int] | Told = KNOWN,
     draws: int = DRAWS,
     attacks: Mapping[str, FeatureInferenceAttack] | None = None,
     seed: int = 0,
@@ -79,7 +81,8 @@ def evaluate_feature_inference(
     """Rebuild every column from embeddings with a few known rows, and say how much of it came out.
 
     Threat model: an honest-but-curious label party that keeps all it receives and knows some rows' columns from elsewhere. No
-    guarantee: every figure is a floor. Of more than 5,000 rows, 5,000 evenly spread ones are attacked.
+    guarantee: every figure is a floor. Of more than 5,000 rows, 5,000 evenly spread ones are attacked, unless it is said which
+    are known: then all are.
 
     Args:
         last_ND: each row's last cut embedding.
@@ -87,20 +90,18 @@ def evaluate_feature_inference(
         columns: the truth, row by row.
         looks_NE: its embeddings of several epochs side by side; None: the last one alone.
         own_NA: the label party's own columns, where they are at hand.
-        known: how many rows the attacker knows, one figure per column for each.
+        known: how many rows the attacker knows, one figure per column for each; or which.
         draws: of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.
         seed: of the known rows and of attacks that draw.
 
     Raises DataError if shapes do not fit or an embedding is not finite, ConfigError for no draw.
     """
-    if draws < 1:
-        raise ConfigError(f"feature inference: draws={draws}; expected at least 1")
-    if len(last_ND) != len(columns):
-        raise DataError(f"feature inference: embeddings of {len(last_ND)} rows, but columns of {len(columns)}")
+    _check(draws, len(last_ND), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
-    chosen = torch.linspace(0, len(columns) - 1, min(len(columns), MOST_ROWS), dtype=torch.float64).round().long()
+    told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
+    chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
     last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
     looks_NE = last_ND if looks_NE is None else looks_NE[chosen]
     own_NA = None if own_NA is None else own_NA[chosen]
@@ -108,20 +109,30 @@ def evaluate_feature_inference(
     unmeasured: list[str] = []
     measured: list[ColumnLeak] = []
     by_attack: dict[tuple[str, int], float] = {}
-    for count in known:
+    scaled: dict[tuple[str, bool], Tensor] = {}
+    for count in told:
         if reason := _cannot(count, columns):
             unmeasured.append(reason)
             continue
         tally = _Tally(columns, count)
-        for draw in range(draws):
-            known_K, rest_N = _drawn(len(columns), count, np.random.default_rng([seed, 7, count, draw]))
+        for draw, known_K in enumerate(told[count]):
+            rest_N = _others(known_K, len(columns))
             view = view_of(known_K=known_K, columns_K=columns.rows(known_K))
+            view.scaled.update(scaled)
             tally.attacked(view, attacks, columns.rows(rest_N), rest_N, seed=seed + draw)
+            scaled = view.scaled
         found, missing = tally.result()
         measured += found
         unmeasured += missing
         by_attack |= {(name, count): value for name, value in tally.means().items()}
     return FeatureLeaks(columns=tuple(measured), not_measured=tuple(dict.fromkeys(unmeasured)), by_attack=by_attack)
+
+
+def _check(draws: int, embedded: int, rows: int) -> None:
+    if draws < 1:
+        raise ConfigError(f"feature inference: draws={draws}; expected at least 1")
+    if embedded != rows:
+        raise DataError(f"feature inference: embeddings of {embedded} rows, but columns of {rows}")
 
 
 def _cannot(count: int, columns: ColumnValues) -> str:
@@ -134,9 +145,25 @@ def _cannot(count: int, columns: ColumnValues) -> str:
     return ""
 
 
-def _drawn(rows: int, count: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-    order = torch.from_numpy(rng.permutation(rows))
-    return order[:count], order[count:].sort().values
+def attacked_rows(rows: int) -> Tensor:
+    """Which of so many rows are attacked: at most 5,000, evenly spread."""
+    return torch.linspace(0, rows - 1, min(rows, MOST_ROWS), dtype=torch.float64).round().long()
+
+
+def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAWS, seed: int = 0) -> Told:
+    """Draw the rows that an attacker knows, as places among ``attacked_rows``."""
+
+    def drawn(count: int, draw: int) -> Tensor:
+        order = np.random.default_rng([seed, 7, count, draw]).permutation(min(rows, MOST_ROWS))
+        return torch.from_numpy(order[:count])
+
+    return {count: [drawn(count, draw) for draw in range(draws)] for count in known}
+
+
+def _others(known_K: Tensor, rows: int) -> Tensor:
+    other_N = torch.ones(rows, dtype=torch.bool)
+    other_N[known_K] = False
+    return other_N.nonzero().flatten()
 
 
 class _Tally:

@@ -17,6 +17,12 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
 
     All rows serve for it, known or not. A column that hardly varies becomes 0.
     """
+    if (reads, own_columns) not in view.scaled:
+        view.scaled[reads, own_columns] = _scaled(view, reads, own_columns=own_columns)
+    return view.scaled[reads, own_columns]
+
+
+def _scaled(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}
     parts = every[reads]
     if own_columns and view.own_NA is not None:
@@ -25,7 +31,7 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     centred_ND = x_ND - x_ND.mean(dim=0)
     deviation_D = centred_ND.square().mean(dim=0).sqrt()
     flat_D = deviation_D <= 1e-6 * deviation_D.max().clamp(min=torch.finfo(torch.float64).tiny)
-    return (centred_ND / deviation_D.masked_fill(flat_D, torch.inf)).clamp(-10, 10)
+    return (centred_ND / deviation_D.masked_fill(flat_D, torch.inf)).clamp_(-10, 10)
 
 
 @dataclass(frozen=True, kw_only=True)

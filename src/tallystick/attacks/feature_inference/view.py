@@ -3,7 +3,7 @@
 Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -72,6 +72,8 @@ class FeatureView:
     known_K: Tensor
     columns_K: ColumnValues
     own_NA: Tensor | None = None
+    scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What attacks read of all rows, scaled by the first of them for the others; the same whichever rows are known."""
 
     def __post_init__(self) -> None:
         if self.last_ND.ndim != 2 or self.last_ND.shape != self.mean_ND.shape:

@@ -4,7 +4,7 @@ Shapes: B rows of a step's batch, D cut width, N training rows.
 """
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -21,25 +21,33 @@ from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.attacks.view import StepView, View, renumbered
 from tallystick.benchmark.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
-from tallystick.benchmark.experiment import Experiment, TrainingPlan
-from tallystick.benchmark.feature_leakage.data import read_pair, split_and_encode
+from tallystick.benchmark.experiment import TrainingPlan
+from tallystick.benchmark.feature_leakage import kept as embeddings
+from tallystick.benchmark.feature_leakage.data import read_pair
+from tallystick.benchmark.feature_leakage.kept import split_experiment
 from tallystick.benchmark.fedads.data import AdTable
 from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.benchmark.speed import memory
-from tallystick.config.contract import NetworkModel
 from tallystick.config.party import FeatureColumns
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.job.phases.audit import LABEL_EPOCHS, recording_plan
-from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.party.recorder import RecordingPlan
 from tallystick.party.row_recorder import most_rows
 from tallystick.report.bench import Benchmark, ResultTable, counted, spread_of
 from tallystick.report.result import read_result
 
 DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marvell(power=8.0)])}
+MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, behind what
+SHOWN = {"labels": "attacks", "features": "features"}  # where a side's figures stand in what is found
 AUDITED = ("without", "with")
+NOTES = {
+    "labels": "Symmetric AUCs: max(a, 1 - a), of batches or of the whole training.",
+    "features": "Means over the columns of what comes back to somebody who knows so many rows: of a number R², of a category how "
+    "far accuracy rises from that of guessing the most frequent one towards 1. Everything: the embeddings of every epoch, of "
+    f"every training row or of {embeddings.ALL_ROWS:,} evenly chosen ones.",
+}
 CLOSE = 0.02  # how near the audit's figure has to be
 FIFTH = 0.2  # of the training's time, at most
 _EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
@@ -87,13 +95,9 @@ class KeptSteps:
 
 def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
     """Train once, and attack what the audit kept and everything; gives symmetric AUCs by attack, and the test AUC."""
-    data, theirs, own, _ = split_and_encode(table, seed=seed)
-    model = NetworkModel()
-    bottom = build_bottom(model, "feature", theirs, seed=seed)
-    label = build_label_model(model, "label", own, [width_of(bottom)], outputs=1, seed=seed)
-    experiment = Experiment(bottom, label, data, plan, seed=seed)
+    experiment, _, width = split_experiment(table, plan, seed=seed)
     network = experiment.network(DEFENSES[defense])
-    width, schedule = width_of(bottom), network.schedule
+    schedule = network.schedule
     recording = recording_plan(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
     kept = KeptSteps.of(schedule.train_N, recording, width=width)
     for epoch in range(plan.epochs):
@@ -108,7 +112,7 @@ def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int)
                 sums.add(rows_B, embedding_BD, gradient_BD)
         for sums in (kept.every, kept.chosen):
             sums.epoch_ended(epoch)
-    labels_N = data.training_labels_N.long()
+    labels_N = experiment.data.training_labels_N.long()
     views = kept.views()
     told_T = told_rows(views["audit"][1], labels_N, seed=seed)
     found = {who: _attacked(view, sums, labels_N, told_T, seed) for who, (view, sums) in views.items()}
@@ -164,10 +168,11 @@ def run(
     rows: int = 200_000,
     seeds: Sequence[int] = (1, 2, 3),
     plan: TrainingPlan | None = None,
+    sides: Sequence[str] = ("labels", "features"),
     priced: bool = True,
     keeping: Keeping | None = None,
 ) -> dict[str, Any]:
-    """Compare the audit's figures with those of whoever kept everything, and say what an audit takes in a run.
+    """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
 
     Args:
         data: the label party's CSV file beside ``partner``, as ``bench feature-leakage`` reads them; None: a generated table.
@@ -175,25 +180,28 @@ def run(
         rows: of the generated table, and of the run that is timed.
         seeds: of table, split, weights, batches and noise.
         plan: of the training that is attacked.
+        sides: whose audits: the label party's (labels), a feature party's (features).
         priced: whether a run is timed; its seconds mean something on an idle machine only.
         keeping: of the runs; nowhere if left out.
     """
     plan, keeping = plan or TrainingPlan(epochs=4, batch_size=512), keeping or Keeping()
     about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
     kept = keeping.open(about)
-    runs = list(kept.runs) if kept is not None else []
-    done = {(each["defense"], each["seed"]) for each in runs}
+    runs = [{"side": "labels", **each} for each in kept.runs] if kept is not None else []
+    done = {(each["side"], each["defense"], each["seed"]) for each in runs}
+    wanted = [(side, defense, seed) for seed in seeds for side in sides for defense in MEASURED[side]]
     with one_thread():
-        for seed in seeds:
-            for defense in DEFENSES:
-                if (defense, seed) in done:
-                    continue
-                table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
-                runs.append(kept_and_all(table, defense, plan, seed=seed))
-                if kept is not None:
-                    kept.add(runs[-1])
-                keeping.progress(f"seed {seed}: {defense}", len(runs), len(seeds) * len(DEFENSES))
-    found = {"benchmark": "audit", "data": about, "seeds": list(seeds), "attacks": beside_all(runs), "runs": runs}
+        for number, (side, defense, seed) in enumerate(wanted):
+            if (side, defense, seed) in done:
+                continue
+            table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
+            measure = kept_and_all if side == "labels" else embeddings.embeddings_kept_and_all
+            runs.append({"side": side, **measure(table, defense, plan, seed=seed)})
+            if kept is not None:
+                kept.add(runs[-1])
+            keeping.progress(f"seed {seed}, {side}: {defense}", number + 1, len(wanted))
+    found = {"benchmark": "audit", "data": about, "seeds": list(seeds), "runs": runs}
+    found |= {key: beside_all([each for each in runs if each["side"] == side]) for side, key in SHOWN.items()}
     return found | ({"cost": audit_cost(rows)} if priced else {})
 
 
@@ -220,12 +228,18 @@ def beside_all(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``run`` found."""
-    data, cells = (
-        found["data"],
-        [[row["defense"], row["attack"], *map(spread_of, _three(row)), row["close"]] for row in found["attacks"]],
-    )
+    data = found["data"]
     columns = ["defence", "attack", "the audit's", "given everything", "difference", f"within {CLOSE:g}"]
-    tables = [ResultTable(name="What the audit reports beside what everything would", columns=columns, rows=cells)]
+    tables = [
+        ResultTable(
+            name=f"What the audit of {side} reports beside what everything would",
+            note=NOTES[side],
+            columns=columns,
+            rows=[[row["defense"], row["attack"], *map(spread_of, _three(row)), row["close"]] for row in found[key]],
+        )
+        for side, key in SHOWN.items()
+        if found[key]
+    ]
     if priced := found.get("cost"):
         parts = [
             [name, *(priced[name][key] for key in ("training_s", "audit_s")), *priced[name]["peak_mib"].values()]
@@ -241,7 +255,6 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         title=f"What the audit keeps, beside everything: {data['data']}, {counted(len(found['seeds']), 'seed')}",
         command=command,
         tables=tables,
-        notes=["Symmetric AUCs: max(a, 1 - a), of batches or of the whole training."],
         facts={"training": f"{counted(data['epochs'], 'epoch')}, batch {data['batch_size']}", "rows": str(data["rows"])},
     )
 

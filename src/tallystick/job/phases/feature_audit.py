@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.attacks.feature_inference.evaluate import KNOWN, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
 from tallystick.config.contract import Contract
@@ -223,10 +223,11 @@ def _shown(column: object, *, used: bool) -> shown.ColumnRebuilt:
 def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
     plural = "s" if len(sums.epochs) > 1 else ""
     by = contract.label_party
-    which = "rows that training rows are linked to" if contract.linkage.similar else "training rows"
+    which = f"{min(rows, MOST_ROWS):,} {'evenly chosen ' if rows > MOST_ROWS else ''}"
+    which += "rows that training rows are linked to" if contract.linkage.similar else "training rows"
     return (
         f"How well could {by} rebuild the columns of {party} from the cut embeddings that it was sent? Measured by {party} "
-        f"alone, on {rows:,} {which} over epoch{plural} {epochs_in_words(sums.epochs)}; nothing was sent for it. "
+        f"alone, on {which} over epoch{plural} {epochs_in_words(sums.epochs)}; nothing was sent for it. "
         f"{by}'s own columns, which would help, are not known here. Every figure is a floor: another attack may find more."
     )
 
