@@ -151,10 +151,9 @@ def test_no_attack_finds_what_is_not_there(attack: Attack) -> None:
 def test_agreement_finds_nothing_where_all_embeddings_go_with_their_labels_and_asks_for_labels() -> None:
     metrics = evaluated(LabelAgreement(), view_of(told, lacking=40))
     assert metrics.symmetric_auc.mean < 0.56  # 560 rows: the standard error of an AUC is .024
-    unlabelled = evaluate_membership(
-        "cut_embedding", [replace(step, targets_B=None) for step in view_of(told).steps], truth()
-    ).found
-    assert "agreement" not in unlabelled
+    unlabelled = evaluate_membership("cut_embedding", [replace(step, targets_B=None) for step in view_of(told).steps], truth())
+    assert "agreement" not in unlabelled.found
+    assert unlabelled.not_measured["agreement"] == "it reads the labels of the party that receives, which are not in the view"
 
 
 @pytest.mark.parametrize(("known", "least", "most"), [("the row's own", 0.97, 1.0), ("some other row's", 0.5, 0.56)])

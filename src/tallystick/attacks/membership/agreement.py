@@ -53,6 +53,10 @@ class LabelAgreement:
             score_M[scored] = logsigmoid(sign * logit) - logsigmoid(sign * prior)
         return pairs.scores(view, score_M)
 
+    def unmet(self, view: View) -> str:  # noqa: ARG002
+        """It needs labels."""
+        return "it reads the labels of the party that receives, which are not in the view"
+
 
 @dataclass(frozen=True, kw_only=True)
 class OwnColumnAgreement:
@@ -86,6 +90,10 @@ class OwnColumnAgreement:
         for fitted, scored in _halves(len(given_MP), generator):
             score_M[scored] = self._likelier(given_MP, pairs.x_MD, fitted[: self.most], scored)
         return pairs.scores(view, score_M)
+
+    def unmet(self, view: View) -> str:  # noqa: ARG002
+        """It needs own columns."""
+        return "it reads the columns of the party that receives, which are not in the view"
 
     def _likelier(self, given_MP: Tensor, x_MD: Tensor, fitted: Tensor, scored: Tensor) -> Tensor:
         """Twice the log of how much likelier the scored rows' embeddings are given their own parts, less a constant."""

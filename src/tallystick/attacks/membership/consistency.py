@@ -9,6 +9,7 @@ import torch
 from torch.nn.functional import cosine_similarity
 
 from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.membership.needs import other_epochs
 from tallystick.attacks.membership.observations import mean_over_run
 from tallystick.attacks.view import Scores, View
 
@@ -34,3 +35,7 @@ class Consistency:
             count_N[rows] += 1
             last_ND[step.rows_B], seen_N[step.rows_B] = now_BD.float(), True
         return mean_over_run(view, sum_N, count_N)
+
+    def unmet(self, view: View) -> str:
+        """It needs several epochs."""
+        return other_epochs(view)

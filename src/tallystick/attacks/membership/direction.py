@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from tallystick.attacks.matrix import top_direction
+from tallystick.attacks.membership.needs import other_epochs
 from tallystick.attacks.membership.observations import mean_over_run, per_step
 from tallystick.attacks.view import Scores, View
 
@@ -42,6 +43,10 @@ class DirectionFlips:
             sum_N[step.rows_B] += torch.sign(_oriented_cosine(step.received_BD))
             count_N[step.rows_B] += 1
         return mean_over_run(view, sum_N.abs(), torch.where(count_N > 1, count_N, 0.0))
+
+    def unmet(self, view: View) -> str:
+        """It needs several epochs."""
+        return other_epochs(view)
 
 
 def _oriented_cosine(grad_BD: Tensor) -> Tensor:

@@ -58,6 +58,10 @@ class LearnedDiscriminator:
                 count_N[step.rows_B] += 1
         return mean_over_run(view, sum_N, count_N)
 
+    def unmet(self, view: View) -> str:  # noqa: ARG002
+        """It needs rows to learn from."""
+        return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
+
     def _learn(self, real_SP: Tensor, synthetic_SP: Tensor, generator: torch.Generator) -> nn.Module:
         chosen = [x_SP[torch.randperm(len(x_SP), generator=generator)[: self.most]] for x_SP in (real_SP, synthetic_SP)]
         x_SP = torch.cat(chosen)

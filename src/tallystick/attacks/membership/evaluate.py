@@ -14,10 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement
-from tallystick.attacks.membership.consistency import Consistency
-from tallystick.attacks.membership.direction import DirectionFlips
-from tallystick.attacks.membership.discriminator import LearnedDiscriminator
+from tallystick.attacks.membership.needs import Needs
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
@@ -117,13 +114,6 @@ def _why_not(attack: Attack, view: View, present_N: Tensor) -> str:
     unknown_N = view.known() == 0
     if not (present_N & unknown_N).any() or not (~present_N & unknown_N).any():
         return "too few rows of one kind are left that the attacker does not know anyhow"
-    if isinstance(attack, Consistency | DirectionFlips):
-        one = "one epoch was recorded only" if len(view.epochs) < 2 else "too few rows were recorded in more than one"
-        return f"it compares epochs, and {one}"
-    if isinstance(attack, LearnedDiscriminator):
-        return "it learns from rows that the attacker knows, and there are too few to tell it some and to judge it by the others"
-    if isinstance(attack, LabelAgreement):
-        return "it reads the labels of the party that receives, which are not in the view"
-    if isinstance(attack, OwnColumnAgreement):
-        return "it reads the columns of the party that receives, which are not in the view"
+    if isinstance(attack, Needs):
+        return attack.unmet(view)
     return "no group of the rows that it scores holds rows of both kinds"
