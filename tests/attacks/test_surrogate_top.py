@@ -36,6 +36,12 @@ def found(view: View, truth_N: torch.Tensor, name: str = "surrogate-top") -> Att
     return evaluate_label_inference(view, truth_N, classes=view.classes, attacks={name: ROWS[name]}, evaluator=evaluator)[name]
 
 
+def evaluated(attack: SurrogateTop, view: View, truth_N: torch.Tensor) -> float:
+    row = replace(ROWS["surrogate-top"], attack=attack)
+    metrics = evaluate_label_inference(view, truth_N, attacks={"it": row}, evaluator=AttackEvaluator(replicates=1))
+    return metrics["it"].auc.mean
+
+
 def top_of(classes: int, hidden: int | None = None) -> torch.nn.Module:
     torch.manual_seed(2)
     if hidden is None:
@@ -74,19 +80,21 @@ def test_the_prediction_sees_through_labels_that_were_replaced() -> None:
     assert by_prediction > 0.9
 
 
-def test_the_likelihood_is_that_of_the_gradient_under_each_label() -> None:
-    """Against the loss of a linear model, one label at a time, and PyTorch's normal distribution."""
-    surrogate = _Surrogate(WIDTH, 3, generator())
+@pytest.mark.parametrize("hidden", [0, 5])
+def test_the_likelihood_is_that_of_the_gradient_under_each_label(hidden: int) -> None:
+    """Against the loss of the top model, one label at a time, and PyTorch's normal distribution."""
+    surrogate = _Surrogate(WIDTH, 3, hidden, generator())
     with torch.no_grad():
         surrogate.bias_C += torch.tensor([0.5, -1.0, 0.2])
+        surrogate.bias_H += 0.3
+        surrogate.out_HC += torch.randn(hidden, 3, generator=generator(4))
         surrogate.log_scale += 0.3
         surrogate.log_deviation -= 0.4
     cut_SD, grad_SD = torch.randn(7, WIDTH, generator=generator(1)), torch.randn(7, WIDTH, generator=generator(2))
     like_SC, constant = surrogate(cut_SD, grad_SD), WIDTH * torch.log(torch.tensor(2 * torch.pi)) / 2
     for label in range(3):
         cut = cut_SD.clone().requires_grad_()
-        logit_SC = cut @ surrogate.weight_DC + surrogate.bias_C
-        loss_S = torch.nn.functional.cross_entropy(logit_SC, torch.full((7,), label), reduction="none")
+        loss_S = torch.nn.functional.cross_entropy(surrogate.logits(cut), torch.full((7,), label), reduction="none")
         (mean_SD,) = torch.autograd.grad(loss_S.sum(), cut, retain_graph=True)
         normal = Normal(surrogate.log_scale.exp() * mean_SD, surrogate.log_deviation.exp())
         expected_S = normal.log_prob(grad_SD).sum(dim=1) + constant + surrogate.predicted(cut_SD)[:, label]
@@ -109,7 +117,21 @@ def test_a_view_that_cannot_be_attacked_is_no_low_figure() -> None:
     assert found(replace(view, steps=tuple(still)), truth).auc.mean == pytest.approx(0.5, abs=1e-9)
 
 
+def test_a_hidden_layer_reads_what_a_linear_model_does_not() -> None:
+    """Gradients of a model with a hidden layer, whose slopes change from row to row. Seeded."""
+    truth = labels()
+    view = sent_back(top_of(2, hidden=64), truth, noise=1.0)
+    linear, bent = (evaluated(SurrogateTop(hidden=hidden), view, truth) for hidden in (0, SurrogateTop().hidden))
+    assert bent > linear + 0.05
+    assert bent > 0.97
+
+
 @pytest.mark.parametrize("option", ["steps", "batch", "rate", "sample"])
 def test_options_out_of_range_are_named(option: str) -> None:
     with pytest.raises(ConfigError, match=f"surrogate top: {option}=0; expected"):
         SurrogateTop(**{option: 0})
+
+
+def test_a_hidden_layer_of_fewer_than_no_units_is_refused() -> None:
+    with pytest.raises(ConfigError, match="surrogate top: hidden=-1; expected at least 0"):
+        SurrogateTop(hidden=-1)

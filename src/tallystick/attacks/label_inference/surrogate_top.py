@@ -1,6 +1,6 @@
 """A surrogate top model: which labels, and which model of the attacker's own, would have sent these gradients back?
 
-Shapes: N rows seen, S rows of a fitting step, D cut width, C classes.
+Shapes: N rows seen, S rows of a fitting step, D cut width, C classes, H hidden units, K = C + H.
 """
 
 from dataclasses import dataclass
@@ -15,28 +15,32 @@ from tallystick.attacks.label_inference.spectral import orient
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
+SCORED = 4096  # rows at a time
+
 
 @dataclass(frozen=True, kw_only=True)
 class SurrogateTop:
-    """Fit a linear top model and the rows' labels together, so that its gradients are those received, and read the labels off.
+    """Fit a small top model and the rows' labels together, so that its gradients are those received, and read the labels off.
 
     After ExPLoit (Kariyappa and Qureshi, arXiv 2112.01299), which matches gradients by a surrogate model with surrogate labels
     and adds regularisers, and the label inference of UnSplit (Erdoğan et al., arXiv 2108.09033); of both texts only the abstracts
     were at hand, so that what follows is our own. Needs no starting weights, as ``LabelEnumeration`` does.
 
-    Cross-entropy sends (p - y) W back, p being the surrogate's softmax at the row's own cut embedding and y its label. The
-    label in turn is taken to follow from the embedding by a softmax of its own, which ties embeddings to gradients and stands
-    for the label prior, and the gradient to lie about that of its label with noise of one deviation. What is fitted is the
-    likelihood of the gradients, summed over labels; per row the labels that are optimal for it follow in closed form. One
-    vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last embeddings. Knows no label;
-    of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator names them as fits best.
-    Simulates neither what other parties send into the top model nor its hidden layers. Starts that are drawn otherwise find
+    Cross-entropy sends (p - y) J back, p being the surrogate's softmax at the row's own cut embedding, J its logits' slopes there
+    and y the row's label. Of two classes the surrogate is a linear model and, beside it, one with a hidden layer, whose share
+    starts at 0; of several it is linear. The label in turn is taken to follow from the embedding by a softmax of its own, which
+    ties embeddings to gradients and stands for the label prior, and the gradient to lie about that of its label with noise of
+    one deviation. What is fitted is the likelihood of the gradients, summed over labels; per row the labels that are optimal for
+    it follow in closed form. One vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last
+    embeddings. Knows no label; of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator
+    names them as fits best. Does not simulate what other parties send into the top model. Starts that are drawn otherwise find
     more or less by some hundredths.
 
     Args:
         guess: "gradient": how well each label explains the row's gradient; "prediction": the label that follows from
             the row's embedding. Where labels were replaced before training, the gradient tells of the label that replaced the
             true one, and the prediction of what rows like this one have in common.
+        hidden: units of the hidden layer, of two classes; 0 for none.
         steps: of Adam, at least 1.
         batch: rows per step.
         rate: of Adam, falling to 0.
@@ -44,6 +48,7 @@ class SurrogateTop:
     """
 
     guess: Literal["gradient", "prediction"] = "gradient"
+    hidden: int = 32
     steps: int = 200
     batch: int = 512
     rate: float = 3e-2
@@ -53,6 +58,8 @@ class SurrogateTop:
         for name in ("steps", "batch", "sample"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"surrogate top: {name}={getattr(self, name)}; expected at least 1")
+        if self.hidden < 0:
+            raise ConfigError(f"surrogate top: hidden={self.hidden}; expected at least 0")
         if not self.rate > 0:
             raise ConfigError(f"surrogate top: rate={self.rate}; expected a number greater than 0")
 
@@ -63,11 +70,15 @@ class SurrogateTop:
         """
         rows, grad_ND = observations(view, "cut_gradient")
         cut_ND = observations(view, "cut_embedding")[1].float()
-        surrogate = _Surrogate(cut_ND.shape[1], view.classes, generator)
+        surrogate = _Surrogate(cut_ND.shape[1], view.classes, self.hidden if view.classes == 2 else 0, generator)
         grad_ND = grad_ND.float()
         self._fit(surrogate, cut_ND, grad_ND, generator)
         with torch.no_grad():
-            like_NC = surrogate(cut_ND, grad_ND) if self.guess == "gradient" else surrogate.predicted(cut_ND)
+            if self.guess == "prediction":
+                like_NC = surrogate.predicted(cut_ND)
+            else:  # some at a time, for slopes take room
+                some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)
+                like_NC = torch.cat([surrogate(cut_SD, grad_SD) for cut_SD, grad_SD in some])
         odds_NC = log_odds(like_NC.double())
         if view.classes == 2:
             return whole_run(view, rows, orient(odds_NC[:, 1]))
@@ -87,12 +98,15 @@ class SurrogateTop:
 
 
 class _Surrogate(torch.nn.Module):
-    """A linear top model, a head that predicts labels, and scale and deviation of the gradients compared with the model's own."""
+    """A top model, a head that predicts labels, and scale and deviation of the gradients compared with the model's own."""
 
-    def __init__(self, width: int, classes: int, generator: torch.Generator) -> None:
+    def __init__(self, width: int, classes: int, hidden: int, generator: torch.Generator) -> None:
         super().__init__()
         self.weight_DC = torch.nn.Parameter(torch.randn(width, classes, generator=generator) / width**0.5)
         self.bias_C = torch.nn.Parameter(torch.zeros(classes))
+        self.hidden_DH = torch.nn.Parameter(torch.randn(width, hidden, generator=generator) * (2 / width) ** 0.5)
+        self.bias_H = torch.nn.Parameter(torch.zeros(hidden))
+        self.out_HC = torch.nn.Parameter(torch.zeros(hidden, classes))
         self.label_DC = torch.nn.Parameter(self.weight_DC.detach().clone())
         self.share_C = torch.nn.Parameter(torch.zeros(classes))
         self.log_scale, self.log_deviation = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.zeros(()))
@@ -101,17 +115,27 @@ class _Surrogate(torch.nn.Module):
         """Log probability of each class at each row's embedding, (S, C)."""
         return (cut_SD @ self.label_DC + self.share_C).log_softmax(dim=1)
 
+    def logits(self, cut_SD: Tensor) -> Tensor:
+        """The top model's logits, (S, C)."""
+        return self._above(cut_SD, cut_SD @ self.hidden_DH + self.bias_H)
+
+    def _above(self, cut_SD: Tensor, unit_SH: Tensor) -> Tensor:
+        return cut_SD @ self.weight_DC + self.bias_C + unit_SH.relu() @ self.out_HC
+
     def forward(self, cut_SD: Tensor, grad_SD: Tensor) -> Tensor:
         """Log likelihood of each row's gradient together with each label, less a constant, (S, C).
 
-        The squared distance of a gradient from each label's is taken apart, so that no tensor of S C D numbers is made.
+        Every slope is a sum of the K columns of one matrix, the linear model's and those into hidden units: what is compared are
+        the K shares, so that no tensor of S C D numbers is made.
         """
-        chance_SC, scale = (cut_SD @ self.weight_DC + self.bias_C).softmax(dim=1), self.log_scale.exp()
-        gram_CC = self.weight_DC.T @ self.weight_DC
-        onto_SC = grad_SD @ self.weight_DC
-        along_SC = (chance_SC * onto_SC).sum(dim=1, keepdim=True) - onto_SC  # gradient times the label's (p - y) W
-        mixed_SC = chance_SC @ gram_CC
-        length_SC = gram_CC.diagonal() - 2 * mixed_SC + (chance_SC * mixed_SC).sum(dim=1, keepdim=True)
+        scale, column_DK = self.log_scale.exp(), torch.cat([self.weight_DC, self.hidden_DH], dim=1)
+        unit_SH = cut_SD @ self.hidden_DH + self.bias_H
+        chance_SC = self._above(cut_SD, unit_SH).softmax(dim=1)
+        linear_SCC = torch.eye(chance_SC.shape[1]).expand(len(cut_SD), -1, -1)
+        slope_SCK = torch.cat([linear_SCC, (unit_SH > 0)[:, None] * self.out_HC.T], dim=2)
+        sent_SCK = (chance_SC[:, :, None] * slope_SCK).sum(dim=1, keepdim=True) - slope_SCK  # of each label (p - y) J, as shares
+        along_SC = (sent_SCK * (grad_SD @ column_DK)[:, None]).sum(dim=2)
+        length_SC = (sent_SCK @ (column_DK.T @ column_DK) * sent_SCK).sum(dim=2)
         distance_SC = grad_SD.square().sum(dim=1, keepdim=True) - 2 * scale * along_SC + scale.square() * length_SC
         spread = distance_SC / (2 * (2 * self.log_deviation).exp()) + grad_SD.shape[1] * self.log_deviation
         return self.predicted(cut_SD) - spread
