@@ -135,3 +135,18 @@ def test_options_out_of_range_are_named(option: str) -> None:
 def test_a_hidden_layer_of_fewer_than_no_units_is_refused() -> None:
     with pytest.raises(ConfigError, match="surrogate top: hidden=-1; expected at least 0"):
         SurrogateTop(hidden=-1)
+
+
+def test_one_fit_serves_both_guesses_that_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+    truth, fits = labels(2), []
+    fit = SurrogateTop._fit
+    monkeypatch.setattr(SurrogateTop, "_fit", lambda self, *given: (fits.append(self.guess), fit(self, *given)))
+    guesses = [SurrogateTop(steps=5), SurrogateTop(steps=5, guess="prediction")]
+    view = sent_back(top_of(2), truth)
+    together = [guess(view, generator=generator(1)) for guess in guesses]
+    assert len(fits) == 1
+    apart = [guess(sent_back(top_of(2), truth), generator=generator(1)) for guess in guesses]
+    assert all(torch.equal(one.values[0], other.values[0]) for one, other in zip(together, apart, strict=True))
+    guesses[0](view, generator=generator(2))  # other draws are another fit, as are other steps
+    SurrogateTop(steps=6)(view, generator=generator(1))
+    assert len(fits) == 5

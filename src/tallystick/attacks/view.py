@@ -3,7 +3,7 @@
 Shapes: B rows of a step's batch, D cut width, N scored rows, C classes, H hint rows of a step.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol
 
@@ -45,8 +45,8 @@ class StepView:
     mean_BD: Tensor | None = None
     looks_BE: Tensor | None = None
     sightings_B: Tensor | None = None
-    observed: dict[Received, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """What attacks on one vector per row read of this step, kept by the first of them for the others."""
+    observed: dict[Hashable, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    """What attacks on one vector per row read of this step or fit to it, kept by the first of them for the others."""
 
     def only(self, kept_B: Tensor) -> "StepView":
         """The same step without the rows that are not kept."""

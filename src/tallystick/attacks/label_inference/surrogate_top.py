@@ -3,7 +3,7 @@
 Shapes: N rows seen, S rows of a fitting step, D cut width, C classes, H hidden units, K = C + H.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -68,21 +68,29 @@ class SurrogateTop:
 
         Raises DataError if gradients or embeddings are missing or not all finite.
         """
-        rows, grad_ND = observations(view, "cut_gradient")
-        cut_ND = observations(view, "cut_embedding")[1].float()
-        surrogate = _Surrogate(cut_ND.shape[1], view.classes, self.hidden if view.classes == 2 else 0, generator)
-        grad_ND = grad_ND.float()
-        self._fit(surrogate, cut_ND, grad_ND, generator)
-        with torch.no_grad():
-            if self.guess == "prediction":
-                like_NC = surrogate.predicted(cut_ND)
-            else:  # some at a time, for slopes take room
-                some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)
-                like_NC = torch.cat([surrogate(cut_SD, grad_SD) for cut_SD, grad_SD in some])
-        odds_NC = log_odds(like_NC.double())
+        rows, _ = observations(view, "cut_gradient")
+        gradient_NC, prediction_NC = self._likelihoods(view, generator)
+        odds_NC = log_odds((prediction_NC if self.guess == "prediction" else gradient_NC).double())
         if view.classes == 2:
             return whole_run(view, rows, orient(odds_NC[:, 1]))
         return whole_run(view, rows, odds_NC, named=False)
+
+    def _likelihoods(self, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        """Of each row's labels, by its gradient and by its embedding; one fit serves both guesses that are drawn alike."""
+        kept = view.steps[0].observed if len(view.steps) == 1 else {}
+        fit = replace(self, guess="gradient"), view.classes, generator.get_state().numpy().tobytes()
+        if fit not in kept:
+            grad_ND = observations(view, "cut_gradient")[1].float()
+            cut_ND = observations(view, "cut_embedding")[1].float()
+            surrogate = _Surrogate(cut_ND.shape[1], view.classes, self.hidden if view.classes == 2 else 0, generator)
+            self._fit(surrogate, cut_ND, grad_ND, generator)
+            some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)  # for slopes take room
+            with torch.no_grad():
+                kept[fit] = (
+                    torch.cat([surrogate(cut_SD, grad_SD) for cut_SD, grad_SD in some]),
+                    surrogate.predicted(cut_ND),
+                )
+        return kept[fit]
 
     def _fit(self, surrogate: "_Surrogate", cut_ND: Tensor, grad_ND: Tensor, generator: torch.Generator) -> None:
         chosen = torch.randperm(len(cut_ND), generator=generator)[: self.sample]
