@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from tallystick.attacks.label_inference.observations import matrices, observations, per_step, whole_run
+from tallystick.attacks.label_inference.observations import clusters_of_run, matrices, per_step, whole_run
 from tallystick.attacks.matrix import k_means
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import DataError
@@ -42,14 +42,14 @@ class ClusterAttack:
             raise DataError("cluster attack: names=size needs the classes in the order of their frequency (View.class_order)")
         named = view.classes == 2 or order is not None
         if self.scope == "run":
-            rows, x_ND = observations(view, self.target)
-            return whole_run(view, rows, _assign(x_ND, view.classes, generator, order), named=named)
-        values = [_assign(x_BD, view.classes, generator, order) for x_BD in matrices(view, self.target)]
+            rows, cluster_N = clusters_of_run(view, self.target, generator)
+            return whole_run(view, rows, _named(cluster_N, view.classes, order), named=named)
+        batches = matrices(view, self.target)
+        values = [_named(k_means(x_BD, view.classes, generator=generator), view.classes, order) for x_BD in batches]
         return per_step(view, values, named=named)
 
 
-def _assign(x_ND: Tensor, classes: int, generator: torch.Generator, order_C: Tensor | None) -> Tensor:
-    cluster_N = k_means(x_ND, classes, generator=generator)
+def _named(cluster_N: Tensor, classes: int, order_C: Tensor | None) -> Tensor:
     if classes > 2 and order_C is not None:
         by_size_C = torch.bincount(cluster_N, minlength=classes).argsort(descending=True, stable=True)
         name_C = torch.empty_like(order_C)

@@ -10,8 +10,7 @@ from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from torch.nn.functional import cosine_similarity, one_hot
 
-from tallystick.attacks.label_inference.observations import matrices, observations, per_step, whole_run
-from tallystick.attacks.matrix import k_means
+from tallystick.attacks.label_inference.observations import clusters_of_run, matrices, per_step, whole_run
 from tallystick.attacks.view import Scores, Start, View
 from tallystick.errors import DataError
 
@@ -42,8 +41,7 @@ class LabelEnumeration:
         likeness = [agreement(view.start, cut_BD, grad_BD, view.classes) for cut_BD, grad_BD in both]
         if not self.clusters:
             return per_step(first, [like_BC[:, 1] - like_BC[:, 0] if view.classes == 2 else like_BC for like_BC in likeness])
-        rows, x_ND = observations(view, "cut_embedding")
-        cluster_N = k_means(x_ND, view.classes, generator=generator)
+        rows, cluster_N = clusters_of_run(view, "cut_embedding", generator)
         cluster_of_row = torch.full((view.rows,), -1)
         cluster_of_row[rows] = cluster_N
         usual_C = torch.cat(likeness).mean(dim=0)  # that of the frequent classes is high everywhere, and names no cluster

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.matrix import k_means, rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError, DataError
 
@@ -59,6 +59,16 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
         count_N[step.rows_B] += 1
     rows = torch.nonzero(count_N).squeeze(1)
     return rows, (sum_ND[rows] / count_N[rows, None]).double()
+
+
+def clusters_of_run(view: View, target: Received, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Give the rows seen, in order, and of each its cluster, int64 (N,): as many as classes, by k-means on ``observations``."""
+    rows, x_ND = observations(view, target)
+    kept = view.steps[0].observed if len(view.steps) == 1 else {}
+    clustering = "clusters", target, view.classes, generator.get_state().numpy().tobytes()
+    if clustering not in kept:
+        kept[clustering] = rows, k_means(x_ND, view.classes, generator=generator)
+    return kept[clustering]
 
 
 def known_rows(view: View) -> Tensor:
