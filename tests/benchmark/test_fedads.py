@@ -69,7 +69,7 @@ def test_fedads_rows_without_partner_are_the_unaligned_ones(fedads_folder: Path)
     for part_N, given in ((rows.unaligned_N, 0), (torch.cat([rows.aligned_N, rows.test_N]), 1)):
         missing = rows.theirs.rows(part_N).categorical_NG == MISSING
         assert float(missing.float().mean()) == 1 - given
-    assert "ORALE" not in [row.name for row in unaligned._chosen(table, [])]
+    assert "ORALE" not in [row.name for row in unaligned.chosen_of(table, [])]
     data, _, _ = encode_ads(table, seed=1, min_count=1)
     assert len(data.training) == 300
     ours.drop("label").write_csv(fedads_folder / UNALIGNED_FILE)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
@@ -67,14 +68,63 @@ def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monk
     ]
     assert table["average"]["over_vanilla"]["mean"] == pytest.approx(np.mean(gains))
     assert table["average"]["time_ratio"] > 1
+    losses = [{run["seed"]: run["nll"] for run in found["runs"] if run["method"] == name} for name in ("average", "VanillaVFL")]
+    assert table["average"]["nll_over_vanilla"]["mean"] == pytest.approx(np.mean([losses[0][s] - losses[1][s] for s in (1, 2)]))
+    assert found["order"] is None
     assert set(table["average"]["alone"]) >= {"half with a partner's row", "half without", "both halves"}
     page = unaligned_page_of(found, command="tallystick bench fedads --table 3")
     assert [len(part.rows) for part in page.tables] == [4, 1]
 
 
-def test_a_row_that_there_is_not(criteo: Path) -> None:
+def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
     with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
         unaligned.run(data=criteo, seeds=[1], only=["SplitNN"])
+    with pytest.raises(ConfigError, match=r"--aligned 1\.0: expected a share of the training rows, above 0 and below 1"):
+        unaligned.run(data=criteo, seeds=[1], aligned=1.0)
+
+
+def test_the_papers_order_by_hand() -> None:
+    """Six methods as in the paper but for the first two: 1 - 6 (1 + 1) / (6 (36 - 1)); bounds and ablations do not count."""
+    aucs = [("Local", 0.9), ("HeuristicVFL", 0.72), ("SS-VFL", 0.71), ("FedCVT", 0.73), ("VFL-MPD", 0.74), ("FedHSSL", 0.75)]
+    aucs += [("JPL", 0.76), ("ORALE", 0.1), ("regressor", 0.2)]
+    paper = {row.name: row.paper for row in unaligned.rows()}
+    table = [{"method": name, "paper": paper[name], "auc": {"mean": value}} for name, value in aucs]
+    assert unaligned.order_like_the_papers(table) == pytest.approx(1 - 12 / 210)
+    assert unaligned.order_like_the_papers(table[:3]) is None
+
+
+@pytest.mark.parametrize("name", ["VanillaVFL, frozen", "SS-VFL, frozen"])
+def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_named(
+    name: str, criteo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
+    assert not any(row.frozen for row in unaligned.chosen_of(read_both_parties(criteo), []))
+    table = read_both_parties(criteo)
+    (row,) = unaligned.chosen_of(table, [name])
+    trial = unaligned.MethodTrial(rows=share_out(table, seed=1), row=row, seed=1)
+    made: list[Any] = []
+    modules = trial._modules
+
+    def listening(method: Any) -> Any:
+        model, bottoms = modules(method)
+        made.extend([model, *bottoms])
+        return model, bottoms
+
+    before: list[Any] = []
+    train = unaligned._train
+
+    def at_the_start(*arguments: Any) -> Any:
+        before.extend({key: weight.clone() for key, weight in module.state_dict().items()} for module in made)
+        return train(*arguments)
+
+    monkeypatch.setattr(trial, "_modules", listening)
+    monkeypatch.setattr(unaligned, "_train", at_the_start)
+    found = trial.run()
+    assert 0 < found["auc"] < 1
+    moved = {key for key, weight in made[0].state_dict().items() if not torch.equal(weight, before[0][key])}
+    assert any(key.startswith("top.") for key in moved)
+    assert not any(key.startswith("bottom.") for key in moved)
+    assert any(not torch.equal(weight, before[1][key]) for key, weight in made[1].state_dict().items())
 
 
 def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

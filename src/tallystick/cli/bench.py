@@ -409,10 +409,13 @@ def fedads(
         str, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences; or leaks, audits of both.")
     ] = "4",
     seeds: SeedsPerRow = 5,
-    only: Annotated[str, typer.Option(help="Table 3: rows, with semicolons between; all if empty. Leaks: methods.")] = "",
+    only: Annotated[
+        str, typer.Option(help="Table 3: rows, with semicolons between; all but probes if empty. Leaks: methods.")
+    ] = "",
     epochs: Annotated[int, typer.Option(help="Table 4: of every training run.", min=1)] = 1,
     swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
     by_users: Annotated[bool, typer.Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False,
+    aligned: Annotated[float, typer.Option(help="Table 3: share of the training rows that both parties have.")] = 0.2,
     paper_networks: Annotated[
         bool, typer.Option("--paper-networks", help="Table 3: the paper's networks, as FedAds' own data always gets.")
     ] = False,
@@ -428,13 +431,14 @@ def fedads(
 
         from tallystick.benchmark.fedads import defenses, leaks, unaligned
         from tallystick.benchmark.fedads.page import page_of, unaligned_leaks_page_of, unaligned_page_of
+        from tallystick.benchmark.fedads.unaligned_data import ALIGNED
         from tallystick.benchmark.shared import Keeping, command
         from tallystick.errors import ConfigError
 
         if table not in ("3", "4", "leaks"):
             raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
-        if table != "3" and (by_users or paper_networks):
-            raise ConfigError("--by-users, --paper-networks: go with --table 3 only; leave them out")
+        if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
+            raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
 
         folder = _prepare(out, resume=resume)
         keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=_watcher().progress)
@@ -445,7 +449,7 @@ def fedads(
             finish_bench(found, unaligned_leaks_page_of(found, command=command()), out=out, as_json=as_json)
             return
         if table == "3":
-            asked = {"by_users": by_users, "paper_networks": paper_networks}
+            asked: dict[str, Any] = {"by_users": by_users, "paper_networks": paper_networks, "aligned": aligned}
             found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping, **asked)
             finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
             return

@@ -8,13 +8,14 @@ once an epoch loses more than the methods differ by.
 
 import tempfile
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from tallystick.benchmark.fedads.data import USER, AdTable
@@ -23,6 +24,7 @@ from tallystick.benchmark.shared import Keeping, one_thread, summarize_seeds
 from tallystick.config.contract import NetworkModel, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import Source
+from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.metrics import ace, auc
 from tallystick.models.branches import BranchedModel
@@ -31,9 +33,9 @@ from tallystick.models.split import LabelModel
 from tallystick.training.calibration import fit_line
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.in_process import SplitNetwork
-from tallystick.training.lesson import PLAIN
-from tallystick.training.objective import Supervised
-from tallystick.training.plan import Schedule
+from tallystick.training.lesson import PLAIN, Lesson
+from tallystick.training.objective import Objective, Supervised
+from tallystick.training.plan import Batch, Schedule
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick.training.unaligned.table import method_of
@@ -78,7 +80,8 @@ class Row:
         settings: the contract's for unaligned rows; the default leaves them out.
         joint: which training rows have both parties' columns; "none" for the label party alone, "all" for the bound.
         paper: AUC and NLL.
-        kind: of the paper's rows, an ablation that it leaves out, or ours.
+        kind: of the paper's rows, an ablation that it leaves out, ours, or a probe, which is trained only where it is named.
+        frozen: joint training leaves the label party's bottom as it was at the start.
     """
 
     name: str
@@ -86,14 +89,42 @@ class Row:
     joint: str = "aligned"
     paper: tuple[float, float] | None = None
     kind: str = "FedAds"
+    frozen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen(Lesson):
+    """Another lesson, whose label party's bottom learns nothing: a top over it finds what was in it at the start.
+
+    A benchmark's probe of what came before joint training; a run's threat model and guarantees are those of ``lesson``.
+    """
+
+    lesson: Lesson
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """None for the bottom, the lesson's own for the rest."""
+        return {**self.lesson.rates, "bottom": 0.0}
+
+    def loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
+    ) -> tuple[Tensor, Tensor]:
+        """The lesson's."""
+        return self.lesson.loss(model, objective, batch, cuts_BD, own)
 
 
 def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> Row:
     return Row(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
 
 
+PROBE = "probe"
+
+
 def rows(*, group: str | None = None) -> tuple[Row, ...]:
-    """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one."""
+    """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
+
+    Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is.
+    """
     four: dict[str, Any] = {"local_steps": 4}
     return (
         Row(name="Local", joint="none", paper=(0.609, 0.0391)),
@@ -117,6 +148,9 @@ def rows(*, group: str | None = None) -> tuple[Row, ...]:
         _row("warm start, frozen", "warm-start", kind="ours", warm_rate=0.0),
         _row("offset", "offset", kind="ours"),
         _row("average", "average", kind="ours"),
+        Row(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
+        replace(_row("SS-VFL, frozen", "ss-vfl", kind=PROBE), frozen=True),
+        replace(_row("FedHSSL, frozen", "fedhssl", kind=PROBE, joint_epochs=4), frozen=True),
     )
 
 
@@ -136,17 +170,20 @@ def run(
     Args:
         data: FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files.
         seeds: of the rows' parts, initialisation and batches.
-        only: names of rows; all if empty.
+        only: names of rows; all but probes if empty.
         aligned: share of the training rows that have both parties' columns.
         limit: read no more rows than this of each file.
         by_users: draw whole users for test, validation and aligned rows.
         paper_networks: train the paper's networks, which FedAds' own data always gets.
         keeping: of the runs; nowhere if left out.
 
-    Raises DataError for data that is absent or of another format, ConfigError for a row that there is not, or no users.
+    Raises DataError for data that is absent or of another format, ConfigError for a row or users that there are not, or an
+    ``aligned`` that is no share.
     """
+    if not 0 < aligned < 1:
+        raise ConfigError(f"--aligned {aligned}: expected a share of the training rows, above 0 and below 1")
     table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
-    chosen = _chosen(table, only)
+    chosen = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = _setting(table, aligned, networks, by_users=by_users)
     kept = keeping.open(setting)
@@ -177,7 +214,8 @@ def run(
         "number": 3,
         "data": {**setting, "share_of_positives": float(table.frame.get_column(table.label).cast(int).mean())},  # type: ignore[arg-type]
         "seeds": list(seeds),
-        "table": tabulate(runs, chosen),
+        "table": (lines := tabulate(runs, chosen)),
+        "order": order_like_the_papers(lines),
         "runs": runs,
     }
 
@@ -188,12 +226,16 @@ def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bo
     return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
 
 
-def _chosen(table: AdTable, only: Sequence[str]) -> list[Row]:
+def chosen_of(table: AdTable, only: Sequence[str]) -> list[Row]:
+    """The rows of these names, all but probes for none; without the bound where the data cannot tell it.
+
+    Raises ConfigError for a name that there is not.
+    """
     group = GROUPS.get(table.name)
     everything = {row.name: row for row in rows(group=group)}
     if unknown := [name for name in only if name not in everything]:
         raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
-    chosen = [row for name, row in everything.items() if not only or name in only]
+    chosen = [row for name, row in everything.items() if (name in only if only else row.kind != PROBE)]
     # what the feature party has of unaligned rows is what the bound trains on
     return chosen if table.has_partner_N is None else [row for row in chosen if row.joint != "all"]
 
@@ -229,7 +271,7 @@ class MethodTrial:
             objective=objective,
             training=TRAINING,
             schedule=schedule,
-            lesson=method or PLAIN,
+            lesson=Frozen(lesson=method or PLAIN) if self.row.frozen else method or PLAIN,
         )
         found = _train(network, rows, bottoms)
         found["cpu_seconds"] = time.process_time() - began - found.pop("looking")
@@ -372,6 +414,7 @@ def tabulate(runs: Sequence[dict[str, Any]], chosen: Sequence[Row]) -> list[dict
         base = by_name.get("VanillaVFL", {})
         common = sorted(of.keys() & base.keys())
         if common:
+            line["nll_over_vanilla"] = summarize_seeds([of[seed]["nll"] - base[seed]["nll"] for seed in common])
             line["time_ratio"] = float(np.median([of[seed]["cpu_seconds"] / base[seed]["cpu_seconds"] for seed in common]))
         if all("alone" in each for each in of.values()):
             line["alone"] = {
@@ -382,3 +425,10 @@ def tabulate(runs: Sequence[dict[str, Any]], chosen: Sequence[Row]) -> list[dict
             }
         table.append(line)
     return table
+
+
+def order_like_the_papers(table: Sequence[dict[str, Any]]) -> float | None:
+    """Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None below three."""
+    bounds = ("Local", "VanillaVFL", "ORALE")
+    pairs = [(row["auc"]["mean"], row["paper"][0]) for row in table if row["paper"] and row["method"] not in bounds]
+    return float(spearmanr(pairs).statistic) if len(pairs) > 2 else None
