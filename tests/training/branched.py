@@ -39,6 +39,7 @@ def a_batch(index_B, *, epoch=0, is_local=False):
 def one_step(method, model, objective, how, batch, own, cuts_BD=()):
     """A step of the label party's weights; gives the cut gradients."""
     updates = Updates(how, model, steps=1, rates=method.rates)
+    method.start(model, own, batch.index_B)
     learner = LabelLearner(model=model, updates=updates, objective=objective, lesson=method)
     cuts_BD = absent_cuts(batch, [CUT]) if batch.is_local else cuts_BD
     found = label_step(learner, batch, cuts_BD, own(batch.index_B))

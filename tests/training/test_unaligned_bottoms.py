@@ -9,6 +9,7 @@ from branched import CUT, a_batch, copied, lesson, model_of, moved, one_step, ow
 from loops import Setting, training
 from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
+from torch.nn.functional import logsigmoid
 
 from tallystick.config.contract import NetworkModel
 from tallystick.config.unaligned import METHODS, UnalignedConfig, unaligned_problems
@@ -69,7 +70,36 @@ def test_the_bottom_starts_from_a_model_that_unaligned_rows_have_trained(name, t
     with torch.no_grad():
         assert objective(first.alone([], own), index_N)[0].item() < 0.8 * untrained
     assert all(torch.equal(*pair) for pair in zip(first.bottom.parameters(), first.alone.bottom.parameters(), strict=True))
-    assert not any(by.any() for by in moved(before, first, "top").values())
+    if name != "warm-start":
+        assert not any(by.any() for by in moved(before, first, "top").values())
+
+
+@pytest.mark.parametrize("outputs", [1, 3])
+def test_the_top_starts_from_the_first_models_where_own_columns_come_in(outputs):
+    method = lesson("warm-start")
+    model = model_of(method, outputs=outputs)
+    before = copied(model)
+    method.prepare(model, None, Asked())
+    first, alone = model.top.layers[0], model.alone.top.layers[0]
+    assert torch.equal(first.weight[:, CUT:], alone.weight)
+    assert torch.equal(first.weight[:, :CUT], before["top.layers.0.weight"][:, :CUT])
+    assert torch.equal(first.bias, alone.bias)
+    for joint, of_own in zip(model.top.output.parameters(), model.alone.top.output.parameters(), strict=True):
+        assert torch.equal(joint, of_own)
+    own = own_columns(20)
+    no_cut = torch.zeros(20, CUT)
+    with torch.no_grad():  # so that without the partner's columns it begins where the first model ended
+        model.bottom.load_state_dict(model.alone.bottom.state_dict())
+        torch.testing.assert_close(model.eval()([no_cut], own), model.local(own))
+
+
+def test_a_top_of_ones_own_starts_as_it_is():
+    method = lesson("warm-start")
+    model = model_of(method)
+    model.top = torch.nn.Linear(CUT + 8, 1)
+    before = copied(model.top)
+    method.prepare(model, None, Asked())
+    assert not any(by.any() for by in moved(before, model.top).values())
 
 
 @pytest.mark.parametrize(("ratio", "size", "rate"), [(0.5, 32, 1.0), (2.5, 80, 2.5), (9.0, 128, 4.0)])
@@ -104,6 +134,64 @@ def test_warm_rate_scales_the_steps_of_the_bottom_alone(name):
             torch.testing.assert_close(slow[weight], by)
             torch.testing.assert_close(frozen[weight], by)
     assert all(whole[f"{layer}.layers.0.weight"].any() for layer in ("bottom", "top"))
+
+
+def test_the_top_goes_at_twice_the_rate():
+    """Plain gradient descent: each step is in proportion to the rate; the top over the cut alone takes the usual one."""
+    method, own = lesson("warm-start", dropout=0.0), own_columns(32)
+    model, cut_BD = model_of(method), torch.randn(32, CUT, generator=torch.Generator().manual_seed(2))
+    before = copied(model)
+    method.start(model, own.rows, torch.arange(32))
+    loss, _ = method.loss(model, supervised(own), a_batch(torch.arange(32)), [cut_BD], own)
+    loss.backward()
+    gradients = {name: weight.grad for name, weight in model.named_parameters()}
+    one_step(method, model, supervised(own), SGD, a_batch(torch.arange(32)), own.rows, [cut_BD])
+    for weight, by in moved(before, model).items():
+        if not weight.startswith(("alone.", "bottom.")):
+            rate = 0.2 if weight.startswith("top.") else 0.1
+            torch.testing.assert_close(by, -rate * gradients[weight], atol=1e-7, rtol=1e-4)
+
+
+def test_a_warm_starts_loss_by_hand():
+    """Joint logits and, at half the weight, the cut's; nine tenths of a target are the label's, one the first model's."""
+    method, own, index_B = lesson("warm-start", dropout=0.0), own_columns(20), torch.arange(20)
+    model, cut_BD = model_of(method), torch.randn(20, CUT, generator=torch.Generator().manual_seed(2)).requires_grad_()
+    label_B = (own.numeric_NF.sum(dim=1) > 0).float()
+    with torch.no_grad():
+        target_B = 0.9 * label_B + 0.1 * torch.sigmoid(model.alone.top(model.alone.bottom(own))[:, 0])
+    joint = model.top(torch.cat([cut_BD, model.bottom(own)], dim=1))[:, 0]
+    by_hand = entropy(joint, target_B) + entropy(model.cut_top(cut_BD)[:, 0], target_B) / 2
+    method.start(model, own.rows, index_B.flip(0))  # every row at its position, whatever the order
+    loss, targets_B = method.loss(model, supervised(own), a_batch(index_B), [cut_BD], own)
+    torch.testing.assert_close(loss, by_hand)
+    assert torch.equal(targets_B, label_B)
+    torch.testing.assert_close(torch.autograd.grad(loss, cut_BD), torch.autograd.grad(by_hand, cut_BD))
+
+
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "regression"])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_towards_another_models_logits_is_a_mean_of_two(kind, weighted):
+    """Cross-entropy is linear in the target; of squared errors the mean has a constant less, and the same gradient."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (12, 3) if kind == "multiclass" else (12,)
+    logits = torch.randn(shape, generator=generator).requires_grad_()
+    prior = torch.randn(shape, generator=generator)
+    label_B = torch.randint(0, 3 if kind == "multiclass" else 2, (12,), generator=generator)
+    label_B = label_B if kind == "multiclass" else label_B.float()
+    weight_B = torch.rand(12, generator=generator) if weighted else torch.ones(12)
+    objective = Supervised(kind, label_B, weight_B if weighted else None)
+    loss, targets_B = objective.towards(logits, torch.arange(12), prior, share=0.25)
+    assert torch.equal(targets_B, label_B)
+    if kind == "binary":
+        each_B = -(torch.sigmoid(prior) * logsigmoid(logits) + torch.sigmoid(-prior) * logsigmoid(-logits))
+    elif kind == "multiclass":
+        each_B = -(prior.softmax(dim=1) * logits.log_softmax(dim=1)).sum(dim=1)
+    else:
+        each_B = (logits - prior).square()
+    by_hand = 0.75 * objective(logits, torch.arange(12))[0] + 0.25 * (each_B * weight_B).sum() / weight_B.sum()
+    if kind != "regression":
+        torch.testing.assert_close(loss, by_hand)
+    torch.testing.assert_close(torch.autograd.grad(loss, logits), torch.autograd.grad(by_hand, logits))
 
 
 def test_an_offset_is_the_first_models_logit_and_sends_no_gradient_there():

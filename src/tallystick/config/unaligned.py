@@ -38,7 +38,7 @@ class MethodFacts:
 
 METHODS: Mapping[str, MethodFacts] = {
     "none": MethodFacts(what="they are left out (VanillaVFL)", local_steps=False),
-    "warm-start": MethodFacts(what="the label party's bottom model starts from one that was trained on them", local_steps=False),
+    "warm-start": MethodFacts(what="the label party's model starts from one that was trained on them", local_steps=False),
     "offset": MethodFacts(what="a model trained on them gives a logit, which the joint model corrects", local_steps=False),
     "multi-task": MethodFacts(what="they train the label party's bottom model through a top of their own"),
     "average": MethodFacts(what="offset and multi-task over one cut, their logits averaged"),

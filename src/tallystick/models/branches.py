@@ -66,7 +66,8 @@ class Synthesizing(SharedBottom):
 class FromLocal(BranchedModel):
     """A joint model beside one of own columns alone, which stays as it is: its logit is the joint one's offset, if asked for.
 
-    ``dropout`` leaves some of the joint top's inputs out in training; a ``frozen`` bottom stays as it is too.
+    ``dropout`` leaves some of the joint top's inputs out in training; a ``frozen`` bottom stays as it is too. ``cut_top`` reads
+    the cut embeddings alone. It is for training: what it learns is in no prediction.
     """
 
     bottom: nn.Module
@@ -79,8 +80,10 @@ class FromLocal(BranchedModel):
         offset: bool,
         dropout: Dropout | None = None,
         frozen: bool = False,
+        cut_top: nn.Module | None = None,
     ) -> None:
         super().__init__(joint.top, bottom=joint.bottom)
+        self.cut_top = cut_top
         self.alone = alone
         self.offset = offset
         self.dropout = dropout
@@ -96,7 +99,7 @@ class FromLocal(BranchedModel):
 
     def predict(self, parts: Sequence[Tensor], own: Features) -> Tensor:
         """The joint logits of all parts."""
-        return super().predict([self.dropout(part) for part in parts] if self.dropout is not None else parts, own)
+        return super().predict([self.dropout(torch.cat(list(parts), dim=1))] if self.dropout is not None else parts, own)
 
     def finish(self, cuts_BD: Sequence[Tensor], own: Features) -> Tensor:
         """The joint logits."""
@@ -107,6 +110,11 @@ class FromLocal(BranchedModel):
             offset = self.alone([], own)
         joint: Tensor = logits + offset
         return joint
+
+    def of_cut(self, cuts_BD: Sequence[Tensor]) -> Tensor:
+        """Logits by the cut embeddings alone."""
+        assert self.cut_top is not None
+        return _squeezed(self.cut_top(torch.cat(list(cuts_BD), dim=1)))
 
     def local(self, own: Features) -> Tensor:
         """By the model of own columns."""

@@ -16,8 +16,8 @@ class Dropout(nn.Module):
         """The values; in training some are 0 and the others larger by as much."""
         if not self.training or not self.share:
             return values
-        kept = torch.rand(values.shape, generator=self._generator).to(values.device) >= self.share
-        return values * kept / (1 - self.share)
+        scale = torch.rand(values.shape, generator=self._generator).ge_(self.share).div_(1 - self.share)
+        return values * scale.to(values)
 
     def get_extra_state(self) -> Tensor:
         """The generator's state, for checkpoints."""

@@ -64,6 +64,7 @@ class SplitNetwork:
         steps = self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
         own = Updates(self.training, self.model, steps=steps, rates=self.lesson.rates)
         self._updates = [own, *(Updates(self.training, bottom, steps=steps) for bottom in self.bottoms)]
+        self.lesson.start(self.model, self.own, self.schedule.train_N)
         self._learner = LabelLearner(
             model=self.model, updates=own, objective=self.objective, lesson=self.lesson, defense=self.defense
         )

@@ -62,6 +62,7 @@ def train_label_party(
     learner = LabelLearner(model=model, updates=updates, objective=objective, lesson=lesson, defense=defense)
     state = run.resume(model, updates)
     model.train()
+    lesson.start(model, own, schedule.train_N)
     last_commit = told = state.step
     with parallel_embedding_lookup(model):
         while state.epoch < run.epochs and not state.stopped:

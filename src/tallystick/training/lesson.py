@@ -22,6 +22,9 @@ class Lesson:
         """Share of the learning rate by the start of a parameter's name; the rest has all of it."""
         return {}
 
+    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
+        """Take what stays the same over all steps; called before the first one, and again where a run is resumed."""
+
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:

@@ -4,6 +4,7 @@ Shapes: N aligned positions, B batch, C classes.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal, Protocol
 
 import torch
@@ -36,6 +37,7 @@ class Supervised:
     def __init__(
         self, kind: Literal["binary", "multiclass", "regression"], target_N: Tensor, weight_N: Tensor | None = None
     ) -> None:
+        self._kind = kind
         self._loss = _LOSSES[kind]
         self._target_N = target_N
         self._weight_N = weight_N
@@ -43,14 +45,27 @@ class Supervised:
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         """Loss by the labels at these positions, and those labels."""
         target_B = self._target_N.index_select(0, index_B)
+        return self._mean(logits, target_B, index_B), target_B
+
+    def towards(self, logits: Tensor, index_B: Tensor, prior: Tensor, *, share: float) -> tuple[Tensor, Tensor]:
+        """As a call, but of each target ``share`` is what another model's logits ``prior`` make likely; the labels stay hard.
+
+        So the loss has (1 - share) of the loss by labels, and share of that by the other model's probabilities, or, of
+        numbers, its predictions (Hinton, Vinyals and Dean 2015, section 2).
+        """
+        target_B = self._target_N.index_select(0, index_B)
+        likely = _LIKELY[self._kind](prior.detach())
+        hard = functional.one_hot(target_B, likely.shape[1]).to(likely.dtype) if self._kind == "multiclass" else target_B
+        return self._mean(logits, torch.lerp(hard, likely, share), index_B), target_B
+
+    def _mean(self, logits: Tensor, target: Tensor, index_B: Tensor) -> Tensor:
         if self._weight_N is None:
-            return self._loss(logits, target_B), target_B
+            return self._loss(logits, target)
         weight_B = self._weight_N.index_select(0, index_B)
         # A batch of zero weight teaches nothing: its loss is 0, not 0/0.
-        loss = (self._loss(logits, target_B, reduction="none") * weight_B).sum() / weight_B.sum().clamp_min(
+        return (self._loss(logits, target, reduction="none") * weight_B).sum() / weight_B.sum().clamp_min(
             torch.finfo(weight_B.dtype).tiny
         )
-        return loss, target_B
 
     def validation_loss(self, logits: Tensor, index_N: Tensor) -> Tensor:
         """The same loss."""
@@ -65,4 +80,10 @@ _LOSSES: dict[str, Callable[..., Tensor]] = {
     "binary": functional.binary_cross_entropy_with_logits,
     "multiclass": functional.cross_entropy,
     "regression": functional.mse_loss,
+}
+
+_LIKELY: dict[str, Callable[[Tensor], Tensor]] = {
+    "binary": torch.sigmoid,
+    "multiclass": partial(torch.softmax, dim=1),
+    "regression": torch.Tensor.detach,
 }

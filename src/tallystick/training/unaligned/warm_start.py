@@ -1,33 +1,101 @@
-"""warm-start and offset: a model of unaligned rows comes first, and the joint one begins where it ended. Shapes: B batch."""
+"""warm-start and offset: a model of unaligned rows comes first, and the joint one begins where it ended. Shapes: N positions,
+B batch, D cut width.
+"""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import ClassVar
 
+import torch
+from torch import Tensor, nn
+
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, FromLocal
 from tallystick.models.build import BranchParts, seeded
 from tallystick.models.dropout import Dropout
 from tallystick.models.split import LabelModel
-from tallystick.training.objective import Objective
+from tallystick.models.tabular import TabularTop
+from tallystick.training.objective import Objective, Supervised
+from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 
 ALONE = "unaligned"  # name of the model that comes first
+TOP_RATE = 2.0  # learning rate of the joint top, as a share of the usual
+PRIOR = 0.1  # share of each target that the first model's probability is
+PASS = 4096  # rows of a pass that trains nothing
+CUT_SHARE = 0.5  # weight of the loss of the top over cut embeddings alone
 
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart(UnalignedMethod):
-    """A model of the label party's own columns is trained on unaligned rows; the joint model's bottom starts from its weights.
+    """A model of the label party's own columns is trained on unaligned rows; the joint model starts from its weights.
 
     Not in FedAds. Aligned rows are few, and a network with large embedding tables forgets on them what it could learn of own
     columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0. The top, which aligned
-    rows alone train, soon fits their noise; each step leaves out ``dropout`` of its inputs (Srivastava et al. 2014).
+    rows alone train, soon fits their noise, so it is held back in four ways:
 
-    Threat model: honest-but-curious feature parties, who see nothing of the training before: no message, only time that passes.
-    No formal guarantee. Not protected: what these labels did to the weights shows in later cut gradients.
+    - the built-in top starts with the first model's weights for own columns, and goes on at twice the rate;
+    - each step leaves out ``dropout`` of its inputs (Srivastava et al. 2014);
+    - a tenth of each target is the first model's probability, which was fitted to other rows (Hinton et al. 2015);
+    - half as much counts the loss of another top that reads the cut embeddings alone, in training only (as FedCVT's does), so
+      that the feature parties' bottom models learn what their columns tell by themselves.
+
+    Threat model: honest-but-curious feature parties, who see nothing of the training before: no message, only time that passes;
+    a cut gradient is the sum of both tops'. No formal guarantee. Not protected: what these labels did to the weights shows in
+    later cut gradients.
     """
 
     name: ClassVar[str] = "warm-start"
-    offset: ClassVar[bool] = False
+
+    _prior: list[Tensor] = field(init=False, repr=False, compare=False, default_factory=list)  # logits by position, once started
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """The bottom goes slowly, the top fast; the first model stays as it is."""
+        return {"bottom": self.settings.warm_rate, "alone": 0.0, "top": TOP_RATE}
+
+    def model(self, parts: BranchParts) -> BranchedModel:
+        """A joint model beside the one that comes first, and a top over the cut alone."""
+        return _beside_the_first(self, parts, offset=False, cut_top=parts.top(parts.cut_width, "cut-top"))
+
+    def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
+        """Train the first model on unaligned rows and start the joint one from it."""
+        assert isinstance(model, FromLocal)
+        start_from_unaligned_rows(self, model, objective, own)
+        _start_top(model.top, model.alone.top)
+
+    @torch.no_grad()
+    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
+        """Keep the first model's logit of every aligned row: it is the same in all steps."""
+        assert isinstance(model, FromLocal)
+        model.alone.eval()
+        found = torch.cat([model.local(own(index_B)) for index_B in torch.split(train_N, PASS)])
+        prior_N = found.new_zeros(int(train_N.max()) + 1, *found.shape[1:])
+        self._prior[:] = [prior_N.index_copy(0, train_N, found)]
+
+    def loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
+    ) -> tuple[Tensor, Tensor]:
+        """The joint logits' loss and that of the cut's, both by targets of which a share is the first model's."""
+        assert isinstance(model, FromLocal)
+        assert isinstance(objective, Supervised), "the contract allows nothing else beside unaligned rows"
+        prior = self._prior[0].index_select(0, batch.index_B)
+        joint, targets_B = objective.towards(model.finish(cuts_BD, own), batch.index_B, prior, share=PRIOR)
+        of_cut, _ = objective.towards(model.of_cut(cuts_BD), batch.index_B, prior, share=PRIOR)
+        return joint + CUT_SHARE * of_cut, targets_B
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offset(UnalignedMethod):
+    """The joint bottom starts from a model of unaligned rows, whose logit is corrected by one that aligned rows teach.
+
+    Not in FedAds. The first model never saw an aligned row, so its logit is as good there as on new rows, and the correction is
+    learnt out of sample: boosting by one round. The bottom goes on at ``warm_rate`` of the learning rate, and each step leaves
+    out ``dropout`` of the top's inputs. Threat model and guarantee are those of WarmStart.
+    """
+
+    name: ClassVar[str] = "offset"
 
     @property
     def rates(self) -> Mapping[str, float]:
@@ -36,10 +104,7 @@ class WarmStart(UnalignedMethod):
 
     def model(self, parts: BranchParts) -> BranchedModel:
         """A joint model beside the one that comes first."""
-        with seeded(self.seed, "dropout"):
-            dropout = Dropout(self.settings.dropout)
-        frozen = self.settings.warm_rate == 0
-        return FromLocal(parts.joint(), parts.alone(ALONE), offset=self.offset, dropout=dropout, frozen=frozen)
+        return _beside_the_first(self, parts, offset=True)
 
     def prepare(self, model: LabelModel, objective: Objective, own: OwnPart) -> None:
         """Train the first model on unaligned rows and start the joint one's bottom from it."""
@@ -47,16 +112,25 @@ class WarmStart(UnalignedMethod):
         start_from_unaligned_rows(self, model, objective, own)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Offset(WarmStart):
-    """As warm-start, and the joint logit is the first model's logit plus a correction that aligned rows teach.
+def _beside_the_first(
+    method: UnalignedMethod, parts: BranchParts, *, offset: bool, cut_top: nn.Module | None = None
+) -> FromLocal:
+    with seeded(method.seed, "dropout"):
+        dropout = Dropout(method.settings.dropout)
+    frozen = method.settings.warm_rate == 0
+    return FromLocal(parts.joint(), parts.alone(ALONE), offset=offset, dropout=dropout, frozen=frozen, cut_top=cut_top)
 
-    Not in FedAds. The first model never saw an aligned row, so its logit is as good there as on new rows, and the correction is
-    learnt out of sample: boosting by one round. Threat model and guarantee are those of WarmStart.
+
+@torch.no_grad()
+def _start_top(joint: nn.Module, alone: nn.Module) -> None:
+    """Copy the weights for own columns, which come last among the joint top's inputs, and all of the layers above.
+
+    A top of the user's own may do anything with its inputs, so it starts as it is.
     """
-
-    name: ClassVar[str] = "offset"
-    offset: ClassVar[bool] = True
+    if not isinstance(joint, TabularTop):
+        return
+    for weight, of_own in zip(joint.parameters(), alone.parameters(), strict=True):
+        weight[..., -of_own.shape[-1] :] = of_own
 
 
 def start_from_unaligned_rows(method: UnalignedMethod, model: FromLocal, objective: Objective, own: OwnPart) -> None:
