@@ -98,7 +98,7 @@ class UnalignedConfig(Model):
         default=1, description="steps on unaligned rows for each joint step; each epoch's share all of these rows"
     )
     warm_rate: Annotated[float, Field(strict=True, ge=0, le=1)] = Field(
-        default=0.2,
+        default=0.3,
         description="learning rate of a bottom model that starts from another's weights, as a share of the usual; 0 freezes it",
     )
     dropout: Annotated[float, Field(strict=True, ge=0, lt=1)] = Field(

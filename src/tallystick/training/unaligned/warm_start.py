@@ -21,7 +21,7 @@ from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 
 ALONE = "unaligned"  # name of the model that comes first
-TOP_RATE = 2.0  # learning rate of the joint top, as a share of the usual
+TOP_RATE = 3.0  # learning rate of the joint top, as a share of the usual
 PRIOR = 0.1  # share of each target that the first model's probability is
 PASS = 4096  # rows of a pass that trains nothing
 CUT_SHARE = 0.5  # weight of the loss of the top over cut embeddings alone
@@ -35,7 +35,7 @@ class WarmStart(UnalignedMethod):
     columns from all rows: the bottom goes on at ``warm_rate`` of the learning rate, or stays frozen at 0. The top, which aligned
     rows alone train, soon fits their noise, so it is held back in four ways:
 
-    - the built-in top starts with the first model's weights for own columns, and goes on at twice the rate;
+    - the built-in top starts with the first model's weights for own columns, and goes on at three times the rate;
     - each step leaves out ``dropout`` of its inputs (Srivastava et al. 2014);
     - a tenth of each target is the first model's probability, which was fitted to other rows (Hinton et al. 2015);
     - half as much counts the loss of another top that reads the cut embeddings alone, in training only (as FedCVT's does), so
