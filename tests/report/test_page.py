@@ -291,6 +291,9 @@ def test_attacks_come_by_strength_and_upper_bounds_last() -> None:
 
     attacks = [attack("bound", 0.9, upper_bound=True), attack("none", None), attack("high", 0.7, 0.65), attack("strong", 0.6)]
     assert [each.name for each in by_strength(attacks)] == ["strong", "high", "none", "bound"]
+    # nearly all of the way from a guess to certainty is more than most of it, though the distance is shorter
+    assert [each.name for each in by_strength([attack("most", 0.9, 0.51), attack("all", 0.97, 0.6)])] == ["all", "most"]
+    assert [each.name for each in by_strength([attack("certain", 1.0, 1.0), attack("some", 0.6)])] == ["some", "certain"]
     assert leak_headline(Audit(attacks=attacks[:2])) == []
 
 

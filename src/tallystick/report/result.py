@@ -126,6 +126,11 @@ class ModelPart(_Part, frozen=True, kw_only=True):
 CutReads = Literal["cut gradients and cut embeddings", "cut gradients", "cut embeddings"]
 
 
+def above_guess(auc: float, chance: float) -> float:
+    """How far an AUC lies above what a guess has, as if that were 0.5: certainty is 0.5 above, whatever a guess has."""
+    return (auc - chance) / (2 * max(1 - chance, 1e-9))
+
+
 class AttackResult(_Part, frozen=True, kw_only=True):
     """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
 

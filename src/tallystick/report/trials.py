@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 from tallystick.report import charts
-from tallystick.report.result import Estimate, Leak, Sweep, Trial
+from tallystick.report.result import Estimate, Leak, Sweep, Trial, above_guess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ TRIAL_COLOURS = ("joint", "other0", "other1", "other2", "own", "muted")
 
 def strongest(trial: Trial, reads: str) -> Leak | None:
     """The attack that found most beyond a guess, among those that an attacker could run; None where nothing was attacked."""
-    return max(_possible(trial, reads), key=lambda leak: leak.auc.mean - leak.chance, default=None)
+    return max(_possible(trial, reads), key=lambda leak: above_guess(leak.auc.mean, leak.chance), default=None)
 
 
 def outdone(trial: Trial, reads: str) -> Leak | None:

@@ -19,6 +19,7 @@ from tallystick.report.result import (
     LocatedResult,
     NamedResult,
     Result,
+    above_guess,
 )
 
 MUCH = 0.1  # above a guess
@@ -162,8 +163,8 @@ def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
 def strength(attack: AttackResult) -> float:
     """How far above a guess an attack tells the classes apart, whichever way round; of one without a value, minus infinity."""
     if attack.symmetric_auc is not None:
-        return attack.symmetric_auc - attack.symmetric_chance
-    return -math.inf if attack.auc is None else attack.auc - attack.chance
+        return above_guess(attack.symmetric_auc, attack.symmetric_chance)
+    return -math.inf if attack.auc is None else above_guess(attack.auc, attack.chance)
 
 
 def leak_headline(audit: Audit) -> list[str]:

@@ -23,7 +23,7 @@ from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.log import Silent
 from tallystick.metrics import METRICS
-from tallystick.report.result import AttackResult, CutReads, Result
+from tallystick.report.result import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials
@@ -214,12 +214,12 @@ def _over_seeds(runs: Sequence[dict[str, Any]], attack: str, figure: str = "symm
 
 
 def _strongest(runs: Sequence[dict[str, Any]], reads: Collection[str], told: bool) -> dict[str, Any] | None:
-    """Of the attacks on these views that somebody could run, the one whose mean over seeds lies highest above a guess."""
+    """Of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to certainty."""
     means: dict[str, float] = {}
     for name in {name for each in runs for name in each["attacks"]}:
         found = [each["attacks"][name] for each in runs if name in each["attacks"]]
         if found[0]["reads"] in reads and (told or not found[0]["told"]) and not found[0]["upper_bound"]:
-            means[name] = float(np.mean([each["symmetric_auc"] - each["chance"] for each in found]))
+            means[name] = float(np.mean([above_guess(each["symmetric_auc"], each["chance"]) for each in found]))
     if not means:
         return None
     best = max(means, key=means.__getitem__)

@@ -18,8 +18,8 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         ],
         notes=[
             "Leak AUCs are max(a, 1 - a), of batches or of the whole run: for a guess above .5, as the last column says.",
-            "Strongest: of the attacks on that view that somebody could run, the one whose mean lies highest above a guess. "
-            "Chosen after seeing them all, so it leans upwards a little.",
+            "Strongest: of the attacks on that view that somebody could run, the one that comes furthest from a guess to "
+            "certainty. Chosen after seeing them all, so it leans upwards a little.",
             "All rows but cut-after have the cut after the first of three hidden layers, where moving it (layer adjustment, "
             "arXiv 2603.18680) ends; cut-after 2 and 3 are what it is moved from.",
             "Small figures below a mean are Student's 95 % interval of it over seeds. Every figure is a floor.",
