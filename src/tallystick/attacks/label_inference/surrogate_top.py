@@ -34,7 +34,7 @@ class SurrogateTop:
     it follow in closed form. One vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last
     embeddings. Knows no label; of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator
     names them as fits best. Does not simulate what other parties send into the top model. Starts that are drawn otherwise find
-    more or less by some hundredths.
+    more or less by some hundredths. Reads embeddings, too: where gradients tell nothing, what it finds is theirs.
 
     Args:
         guess: "gradient": how well each label explains the row's gradient; "prediction": the label that follows from
@@ -82,6 +82,9 @@ class SurrogateTop:
         if fit not in kept:
             grad_ND = observations(view, "cut_gradient")[1].float()
             cut_ND = observations(view, "cut_embedding")[1].float()
+            if not bool(grad_ND.any()):  # all alike: nothing can be fitted, and its start would be read off the embeddings
+                nothing_NC = torch.zeros(len(grad_ND), view.classes)
+                return nothing_NC, nothing_NC
             surrogate = _Surrogate(cut_ND.shape[1], view.classes, self.hidden if view.classes == 2 else 0, generator)
             self._fit(surrogate, cut_ND, grad_ND, generator)
             some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)  # for slopes take room
@@ -131,19 +134,31 @@ class _Surrogate(torch.nn.Module):
         return cut_SD @ self.weight_DC + self.bias_C + unit_SH.relu() @ self.out_HC
 
     def forward(self, cut_SD: Tensor, grad_SD: Tensor) -> Tensor:
-        """Log likelihood of each row's gradient together with each label, less a constant, (S, C).
+        """Log likelihood of each row's gradient together with each label, less a constant, (S, C)."""
+        scale = self.log_scale.exp()
+        along_SC, length_SC = self._bent(cut_SD, grad_SD) if self.out_HC.shape[0] else self._linear(cut_SD, grad_SD)
+        distance_SC = grad_SD.square().sum(dim=1, keepdim=True) - 2 * scale * along_SC + scale.square() * length_SC
+        spread = distance_SC / (2 * (2 * self.log_deviation).exp()) + grad_SD.shape[1] * self.log_deviation
+        return self.predicted(cut_SD) - spread
+
+    def _linear(self, cut_SD: Tensor, grad_SD: Tensor) -> tuple[Tensor, Tensor]:
+        """Of what each label would send, (p - y) J, its product with the gradient and its squared length."""
+        mean_SD = self.logits(cut_SD).softmax(dim=1) @ self.weight_DC.T
+        along_SC = (grad_SD * mean_SD).sum(dim=1, keepdim=True) - grad_SD @ self.weight_DC
+        across_SC = mean_SD.square().sum(dim=1, keepdim=True) - 2 * mean_SD @ self.weight_DC
+        return along_SC, across_SC + self.weight_DC.square().sum(dim=0)
+
+    def _bent(self, cut_SD: Tensor, grad_SD: Tensor) -> tuple[Tensor, Tensor]:
+        """The same with a hidden layer.
 
         Every slope is a sum of the K columns of one matrix, the linear model's and those into hidden units: what is compared are
         the K shares, so that no tensor of S C D numbers is made.
         """
-        scale, column_DK = self.log_scale.exp(), torch.cat([self.weight_DC, self.hidden_DH], dim=1)
+        column_DK = torch.cat([self.weight_DC, self.hidden_DH], dim=1)
         unit_SH = cut_SD @ self.hidden_DH + self.bias_H
         chance_SC = self._above(cut_SD, unit_SH).softmax(dim=1)
         linear_SCC = torch.eye(chance_SC.shape[1]).expand(len(cut_SD), -1, -1)
         slope_SCK = torch.cat([linear_SCC, (unit_SH > 0)[:, None] * self.out_HC.T], dim=2)
         sent_SCK = (chance_SC[:, :, None] * slope_SCK).sum(dim=1, keepdim=True) - slope_SCK  # of each label (p - y) J, as shares
         along_SC = (sent_SCK * (grad_SD @ column_DK)[:, None]).sum(dim=2)
-        length_SC = (sent_SCK @ (column_DK.T @ column_DK) * sent_SCK).sum(dim=2)
-        distance_SC = grad_SD.square().sum(dim=1, keepdim=True) - 2 * scale * along_SC + scale.square() * length_SC
-        spread = distance_SC / (2 * (2 * self.log_deviation).exp()) + grad_SD.shape[1] * self.log_deviation
-        return self.predicted(cut_SD) - spread
+        return along_SC, (sent_SCK @ (column_DK.T @ column_DK) * sent_SCK).sum(dim=2)
