@@ -244,6 +244,12 @@ def test_a_leak_is_called_what_it_is(value, low, says) -> None:
     assert line.startswith(f"Through cut gradients, {says}")
 
 
+def test_what_embeddings_alone_may_have_told_is_not_laid_on_gradients() -> None:
+    view = "w, from cut gradients and cut embeddings, knowing 40 labels"
+    (line,) = leak_headline(Audit(attacks=[AttackResult(name="completion-both", view=view, auc=0.8, symmetric_auc=0.8)]))
+    assert line.startswith("Through cut gradients and embeddings together, yes: w, knowing 40 labels,")
+
+
 def test_what_needs_no_label_is_said_beside_a_stronger_attack_that_does() -> None:
     views = {"completion": "w, from cut embeddings, knowing 40 labels", "clusters": "w, from cut embeddings, knowing no label"}
 

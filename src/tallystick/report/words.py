@@ -324,6 +324,8 @@ def _leak_through(kind: str, attack: AttackResult) -> str:
     value, chance = (attack.symmetric_auc, attack.symmetric_chance) if symmetric else (attack.auc, attack.chance)
     low = attack.symmetric_low if symmetric else attack.low
     seat, _, knowing = attack.view.partition(", knowing ")
+    if seat.endswith(" and cut embeddings"):  # of which it may have all that it found
+        kind = "gradients and embeddings together"
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
