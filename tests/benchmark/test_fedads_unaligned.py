@@ -1,6 +1,7 @@
 """FedAds' Table 3 on small made-up data: which rows are aligned, that each row trains, what is tabulated."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,15 @@ def test_fates_credit_files_are_joined_on_their_id(tmp_path: Path) -> None:
     assert table.frame.get_column("host_x0").to_list() == [30.0, 10.0, 20.0]
     with pytest.raises(DataError, match="one class only"):
         share_out(table, seed=1)
+
+
+def test_a_probe_starts_what_it_freezes(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm start takes the first model's logits before the first step, in a probe too."""
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
+    (row,) = (each for each in unaligned.rows() if each.name == "warm start")
+    rows = share_out(read_both_parties(criteo), seed=1)
+    found = unaligned.MethodTrial(rows=rows, row=replace(row, frozen=True), seed=1).run()
+    assert found["steps"] == 1
 
 
 def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

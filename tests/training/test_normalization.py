@@ -12,6 +12,8 @@ from tallystick.models.branches import FromLocal, SharedBottom
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.models.normalization import BatchNorm, statistics_of
 from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Batch
 from tallystick.training.unaligned.average import Average
 from tallystick.training.unaligned.warm_start import WarmStart
 from tallystick.training.updates import Updates, decay_at
@@ -118,6 +120,23 @@ def test_a_model_of_unaligned_rows_that_stays_as_it_is_keeps_its_statistics():
     with torch.no_grad():
         model([torch.randn(20, 2)], rows(20, seed=2))
     assert changed(before, model) == {name for name in before if name.startswith("bottom.")}
+
+
+def test_a_warm_starts_prior_goes_by_the_first_models_statistics_and_leaves_them():
+    """A simulated network is started before it is put into training mode, a job's after: both get the same probabilities."""
+    method = WarmStart(settings=UnalignedConfig(method="warm-start"), batch_size=20, seed=1)
+    model, own, index_N = method.model(parts()), rows(20, seed=2), torch.arange(20)
+    model.alone.train()([], rows(50, seed=3))  # statistics of other rows, as after training
+    before = copied(model.alone)
+    objective = Supervised("binary", (own.numeric_NF.sum(dim=1) > 0).float())
+    losses = []
+    for start_N in (index_N, index_N.flip(0)[:19]):
+        method.start(model, own.rows, start_N)
+        model.alone.train()  # as it was made
+        assert not changed(before, model.alone)
+        batch = Batch(step=1, epoch=0, number=0, index_B=index_N[1:])
+        losses.append(method.loss(model.eval(), objective, batch, [torch.ones(19, 2)], own.rows(index_N[1:]))[0])
+    torch.testing.assert_close(*losses)
 
 
 @pytest.mark.parametrize(("rate", "frozen"), [(0.0, True), (0.2, False)])

@@ -106,6 +106,10 @@ class Frozen(Lesson):
         """None for the bottom, the lesson's own for the rest."""
         return {**self.lesson.rates, "bottom": 0.0}
 
+    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
+        """The lesson's."""
+        self.lesson.start(model, own, train_N)
+
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
