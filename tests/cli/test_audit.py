@@ -271,6 +271,13 @@ def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
     assert "bank alone: test AUC" in said
 
 
+def test_a_contract_with_unaligned_rows_is_tried_where_the_made_up_partner_has_them_all(home):
+    """As `init` writes it."""
+    change(home / "contract.yaml", unaligned={"method": "warm-start"})
+    values = found(swept(home, "--rows", 300, "--minutes", 0.0001, "--sweep", "cut-after=2", "--json"))
+    assert "unaligned.method = warm-start was tried as none" in values["sweep"]["summary"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

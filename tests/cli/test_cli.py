@@ -175,6 +175,8 @@ def test_check_shows_people_the_profile(lay_out_job):
     assert "no problems" in shown.output
     assert "positive_class: 1; a score is its probability" in shown.output
     assert "noise" in shown.output  # a column of the table
+    (heading,) = (line.split() for line in shown.output.splitlines() if "missing" in line and "distinct" in line)
+    assert heading[-2:] == ["min", "max"]  # 80 columns wide
     assert "defence: none; no formal guarantee" in shown.output
     assert "alignment: intersection; a peer that does not follow the protocol may ask" in " ".join(shown.output.split())
 

@@ -85,6 +85,15 @@ def test_decisions_columns_and_groups_stand_on_the_page_escaped(full) -> None:
     assert "fewer than 100 rows" in page
 
 
+def test_groups_say_which_model_scores_them(full) -> None:
+    assert "The joint model on test rows apart, by columns that carrier named." in to_html(full)
+    (group,) = full.sections.groups
+    sections = msgspec.structs.replace(full.sections, groups=[{**group, "column": "all test rows"}])
+    page = to_html(msgspec.structs.replace(full, sections=sections)).replace("&#39;", "'")
+    assert "those without by carrier's own columns" in page
+    assert "The joint model on test rows apart" not in page
+
+
 def test_a_page_without_them_has_no_such_sections(make) -> None:
     page = to_html(msgspec.structs.replace(make(party="weather"), sections=Sections()))
     for name in ("decisions", "columns", "groups", "shared"):

@@ -98,6 +98,7 @@ def test_the_command(runs, tmp_path) -> None:
     assert shown.exit_code == 0
     assert "training.epochs" in shown.stdout
     assert " *" in shown.stdout
+    assert "* marks the best value of a row, however small its lead." in shown.stdout
 
 
 @pytest.mark.parametrize(

@@ -144,6 +144,11 @@ def test_headline_says_what_the_interval_says(make) -> None:
     assert "did not change AUC" in with_difference(0.0, None, None)
     assert "beat" in with_difference(0.004, None, None)
 
+    info = msgspec.structs.replace(result.contract, summary={**result.contract.summary, "unaligned rows": "warm-start"})
+    assert (
+        "test rows with a partner's row that training never saw" in headline(msgspec.structs.replace(result, contract=info)).text
+    )
+
     alone = msgspec.structs.replace(result, evaluation={**result.evaluation, "local_baseline": None, "difference": None})
     assert headline(alone).title.startswith("The joint model reaches AUC 0.7")
     assert "carrier alone" not in words(to_html(alone))

@@ -176,10 +176,7 @@ def intersect_feature_party(
         method="intersection",
         rows_N=rows_K,
         sizes={"own": len(ids), channel.peer: size, "intersection": count},
-        learnt=[
-            f"{channel.peer} has {size} ids.",
-            f"{count} of this side's {len(ids)} ids are held by all parties, and which ones.",
-        ],
+        learnt=learnt_of(channel.peer, size, own=len(ids), common=count),
         multiplications=workers.multiplications,
     )
 
@@ -221,6 +218,11 @@ def _in_common_order(ids: Sequence[bytes], rows_K: Index) -> Index:
     """Sort rows by a public hash of their ids: all parties hold these ids, so the order tells them nothing new."""
     hashes = b"".join(blake2b(ids[row], digest_size=TAG_BYTES, person=b"tallystick order").digest() for row in rows_K)
     return rows_K[sorted_order(np.frombuffer(hashes, dtype=np.uint8).reshape(-1, TAG_BYTES))]
+
+
+def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
+    """What an intersection tells a side that has ``own`` ids of one peer and its ``size`` ids, in plain sentences."""
+    return [f"{peer} has {size} ids.", f"{common} of this side's {own} ids are held by all parties, and which ones."]
 
 
 def _require_some(count: int, own: int, others: Sequence[str]) -> None:

@@ -47,6 +47,8 @@ def _show(console: Console, found: "RunComparison", html: Path | None) -> None:
     for title, rows in (("metrics", found.metrics), ("contracts differ in", found.settings), ("runs", found.facts)):
         if rows:
             console.print(_table(title, found.runs, rows))
+    if any(any(row.best) for rows in (found.metrics, found.facts) for row in rows):
+        console.print("* marks the best value of a row, however small its lead.", markup=False)
     for note in found.notes:
         console.print(note, markup=False)
     if html is not None:

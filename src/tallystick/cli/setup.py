@@ -15,7 +15,7 @@ from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
-WIDE = 100  # characters of a terminal that has room for minimum and maximum too
+WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
 
 
 def init(
@@ -128,8 +128,7 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
         for name in ("use", "type", "missing", "distinct"):
             table.add_column(name, no_wrap=True)
-        ends = ("minimum", "maximum") if console.width >= WIDE else ()
-        for name in ends:
+        for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
             table.add_column(name, overflow="fold")
         for column in profile["columns"]:
             kind = column["type"].partition("(")[0]

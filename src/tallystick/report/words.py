@@ -71,6 +71,8 @@ def headline(result: Result) -> Headline:
     name, metric = next(iter(METRICS[evaluation["target"]].items()))
     short = "RMSE" if name == "rmse" else metric.title
     joint, rows = evaluation["joint"][name], f"{evaluation['rows']:,} test rows"
+    if result.contract.summary.get("unaligned rows", "none") != "none":
+        rows += " with a partner's row"
     if joint["value"] is None:
         return Headline(title=f"The joint model has no {short}", text=f"On {rows}: {joint['reason']}.")
     own = (evaluation["local_baseline"] or {}).get(name)

@@ -99,6 +99,7 @@ def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
     return values | {
         "parties": {partner.label: {"role": "label"}, partner.feature: {"role": "feature"}},
         "alignment": values["alignment"] | {"method": "intersection"},
+        "unaligned": {},  # the made-up partner has every row
         "model": model,
         "defense": [],
         "audit": True,
@@ -200,7 +201,7 @@ def sweep_defenses(
     less. The label-DP trials are charged to a ledger that is thrown away: nothing leaves.
 
     Args:
-        contract: its defences are tried beside the sweep's; a union is tried as an intersection.
+        contract: its defences are tried beside the sweep's; a union is tried as an intersection, without unaligned rows.
         partner: tables and columns of both sides.
         sweep: methods and their strengths; by default a first look.
         seeds: runs of every candidate, which differ in split, weights, batches and noise; at least 1.
@@ -350,6 +351,8 @@ def _local_baseline(result: shown.Result, metric: str) -> list[tuple[float, floa
 def _summary(contract: Contract, partner: SimulatedPartner, seeds: int) -> str:
     rows = partner.tables[partner.label].height
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
+    if contract.unaligned.used:
+        kind += f" {partner.feature} was given every row: unaligned.method = {contract.unaligned.method} was tried as none."
     return (
         f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
         f"({', '.join(partner.given)}). {seeds} seed{'s' if seeds > 1 else ''}; leak AUC is max(a, 1 - a) per batch.{kind}"

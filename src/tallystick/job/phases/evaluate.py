@@ -195,8 +195,12 @@ def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T:
     both = np.zeros(len(logits), dtype=np.int64)
     found = []
     for column, names, codes in (
-        ("a partner's row", ("with one: the joint model", "without: own columns"), np.where(has_partner, 0, 1)),
-        ("a partner's row, or none", ("both together",), both),
+        (
+            "test rows with and without a partner's row",
+            ("with one: the joint model", "without: own columns"),
+            np.where(has_partner, 0, 1),
+        ),
+        ("all test rows", ("both together",), both),
     ):
         try:
             grouping = by_group(

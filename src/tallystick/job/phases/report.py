@@ -14,6 +14,7 @@ from torch import nn
 
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.config.contract import Contract, TrainingTerms
 from tallystick.config.party import PartyFile
@@ -216,6 +217,8 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown
         shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
         for sentence in (found.alignment.learnt if found.alignment is not None else [])
     ]
+    if found.alignment is not None and found.alignment.method == "intersection":
+        items += _learnt_by_peers(contract, party, found.alignment)
     if found.helper is not None:
         items += [
             shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
@@ -226,10 +229,25 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown
     if found.training is None:
         return items
     rows = len(found.dataset.train_N) if found.dataset is not None else 0
-    items += _learnt_by_label_party(contract, rows=rows, epochs=found.training.epoch)
+    validated = len(found.dataset.validation_N) if found.dataset is not None else 0
+    items += _learnt_by_label_party(contract, rows=(rows, validated), epochs=found.training.epoch)
     for peer in contract.feature_parties:
         items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.training.epoch, finished=found.finished)
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
+
+
+def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment) -> list[shown.Learnt]:
+    """What an intersection told the other side: who of its own this one has. It follows from what this side knows.
+
+    Among several feature parties one knows nothing of another, and not what the label party has in common with each.
+    """
+    label, sizes = contract.label_party, alignment.sizes
+    of_label = [label] if len(contract.feature_parties) == 1 else []
+    return [
+        shown.Learnt(step="alignment", party=peer, what=sentence, guarantee=linkage_of(contract).guarantee)
+        for peer in (contract.feature_parties if party.party == label else of_label)
+        for sentence in learnt_of(party.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
+    ]
 
 
 def _trainings(found: JobState) -> int:
@@ -286,10 +304,11 @@ def _tuning(contract: Contract, found: JobState) -> shown.Tuning | None:
     return shown.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
 
 
-def _learnt_by_label_party(contract: Contract, *, rows: int, epochs: int) -> list[shown.Learnt]:
+def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], epochs: int) -> list[shown.Learnt]:
     """What crosses the cut follows from the contract, so every party says the same of every party."""
     peers = ", ".join(contract.feature_parties)
-    training = f"A cut embedding per row and epoch from {peers}: {rows} training rows, {epochs} epochs."
+    both = f"{rows[0]} training and {rows[1]} validation rows" if rows[1] else f"{rows[0]} training rows"
+    training = f"A cut embedding per row and epoch from {peers}: {both}, {epochs} epochs."
     evaluation = "The cut embeddings of the test rows."
     if contract.measures_columns:
         most = contract.evaluation.importance.rows

@@ -20,6 +20,7 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.alone import calibrated_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
+from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
 from tallystick.training.lesson import PLAIN
@@ -94,6 +95,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         lesson=method or PLAIN,
         defense=defense.cut(schedule),
     )
+    job.logbook.watcher.say(_how_it_ended(state, run))
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,
@@ -124,9 +126,18 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     if method is not None and not agreement.resume_from:
         method.prepare_bottom(bottom, own_part(job, dataset))
     state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer)
+    job.logbook.watcher.say(_how_it_ended(state, run))
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)
     trained.keep(job.folder)
     return trained
+
+
+def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
+    """After how many epochs, and why: patience ends most trainings long before the last step that progress counts to."""
+    said = f"trained {state.epoch} of at most {run.epochs} epochs"
+    if state.stopped:
+        said += f"; the last {state.epochs_since_best} validated no better (training.patience)"
+    return said + (f"; the weights of epoch {state.best_epoch} are kept" if state.best_epoch is not None else "")
 
 
 def own_part(job: Job, dataset: Dataset) -> OwnPart:
