@@ -76,7 +76,7 @@ def sent_by_training(result):
     return {phase.party: (phase.bytes_sent, phase.bytes_received, phase.messages) for phase in phases}
 
 
-@pytest.mark.parametrize("method", ["average", "ss-vfl", "fedhssl"])
+@pytest.mark.parametrize("method", ["warm-start", "average", "ss-vfl", "fedhssl"])
 def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     """Twice as many of them: as many messages and bytes of training, and the same positions in the same order."""
     given, more = frames(), frames(rows=2 * ROWS)
