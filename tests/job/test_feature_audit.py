@@ -12,7 +12,7 @@ from tallystick.attacks.feature_inference import evaluate
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
-from tallystick.errors import DataError
+from tallystick.errors import ConfigError, DataError
 from tallystick.job.log import Silent
 from tallystick.job.phases import feature_audit
 from tallystick.job.phases.audit import audit_recorded
@@ -119,6 +119,14 @@ def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     nothing = audit_recorded(path, watcher=Silent(), known_rows=(0,)).features
     assert feature_headline(nothing).endswith("was not measured, so nothing is known of it.")
     audit_recorded(path, watcher=Silent())
+
+
+def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended):
+    path = run_folder(undefended[1])
+    before = (path / "result.json").read_bytes()
+    with pytest.raises(ConfigError, match=r"--known-rows 5000: \d+ rows were recorded, and some must be left to judge by"):
+        audit_recorded(path, watcher=Silent(), known_rows=(5000,))
+    assert (path / "result.json").read_bytes() == before
 
 
 def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended, tmp_path):

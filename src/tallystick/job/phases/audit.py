@@ -25,11 +25,11 @@ from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.errors import DataError, StorageError
+from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.job.disclosure import defense_lines
 from tallystick.job.job import Job
 from tallystick.job.log import Watcher
-from tallystick.job.phases.feature_audit import COLUMNS, audit_features, own_columns, save_columns
+from tallystick.job.phases.feature_audit import COLUMNS, audit_features, load_columns, own_columns, save_columns
 from tallystick.job.phases.label_start import KnownStart
 from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder, contract_of
@@ -468,12 +468,16 @@ def audit_recorded(
         known_rows: numbers of rows whose columns attacks on features are told.
         seed: of the told labels and rows, of attacks that draw, and of the intervals.
 
-    Raises ConfigError if this is no run folder, DataError if its view is empty, damaged or of another contract or run.
+    Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
+    of another contract or run.
     """
     folder = RunFolder(path=path)
     contract = contract_of(path)
     with folder.locked():
         if (folder.views / COLUMNS).exists():
+            rows = len(load_columns(folder, contract)[0].rows_R)
+            if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
+                raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
             features = audit_features(folder, contract, watcher=watcher, known=known_rows, seed=seed)
             found = Audited(features=features)
         else:
