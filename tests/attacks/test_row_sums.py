@@ -118,3 +118,16 @@ def test_epochs_in_words():
     assert epochs_in_words([0]) == "1"
     assert epochs_in_words(range(30)) == "1 to 30"
     assert epochs_in_words([0, 1, 2, 6, 8, 9]) == "1 to 3, 7 and 9 to 10"
+
+
+def test_some_rows_of_sums_are_the_sums_of_these_rows():
+    view = planted_view(TRUTH, gap=1.0, epochs=3)
+    every = summed(view, torch.arange(len(TRUTH)))
+    some = every.some(100)
+    rows_N = chosen_rows(torch.arange(len(TRUTH)), most=100)
+    alone = summed(view, rows_N)
+    assert torch.equal(some.rows_N, rows_N)
+    assert (some.epochs, some.count_N.tolist()) == (alone.epochs, alone.count_N.tolist())
+    for name in ("sum_ND", "last_ND", "length_N"):
+        assert torch.equal(getattr(some, name), getattr(alone, name))
+    assert torch.equal(every.some(10**6).sum_ND, every.sum_ND)

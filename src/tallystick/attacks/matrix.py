@@ -4,6 +4,7 @@ Shapes: B rows, D columns, R restarts, K clusters, J = R K.
 """
 
 import torch
+from scipy.linalg import eigh
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
@@ -20,7 +21,8 @@ def top_direction(matrix_BD: Tensor) -> Tensor:
     matrix_BD = matrix_BD.double()
     wide = matrix_BD.shape[0] < matrix_BD.shape[1]
     gram = matrix_BD @ matrix_BD.T if wide else matrix_BD.T @ matrix_BD
-    vector: Tensor = torch.linalg.eigh(gram).eigenvectors[:, -1]
+    last = len(gram) - 1
+    vector = torch.from_numpy(eigh(gram.numpy(), subset_by_index=[last, last])[1][:, 0])  # a quarter of all vectors' time
     return normalize(matrix_BD.T @ vector, dim=0) if wide else vector
 
 

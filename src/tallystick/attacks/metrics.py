@@ -20,6 +20,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Counts = NDArray[np.int16]
+Shares = NDArray[np.float32]
 FEW_GROUPS = 5
 SHUFFLES = 20
 
@@ -220,8 +221,8 @@ class _Ranked:
 
     order_N: Integers  # rows from the lowest score to the highest; what follows is in this order
     positive_N: Bools
-    found: Integers  # rows that are guessed, and so
-    excluded: Integers  # rows that are not guessed, and not so
+    found_N: Shares  # 1 for rows that are guessed, and so
+    excluded_N: Shares  # 1 for rows that are not guessed, and not so
     level_L: Integers  # where each level of equal scores begins
     fpr: float
 
@@ -230,12 +231,13 @@ class _Ranked:
         order_N = np.argsort(score_N, kind="stable")
         positive_N, guess_N, score_N = positive_N[order_N], guess_N[order_N], score_N[order_N]
         level_L = np.flatnonzero(np.concatenate([[True], score_N[1:] > score_N[:-1]]))
-        found, excluded = np.flatnonzero(positive_N & guess_N), np.flatnonzero(~(positive_N | guess_N))
-        return cls(order_N=order_N, positive_N=positive_N, found=found, excluded=excluded, level_L=level_L, fpr=fpr)
+        found_N, excluded_N = ((positive_N & guess_N).astype(np.float32), (~(positive_N | guess_N)).astype(np.float32))
+        return cls(order_N=order_N, positive_N=positive_N, found_N=found_N, excluded_N=excluded_N, level_L=level_L, fpr=fpr)
 
     def figures(self, weight_N: Counts) -> tuple[float, ...]:
         weight_N = weight_N[self.order_N]
-        tpr, tnr = int(weight_N[self.found].sum()), int(weight_N[self.excluded].sum())
+        share_N = weight_N.astype(np.float32)  # whole numbers, and sums of fewer than 2^24 are exact
+        tpr, tnr = float(share_N @ self.found_N), float(share_N @ self.excluded_N)
         positive_L = np.multiply(weight_N, self.positive_N, dtype=np.int64)
         negative_L = weight_N - positive_L
         if len(self.level_L) < len(weight_N):

@@ -107,6 +107,22 @@ class RowSums:
             self.looks_LND = torch.cat([self.looks_LND[place], self.last_ND[None].clone()])
             self.look_epochs = tuple(kept)
 
+    def some(self, most: int) -> "RowSums":
+        """The sums of at most ``most`` of the rows, evenly spread over them."""
+        place = chosen_rows(torch.arange(len(self.rows_N)), most=most)
+        return RowSums(
+            received=self.received,
+            rows_N=self.rows_N[place],
+            sum_ND=self.sum_ND[place],
+            last_ND=self.last_ND[place],
+            length_N=self.length_N[place],
+            count_N=self.count_N[place],
+            epochs=self.epochs,
+            looks_LND=self.looks_LND[:, place] if self.looks_LND.numel() else self.looks_LND,
+            look_epochs=self.look_epochs,
+            looks=self.looks,
+        )
+
     def view(self, *, classes: int = 2) -> View:
         """The sums as a view of one step, in which each row stands once: its mean gradient and last embedding, or its embeddings.
 

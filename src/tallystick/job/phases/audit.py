@@ -316,9 +316,9 @@ def _measured(
 
 
 def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> Iterator[tuple[int, RowSums, View]]:
-    """What an attacker had by the end of each kept epoch, of rows that this side has; nothing in a folder without sums."""
-    for epoch in store.epochs():
-        sums = store.load(epoch)
+    """What an attacker had by the end of each kept epoch, of rows that this side has, before the last of some, for growth."""
+    for epoch in (epochs := store.epochs()):
+        sums = store.load(epoch) if epoch == epochs[-1] else store.load(epoch).some(GROWTH_ROWS)
         view = sums.view(classes=classes)
         if steps := _real_rows(view.steps, own_N):
             yield epoch, sums, replace(view, steps=steps)
