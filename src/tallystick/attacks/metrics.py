@@ -231,7 +231,7 @@ class _Ranked:
         order_N = np.argsort(score_N, kind="stable")
         positive_N, guess_N, score_N = positive_N[order_N], guess_N[order_N], score_N[order_N]
         level_L = np.flatnonzero(np.concatenate([[True], score_N[1:] > score_N[:-1]]))
-        found_N, excluded_N = ((positive_N & guess_N).astype(np.float32), (~(positive_N | guess_N)).astype(np.float32))
+        found_N, excluded_N = (positive_N & guess_N).astype(np.float32), (~(positive_N | guess_N)).astype(np.float32)
         return cls(order_N=order_N, positive_N=positive_N, found_N=found_N, excluded_N=excluded_N, level_L=level_L, fpr=fpr)
 
     def figures(self, weight_N: Counts) -> tuple[float, ...]:

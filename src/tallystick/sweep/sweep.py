@@ -353,6 +353,7 @@ def _summary(contract: Contract, partner: SimulatedPartner, seeds: int) -> str:
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:
         kind += f" {partner.feature} was given every row: unaligned.method = {contract.unaligned.method} was tried as none."
+        kind += " With it a run may train for longer, and noise on gradients then hides less."
     return (
         f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
         f"({', '.join(partner.given)}). {seeds} seed{'s' if seeds > 1 else ''}; leak AUC is max(a, 1 - a) per batch.{kind}"

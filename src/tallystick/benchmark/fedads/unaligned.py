@@ -200,28 +200,18 @@ def run(
                 if (row.name, seed) in done:
                     continue
                 rows_N = rows_N or share_out(table, seed=seed, aligned=aligned, by_users=by_users)
-                found = {
-                    "method": row.name,
-                    "seed": seed,
-                    **MethodTrial(rows=rows_N, row=row, seed=seed, networks=networks).run(),
-                }
-                runs.append(found)
+                trial = MethodTrial(rows=rows_N, row=row, seed=seed, networks=networks)
+                runs.append({"method": row.name, "seed": seed, **trial.run()})
                 if kept is not None:
-                    kept.add(found)
-                keeping.progress(
-                    f"seed {seed}: {row.name}", seeds.index(seed) * len(chosen) + number + 1, len(seeds) * len(chosen)
-                )
+                    kept.add(runs[-1])
+                at = seeds.index(seed) * len(chosen) + number + 1
+                keeping.progress(f"seed {seed}: {row.name}", at, len(seeds) * len(chosen))
     wanted = {row.name for row in chosen}
     runs = [each for each in runs if each["method"] in wanted and each["seed"] in seeds]
-    return {
-        "benchmark": "fedads",
-        "number": 3,
-        "data": {**setting, "share_of_positives": float(table.frame.get_column(table.label).cast(int).mean())},  # type: ignore[arg-type]
-        "seeds": list(seeds),
-        "table": (lines := tabulate(runs, chosen)),
-        "order": order_like_the_papers(lines),
-        "runs": runs,
-    }
+    lines = tabulate(runs, chosen)
+    positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
+    about = {"data": {**setting, "share_of_positives": positives}, "seeds": list(seeds)}
+    return {"benchmark": "fedads", "number": 3, **about, "table": lines, "order": order_like_the_papers(lines), "runs": runs}
 
 
 def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
