@@ -127,12 +127,12 @@ class IntersectionDataset(Dataset):
 
     def own_part(self) -> "IntersectionDataset":
         """All of it, with the true labels; the label party alone could train on its unaligned rows as on the others."""
-        labels = self.known_labels
+        labels, device = self.known_labels, self.train_N.device  # unaligned positions, also none of them, lie on the CPU
         return replace(
             self,
             labels=replace(labels, training_labels_N=labels.true_N),
-            train_N=torch.cat([self.train_N, self.unaligned.train_N]),
-            validation_N=torch.cat([self.validation_N, self.unaligned.validation_N]),
+            train_N=torch.cat([self.train_N, self.unaligned.train_N.to(device)]),
+            validation_N=torch.cat([self.validation_N, self.unaligned.validation_N.to(device)]),
             settings=UnalignedConfig(),
         )
 

@@ -70,7 +70,8 @@ def train_label_party(
             if embedded := schedule.embedded(state.epoch, step=state.step):
                 cuts_ND = receive_cuts(embedded, channels, widths)
                 lesson.fit(model, objective, own, schedule.train_N, cuts_ND, seed=schedule.seed)
-            loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64)
+            # Where the losses are: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
+            loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=schedule.train_N.device)
             for group in run.messages(state):
                 loss_sum += _answer(learner, own, peers, group, cut_rows=schedule.cut_rows)
                 if told < last_commit and any(not batch.is_local for batch in group):

@@ -52,7 +52,8 @@ class Truth:
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     """Encode this party's columns at those of the recorded rows that it has."""
     rows_R = rows_R[dataset.is_own(rows_R)]
-    features, encoder = dataset.columns_of(rows_R), dataset.known_encoder
+    here_R = rows_R.to(dataset.train_N.device)  # a recording is read to the CPU, the columns lie where the party trains
+    features, encoder = dataset.columns_of(here_R), dataset.known_encoder
     targets = _targets(encoder)
     places = [*range(len(encoder.categorical)), *targets.values()]
     used = ColumnValues(

@@ -109,4 +109,8 @@ def learnt_weights(model: LabelModel, similarities: Sequence[float] = LOOKED_AT)
     """What the weight gate of each feature party makes of similarities (FedSim, Figure 10); nothing where none learns."""
     links = model.links if isinstance(model, SimilarityLabelModel) else ()
     gates = [link.weight for link in links if isinstance(link, LinkModel) and isinstance(link.weight, LearntWeight)]
-    return [gate(torch.tensor(similarities)[None])[0].tolist() for gate in gates]
+    found = []
+    for gate in gates:
+        similarities_BK = torch.tensor(similarities, device=next(gate.parameters()).device)[None]
+        found.append(gate(similarities_BK)[0].tolist())
+    return found
