@@ -7,11 +7,13 @@ import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from tallystick.config.contract import Contract, parse_contract
@@ -73,10 +75,9 @@ def simulate(
     watcher = watcher or watcher_here()
     threads = torch.get_num_threads()
     try:
-        if folder is None:
-            with tempfile.TemporaryDirectory(prefix="tallystick-") as temporary:
-                return _simulate(agreed, frames, parties, bottoms or {}, top, Path(temporary), watcher)
-        return _simulate(agreed, frames, parties, bottoms or {}, top, folder, watcher)
+        with threadpool_limits(), ExitStack() as kept:  # which puts back what a party sets for itself
+            place = folder or Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="tallystick-")))
+            return _simulate(agreed, frames, parties, bottoms or {}, top, place, watcher)
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+import torch
+from threadpoolctl import threadpool_limits
 from torch import nn
 
 from tallystick.config.contract import Contract
@@ -58,3 +60,10 @@ class Job:
     def architecture(self) -> Architecture:
         """How this party's part of the network is put together."""
         return Architecture.of(self.contract, self.name, device=self.party.device, bottom=self.bottom, top=self.top)
+
+
+def use_threads(threads: int | None) -> None:
+    """Compute with so many threads from now on: PyTorch, and the linear algebra of NumPy and SciPy; None leaves all cores."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+        threadpool_limits(threads, user_api="blas")

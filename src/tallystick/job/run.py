@@ -8,13 +8,11 @@ _run_label_party and _run_feature_party are the two roles; both do the same phas
 its file in ``phases/``.
 """
 
-import torch
-
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, read_keys
 from tallystick.errors import ConfigError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
-from tallystick.job.job import Job
+from tallystick.job.job import Job, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
 from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
@@ -28,7 +26,7 @@ from tallystick.report.result import Result
 
 def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
-    torch.set_num_threads(job.party.threads or torch.get_num_threads())
+    use_threads(job.party.threads)
     job_state = JobState()
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
     roles[job.contract.role_of(job.name)](job, job_state)

@@ -2,15 +2,13 @@
 
 from contextlib import ExitStack
 
-import torch
-
 from tallystick import __version__
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.data.keys import read_keys
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
-from tallystick.job.job import Job
+from tallystick.job.job import Job, use_threads
 from tallystick.job.log import Logbook, RunLog, Watcher
 from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.search import require_optuna
@@ -61,7 +59,7 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
     frame = read_party_table(party)
     keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
     load_optimizers()
-    torch.set_num_threads(party.threads or torch.get_num_threads())
+    use_threads(party.threads)
     folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, use=USE_ALONE)
     log = RunLog(watcher)
     with ExitStack() as held:
