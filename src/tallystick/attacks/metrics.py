@@ -163,14 +163,14 @@ class AttackEvaluator:
             chance = float(np.mean([_chance_of_naming(truth_N, score, rng) for truth_N, score in groups[:SHUFFLES]]))
             groups = [(truth_N, name_clusters(truth_N, score)) for truth_N, score in groups]
         ranked = [_Group.of(*group, fpr=self.fpr) for group in groups]
-        figures_MF = np.array([group.figures(np.ones(group.rows, dtype=np.int16)) for group in ranked])
+        figures_MF = np.array([group.figures([np.ones(size, dtype=np.int16) for size in group.sizes]) for group in ranked])
         if len(ranked) >= FEW_GROUPS:
             drawn_RM = bootstrap.rng().integers(len(ranked), size=(self.replicates, len(ranked)))
             resampled_RF = figures_MF[drawn_RM].mean(axis=1)
         else:
             drawn = bootstrap.within_classes(self.replicates, tuple(group.sizes for group in ranked))
             resampled_RF = np.mean(
-                [[group.figures(group.weights(one)) for one in each] for group, each in zip(ranked, drawn, strict=True)], axis=0
+                [[group.figures(one) for one in each] for group, each in zip(ranked, drawn, strict=True)], axis=0
             )
         low_F, high_F = np.quantile(resampled_RF, [(1 - self.level) / 2, (1 + self.level) / 2], axis=0)
         auc, symmetric_auc, balanced_accuracy, *finds = [
@@ -217,44 +217,55 @@ def name_clusters(truth_N: Integers, cluster_NC: Floats) -> Floats:
 
 @dataclass(frozen=True, kw_only=True)
 class _Ranked:
-    """One class against the rest, ready to be counted with other weights: sorted once, however many replicates follow."""
+    """One class against the rest, ready to be counted with other weights: sorted once, however many replicates follow.
 
-    order_N: Integers  # rows from the lowest score to the highest; what follows is in this order
-    positive_N: Bools
-    found_N: Shares  # 1 for rows that are guessed, and so
-    excluded_N: Shares  # 1 for rows that are not guessed, and not so
-    level_L: Integers  # where each level of equal scores begins
+    P positives and M negatives, each from the lowest score to the highest.
+    """
+
+    positive_P: Integers  # which rows these are
+    negative_M: Integers
+    below_P: Integers  # how many negatives have a lower score than this positive
+    upto_P: Integers  # how many have no higher one
+    found_P: Shares  # 1 for positives that are guessed to be some
+    excluded_M: Shares  # 1 for negatives that are guessed to be some
     fpr: float
 
     @classmethod
     def of(cls, positive_N: Bools, guess_N: Bools, score_N: Floats, *, fpr: float) -> "_Ranked":
         order_N = np.argsort(score_N, kind="stable")
-        positive_N, guess_N, score_N = positive_N[order_N], guess_N[order_N], score_N[order_N]
-        level_L = np.flatnonzero(np.concatenate([[True], score_N[1:] > score_N[:-1]]))
-        found_N, excluded_N = (positive_N & guess_N).astype(np.float32), (~(positive_N | guess_N)).astype(np.float32)
-        return cls(order_N=order_N, positive_N=positive_N, found_N=found_N, excluded_N=excluded_N, level_L=level_L, fpr=fpr)
+        positive_P, negative_M = order_N[positive_N[order_N]], order_N[~positive_N[order_N]]
+        return cls(
+            positive_P=positive_P,
+            negative_M=negative_M,
+            below_P=np.searchsorted(score_N[negative_M], score_N[positive_P], side="left"),
+            upto_P=np.searchsorted(score_N[negative_M], score_N[positive_P], side="right"),
+            found_P=guess_N[positive_P].astype(np.float32),
+            excluded_M=(~guess_N[negative_M]).astype(np.float32),
+            fpr=fpr,
+        )
 
-    def figures(self, weight_N: Counts) -> tuple[float, ...]:
-        weight_N = weight_N[self.order_N]
-        share_N = weight_N.astype(np.float32)  # whole numbers, and sums of fewer than 2^24 are exact
-        tpr, tnr = float(share_N @ self.found_N), float(share_N @ self.excluded_N)
-        positive_L = np.multiply(weight_N, self.positive_N, dtype=np.int64)
-        negative_L = weight_N - positive_L
-        if len(self.level_L) < len(weight_N):
-            positive_L, negative_L = np.add.reduceat(positive_L, self.level_L), np.add.reduceat(negative_L, self.level_L)
-        below_L = np.cumsum(negative_L)
-        positives, negatives = int(positive_L.sum()), int(below_L[-1])
-        auc = float(positive_L @ (2 * below_L - negative_L)) / (2 * positives * negatives)
+    def figures(self, weight_P: Counts, weight_M: Counts) -> tuple[float, ...]:
+        sum_M = np.zeros(len(weight_M) + 1, dtype=np.int64)
+        np.cumsum(weight_M, dtype=np.int64, out=sum_M[1:])
+        below_P, upto_P = sum_M[self.below_P], sum_M[self.upto_P]
+        share_P, negatives = weight_P.astype(np.float64), int(sum_M[-1])
+        positives = float(share_P.sum())
+        auc = float(share_P @ (below_P + upto_P)) / (2 * positives * negatives)
+        # whole numbers in float32, whose sums are exact below 2^24
+        tpr, tnr = float(share_P @ self.found_P) / positives, float(weight_M.astype(np.float32) @ self.excluded_M) / negatives
         allowed = int(self.fpr * negatives)
-        # the levels that at most so many negatives reach, and those below which at most so many lie
-        first, last = np.searchsorted(below_L - negative_L, negatives - allowed), np.searchsorted(below_L, allowed, side="right")
-        highest, lowest = positive_L[first:].sum() / positives, positive_L[:last].sum() / positives
-        return auc, max(auc, 1 - auc), float((tpr / positives + tnr / negatives) / 2), float(highest), float(lowest)
+        # the positives that at most so many negatives reach, and those below which at most so many lie
+        first, last = np.searchsorted(below_P, negatives - allowed), np.searchsorted(upto_P, allowed, side="right")
+        highest, lowest = float(share_P[first:].sum()) / positives, float(share_P[:last].sum()) / positives
+        return auc, max(auc, 1 - auc), (tpr + tnr) / 2, highest, lowest
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Group:
-    """A batch (or the whole run) that is evaluated by itself; resampled within each class, so that no class vanishes."""
+    """A batch (or the whole run) that is evaluated by itself; resampled within each class, so that no class vanishes.
+
+    Rows of a class are drawn alike, so of two classes it is the row of a rank that is drawn: nothing has to be looked up.
+    """
 
     members: tuple[Integers, ...]  # positions of each class that occurs
     ranked: tuple[_Ranked, ...]
@@ -277,16 +288,15 @@ class _Group:
         """Rows of each class that occurs."""
         return tuple(len(member) for member in self.members)
 
-    def figures(self, weight_N: Counts) -> Floats:
-        figures_CF: Floats = np.array([one.figures(weight_N) for one in self.ranked])
-        return np.asarray(figures_CF.mean(axis=0))
-
-    def weights(self, drawn: Sequence[Counts]) -> Counts:
-        """How often each row is drawn, from how often each row of a class is."""
+    def figures(self, drawn: Sequence[Counts]) -> Floats:
+        """Of a resample, given how often each row of each class is drawn."""
+        if len(self.ranked) == 1:
+            return np.array(self.ranked[0].figures(drawn[1], drawn[0]))
         weight_N = np.empty(self.rows, dtype=np.int16)
         for member, count in zip(self.members, drawn, strict=True):
             weight_N[member] = count
-        return weight_N
+        figures_CF: Floats = np.array([one.figures(weight_N[one.positive_P], weight_N[one.negative_M]) for one in self.ranked])
+        return np.asarray(figures_CF.mean(axis=0))
 
 
 def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Generator) -> float:
