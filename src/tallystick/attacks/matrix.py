@@ -48,14 +48,14 @@ SAMPLE = 4096
 
 
 def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts: int = 4, rounds: int = 100) -> Tensor:
-    """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007), the best of several; float64.
+    """Lloyd's algorithm from k-means++ starts (Arthur and Vassilvitskii 2007), the best of several.
 
     Starts are tried on a sample of at most 4,096 rows; the best one's centres are then moved on all rows.
 
     Returns:
         int64 (B,), the cluster of each row; fewer than ``clusters`` occur if the rows have fewer distinct values.
     """
-    x_BD = x_BD.double() - x_BD.double().mean(dim=0)
+    x_BD = x_BD - x_BD.mean(dim=0)
     sample_SD = x_BD if len(x_BD) <= SAMPLE else x_BD[torch.randperm(len(x_BD), generator=generator)[:SAMPLE]]
     start_RKD = torch.stack([_spread_out(sample_SD, clusters, generator) for _ in range(restarts)])
     cluster_SR, centre_RKD, inertia_R = _lloyd(sample_SD, start_RKD, rounds)
@@ -72,7 +72,7 @@ def _lloyd(x_BD: Tensor, centre_RKD: Tensor, rounds: int) -> tuple[Tensor, Tenso
     cluster_BR, inertia_R = _nearest(x_BD, centre_RKD)
     for _ in range(rounds):
         before_BR = cluster_BR
-        member_BJ = one_hot(cluster_BR, clusters).double().flatten(1)
+        member_BJ = one_hot(cluster_BR, clusters).to(x_BD.dtype).flatten(1)
         count_RK1 = member_BJ.sum(dim=0).reshape(restarts, clusters, 1)
         mean_RKD = (member_BJ.T @ x_BD).reshape(restarts, clusters, width) / count_RK1.clamp(min=1)
         centre_RKD = torch.where(count_RK1 > 0, mean_RKD, centre_RKD)  # an empty cluster's centre stays where it is
@@ -87,7 +87,7 @@ def _spread_out(x_BD: Tensor, clusters: int, generator: torch.Generator) -> Tens
     nearest_B = (x_BD - x_BD[chosen]).square().sum(dim=1)
     for _ in range(clusters - 1):
         # a rounded cumulative sum rather than torch.multinomial, which takes no more than 2^24 rows
-        edge_B = nearest_B.cumsum(dim=0)
+        edge_B = nearest_B.double().cumsum(dim=0)
         drawn = torch.searchsorted(edge_B, torch.rand(1, generator=generator, dtype=torch.float64) * edge_B[-1], right=True)
         drawn = drawn.clamp(max=len(x_BD) - 1)
         chosen = torch.cat([chosen, drawn])

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.label_inference.linear import fit_linear, standardised
-from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
-from tallystick.attacks.matrix import rescaled
+from tallystick.attacks.label_inference.observations import known_rows, observations, scaled_observations, whole_run
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
@@ -49,13 +48,16 @@ class ModelCompletion:
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
         """Score rows of unknown label by their log odds; known labels of one class only tell nothing, and all score alike."""
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
-        scale = rescaled if self.columns == "alike" else standardised
-        found = [observations(view, target) for target in targets]
-        each = [_components(x_ND, max(COMPONENTS, view.classes)) if self.columns == "components" else x_ND for _, x_ND in found]
-        rows, x_ND = found[0][0], torch.cat([scale(x_ND) for x_ND in each], dim=1)
+        if self.columns == "components":
+            found = [observations(view, target) for target in targets]
+            parts = [standardised(_components(x_ND, max(COMPONENTS, view.classes))) for _, x_ND in found]
+        else:
+            found = [scaled_observations(view, target, self.columns) for target in targets]
+            parts = [x_ND for _, x_ND in found]
+        rows, x_ND = found[0][0], torch.cat(parts, dim=1)
         label_N = known_rows(view)[rows]
         told_N = label_N >= 0
-        head = fit_linear(x_ND[told_N], label_N[told_N], view.classes, penalty=self.penalty)
+        head = fit_linear(x_ND[told_N].double(), label_N[told_N], view.classes, penalty=self.penalty)
         return whole_run(view, rows, head(x_ND))
 
 

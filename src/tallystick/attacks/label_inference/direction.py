@@ -41,7 +41,7 @@ class DirectionAttack:
         """Score every batch by itself, or the run; no randomness is used. A zero gradient has cosine 0 with every hint."""
         if self.scope == "run":
             rows, mean_ND = observations(view, "cut_gradient")
-            known_N = known_rows(view)[rows]
+            mean_ND, known_N = mean_ND.double(), known_rows(view)[rows]
             return whole_run(view, rows, self._scores(mean_ND, mean_ND[known_N >= 0], known_N, view.classes))
         scores = []
         for index, grad_BD in enumerate(matrices(view, "cut_gradient")):

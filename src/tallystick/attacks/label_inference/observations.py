@@ -4,10 +4,12 @@ Shapes: B rows of a step's batch, D cut width, N rows scored over a whole run, C
 """
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
 
+from tallystick.attacks.label_inference.linear import standardised
 from tallystick.attacks.matrix import k_means, rescaled
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError, DataError
@@ -33,7 +35,7 @@ def matrices(view: View, target: Received) -> Iterator[Tensor]:
 
 
 def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
-    """Give the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float64 (N, D).
+    """Give the rows seen, in order, and of each its last cut embedding or its mean cut gradient, float32 (N, D).
 
     The last embedding comes from the most trained model. Gradients tell of one label throughout, and noise that a defence adds
     to each averages out. Each batch is centred and divided by one scale first: what moved between two batches is the model, not
@@ -45,7 +47,7 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
         if target not in step.observed:
             (matrix_BD,) = matrices(view, target)
             order_B = step.rows_B.argsort()
-            step.observed[target] = step.rows_B[order_B], rescaled(matrix_BD)[order_B]
+            step.observed[target] = step.rows_B[order_B], rescaled(matrix_BD).float()[order_B]
         return step.observed[target]
     sum_ND, count_N = torch.zeros(0, 0), torch.zeros(view.rows)
     for step, matrix_BD in zip(view.steps, matrices(view, target), strict=True):
@@ -58,7 +60,18 @@ def observations(view: View, target: Received) -> tuple[Tensor, Tensor]:
         sum_ND[step.rows_B] += rescaled(matrix_BD).float()
         count_N[step.rows_B] += 1
     rows = torch.nonzero(count_N).squeeze(1)
-    return rows, (sum_ND[rows] / count_N[rows, None]).double()
+    return rows, sum_ND[rows] / count_N[rows, None]
+
+
+def scaled_observations(view: View, target: Received, columns: Literal["alike", "each"]) -> tuple[Tensor, Tensor]:
+    """``observations``, all columns on one scale (alike) or each of one deviation, float32; kept where they are."""
+    rows, x_ND = observations(view, target)
+    if len(view.steps) == 1 and columns == "alike":  # which they are
+        return rows, x_ND
+    kept = view.steps[0].observed if len(view.steps) == 1 else {}
+    if (target, columns) not in kept:
+        kept[target, columns] = rows, (rescaled if columns == "alike" else standardised)(x_ND).float()
+    return kept[target, columns]
 
 
 def clusters_of_run(view: View, target: Received, generator: torch.Generator) -> tuple[Tensor, Tensor]:

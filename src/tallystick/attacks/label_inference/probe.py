@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
-from tallystick.attacks.label_inference.linear import fit_linear, log_odds, standardised
-from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
+from tallystick.attacks.label_inference.linear import fit_linear, log_odds
+from tallystick.attacks.label_inference.observations import known_rows, scaled_observations, whole_run
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
@@ -48,15 +48,14 @@ class Probe:
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
         """Score rows of unknown label by their log odds; ``generator`` draws weights and minibatches."""
-        rows, x_ND = observations(view, self.target)
-        x_ND = standardised(x_ND)
+        rows, x_ND = scaled_observations(view, self.target, "each")
         label_N = known_rows(view)[rows]
         told = torch.nonzero(label_N >= 0).squeeze(1)
         told = told[torch.randperm(len(told), generator=generator)]
         if self.hidden and len(told):
-            return whole_run(view, rows, self._network(x_ND.float(), label_N, told, view.classes, generator))
+            return whole_run(view, rows, self._network(x_ND, label_N, told, view.classes, generator))
         told = told[: self.most]
-        return whole_run(view, rows, fit_linear(x_ND[told], label_N[told], view.classes, penalty=self.penalty)(x_ND))
+        return whole_run(view, rows, fit_linear(x_ND[told].double(), label_N[told], view.classes, penalty=self.penalty)(x_ND))
 
     def _network(self, x_ND: Tensor, label_N: Tensor, told: Tensor, classes: int, generator: torch.Generator) -> Tensor:
         network = nn.Sequential(
@@ -66,7 +65,7 @@ class Probe:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.penalty)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.penalty, fused=True)
         slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         for _ in range(self.steps):
             chosen = told[torch.randint(len(told), (min(self.batch, len(told)),), generator=generator)]

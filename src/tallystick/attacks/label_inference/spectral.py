@@ -48,7 +48,8 @@ def spectral_scores(matrix_BD: Tensor, *, signed: bool = True) -> Tensor:
 
     Equal rows get equal scores. Where both clusters are equally large, the side further from the batch's median is high.
     """
-    centred_BD = matrix_BD.double() - matrix_BD.double().mean(dim=0)
+    matrix_BD = matrix_BD.double()
+    centred_BD = matrix_BD - matrix_BD.mean(dim=0)
     score_B = centred_BD @ top_direction(centred_BD)
     return orient(score_B) if signed else score_B.abs()
 
