@@ -65,11 +65,11 @@ class KernelRidge:
                 better_T = error_T < best_T
                 best_T[better_T], best_KT[:, better_T] = error_T[better_T], weight_KT[:, better_T]
                 kernel_T[better_T] = number
-        guess_NT = mean_T.expand(len(x_ND), -1).clone()
+        guess_TN = torch.empty(len(mean_T), len(x_ND), dtype=torch.float64)
         for number, kernel in enumerate(kernels):
             by_it_T = kernel_T == number
-            guess_NT[:, by_it_T] += kernel(x_ND) @ best_KT[:, by_it_T]
-        return wanted.reconstruction(guess_NT)
+            guess_TN[by_it_T] = torch.addmm(mean_T[by_it_T, None], best_KT[:, by_it_T].T, kernel(x_ND).T)
+        return wanted.reconstruction(guess_TN.T)
 
     def _kernels(self, x_KD: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:
         """Functions that give the kernel of rows and the known rows."""

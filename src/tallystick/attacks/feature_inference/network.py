@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.functional import mse_loss, one_hot
 
 from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
@@ -49,11 +49,11 @@ class InversionNetwork:
             for parameter in network.parameters():
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
-        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay)
+        optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay, fused=True)
         slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        x_KD, scaled_KF = x_ND[view.known_K], (view.columns_K.numeric_NF.float() - mean_F) / deviation_F
+        x_KD, loss_of = x_ND[view.known_K], _Loss(wanted, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
         for _ in range(self.steps):
-            loss = _loss(wanted, network(x_KD), scaled_KF)
+            loss = loss_of(network(x_KD))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -70,10 +70,27 @@ def _scale(numeric_KF: Tensor) -> tuple[Tensor, Tensor]:
     return mean_F, torch.where(deviation_F > 0, deviation_F, 1.0)
 
 
-def _loss(wanted: Targets, output_KT: Tensor, scaled_KF: Tensor) -> Tensor:
-    _, *indicators = wanted.split(wanted.y_KT)
-    numeric_KF, *scores = wanted.split(output_KT)
-    loss = mse_loss(numeric_KF, scaled_KF) if wanted.numeric else output_KT.new_zeros(())
-    for score_KC, indicator_KC in zip(scores, indicators, strict=True):
-        loss = loss + cross_entropy(score_KC, indicator_KC.argmax(dim=1)) / len(scores)
-    return loss
+class _Loss:
+    """Mean squared error of the numbers, and the mean over categorical columns of their cross-entropies, all columns at once.
+
+    S are the indicators of all G categorical columns side by side.
+    """
+
+    def __init__(self, wanted: Targets, scaled_KF: Tensor) -> None:
+        self.scaled_KF, self.numeric = scaled_KF, wanted.numeric
+        _, *indicators = wanted.split(wanted.y_KT)
+        sizes = [indicator_KC.shape[1] for indicator_KC in indicators]
+        column_S = torch.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
+        self.member_SG = one_hot(column_S, len(sizes)).float() if sizes else torch.zeros(0, 0)
+        first = [sum(sizes[:place]) for place in range(len(sizes))]
+        codes = [indicator_KC.argmax(dim=1) + start for indicator_KC, start in zip(indicators, first, strict=True)]
+        self.place_KG = torch.stack(codes, dim=1) if codes else torch.zeros(len(scaled_KF), 0, dtype=torch.int64)
+
+    def __call__(self, output_KT: Tensor) -> Tensor:
+        numeric_KF, score_KS = output_KT[:, : self.numeric], output_KT[:, self.numeric :]
+        loss = mse_loss(numeric_KF, self.scaled_KF) if self.numeric else output_KT.new_zeros(())
+        if not self.place_KG.shape[1]:
+            return loss
+        top_K1 = score_KS.detach().amax(dim=1, keepdim=True)
+        total_KG = ((score_KS - top_K1).exp() @ self.member_SG).clamp(min=torch.finfo(torch.float32).tiny)
+        return loss + (total_KG.log() + top_K1 - score_KS.gather(1, self.place_KG)).mean()

@@ -56,23 +56,32 @@ class SurrogateInversion:
         x_KD, own_KA = x_ND[view.known_K], own_NA[view.known_K]
         fold_K = torch.randperm(len(y_KT), generator=generator) % FOLDS
 
-        def left_out(penalty: float, doubt: float) -> float:
-            total = 0.0
+        def left_out(penalty: float) -> list[float]:
+            """The squared error of rows that were left out, for each doubt."""
+            total = [0.0] * len(self.doubts)
             for out_K in fold_K == torch.arange(FOLDS)[:, None]:
-                surrogate = _Surrogate(y_KT[~out_K], x_KD[~out_K], own_KA[~out_K], penalty=penalty, doubt=doubt)
-                total += float((surrogate.inverse(x_KD[out_K], own_KA[out_K]) - y_KT[out_K]).square().sum())
+                surrogate = _Surrogate(y_KT[~out_K], x_KD[~out_K], own_KA[~out_K], penalty=penalty)
+                for place, doubt in enumerate(self.doubts):
+                    found_MT = surrogate.inverse(x_KD[out_K], own_KA[out_K], doubt=doubt)
+                    total[place] += float((found_MT - y_KT[out_K]).square().sum())
             return total
 
-        pairs = list(product(self.penalties, self.doubts))
-        penalty, doubt = min(pairs, key=lambda pair: left_out(*pair)) if len(y_KT) > FOLDS else pairs[-1]
-        guess_NT = _Surrogate(y_KT, x_KD, own_KA, penalty=penalty, doubt=doubt).inverse(x_ND, own_NA)
+        penalty, doubt = self.penalties[-1], self.doubts[-1]
+        if len(y_KT) > FOLDS:
+            pairs = list(product(self.penalties, self.doubts))
+            errors = [error for penalty in self.penalties for error in left_out(penalty)]
+            penalty, doubt = pairs[errors.index(min(errors))]
+        guess_NT = _Surrogate(y_KT, x_KD, own_KA, penalty=penalty).inverse(x_ND, own_NA, doubt=doubt)
         return wanted.reconstruction(guess_NT * deviation_T + mean_T)
 
 
 class _Surrogate:
-    """x = centre + y W + noise, and y = own V + spread, both fitted by ridge regression to the known rows."""
+    """x = centre + y W + noise, and y = own V + spread, both fitted by ridge regression to the known rows.
 
-    def __init__(self, y_KT: Tensor, x_KD: Tensor, own_KA: Tensor, *, penalty: float, doubt: float) -> None:
+    Rare categories make far more targets than there are known rows or coordinates, so nothing here is T wide and T high.
+    """
+
+    def __init__(self, y_KT: Tensor, x_KD: Tensor, own_KA: Tensor, *, penalty: float) -> None:
         self.y_T, self.x_D, self.own_A = y_KT.mean(dim=0), x_KD.mean(dim=0), own_KA.mean(dim=0)
         y_KT, x_KD, own_KA = y_KT - self.y_T, x_KD - self.x_D, own_KA - self.own_A
         fits = [_ridge(own_KA, y_KT, each) for each in OWN_PENALTIES]
@@ -80,27 +89,30 @@ class _Surrogate:
         if float(spread_KT.square().sum()) >= float(y_KT.square().sum()):  # own columns tell nothing
             self.own_AT, spread_KT = torch.zeros_like(self.own_AT), y_KT
         self.weight_TD, error_KD = _ridge(y_KT, x_KD, penalty)
-        variance_D = error_KD.square().mean(dim=0).clamp(min=TINY) * doubt
-        covariance_TT = spread_KT.T @ spread_KT / len(spread_KT)
-        diagonal_TT = torch.diag(covariance_TT.diagonal())
-        shrunk = 0.5 * min(1.0, len(covariance_TT) / len(spread_KT))
-        eye_TT = TINY * torch.eye(len(covariance_TT), dtype=torch.float64)
-        expected_TT = (1 - shrunk) * covariance_TT + shrunk * diagonal_TT + eye_TT
-        told_TD = self.weight_TD / variance_D
-        self.gain_TD = torch.linalg.solve(torch.linalg.inv(expected_TT) + told_TD @ self.weight_TD.T, told_TD)
+        self.variance_D = error_KD.square().mean(dim=0).clamp(min=TINY)
+        rows, targets = spread_KT.shape
+        shrunk = 0.5 * min(1.0, targets / rows)  # of the spread's covariance, towards its diagonal
+        alone_T = shrunk * spread_KT.square().mean(dim=0) + TINY
+        together_TD = spread_KT.T @ (spread_KT @ self.weight_TD) * ((1 - shrunk) / rows)
+        self.covariance_TD = together_TD + alone_T[:, None] * self.weight_TD  # of targets with what they add to embeddings
+        self.explained_DD = self.weight_TD.T @ self.covariance_TD
 
-    def inverse(self, x_MD: Tensor, own_MA: Tensor) -> Tensor:
-        """The likeliest targets of rows."""
+    def inverse(self, x_MD: Tensor, own_MA: Tensor, *, doubt: float) -> Tensor:
+        """The likeliest targets of rows, where the noise is so many times that of the fit."""
         expected_MT = (own_MA - self.own_A) @ self.own_AT
         against_MD = x_MD - self.x_D - expected_MT @ self.weight_TD
-        found_MT: Tensor = self.y_T + expected_MT + against_MD @ self.gain_TD.T
+        told_DM = torch.linalg.solve(self.explained_DD + doubt * torch.diag(self.variance_D), against_MD.T)
+        found_MT: Tensor = self.y_T + expected_MT + told_DM.T @ self.covariance_TD.T
         return found_MT
 
 
 def _ridge(from_KA: Tensor, to_KT: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
-    """Weights (A, T) of centred columns, and the error of each row when it is left out."""
-    gram_AA = from_KA.T @ from_KA + penalty * len(from_KA) * torch.eye(from_KA.shape[1], dtype=torch.float64)
-    hat_AK = torch.linalg.solve(gram_AA, from_KA.T)
-    leverage_K = (from_KA * hat_AK.T).sum(dim=1) + 1 / len(from_KA)
+    """Weights (A, T) of centred columns, and the error of each row when it is left out; by the smaller Gram matrix."""
+    rows, columns = from_KA.shape
+    few = columns <= rows
+    gram = from_KA.T @ from_KA if few else from_KA @ from_KA.T
+    gram.diagonal().add_(penalty * rows)
+    hat_AK = torch.linalg.solve(gram, from_KA.T) if few else torch.linalg.solve(gram, from_KA).T
+    leverage_K = (from_KA * hat_AK.T).sum(dim=1) + 1 / rows
     weight_AT = hat_AK @ to_KT
     return weight_AT, (to_KT - from_KA @ weight_AT) / (1 - leverage_K).clamp(min=0.01)[:, None]
