@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 
@@ -81,20 +80,19 @@ class RowSums:
 
     def add(self, rows_B: Tensor, embedding_BD: Tensor, gradient_BD: Tensor) -> None:
         """Take a step in."""
-        known_B = rows_B < len(self._place)
-        place_B = torch.where(known_B, self._place[rows_B.clamp(max=len(self._place) - 1)], -1).long()
-        mine_B = place_B >= 0
-        if not bool(mine_B.any()):
+        known = (rows_B < len(self._place)).nonzero().squeeze(1)
+        place = self._place[rows_B[known]]
+        mine = place >= 0
+        some, place = known[mine], place[mine].long()  # which of the batch are chosen rows, and where these stand
+        if not len(some):
             return
-        place = place_B[mine_B]
         if self.received == "cut_gradient":
-            self.sum_ND[place] += rescaled(gradient_BD, dtype=torch.float32)[mine_B]
-            self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32)[mine_B]
-            length_B = torch.linalg.vector_norm(gradient_BD, dim=1)
-            self.length_N[place] += rescaled(length_B, dtype=torch.float32)[mine_B]
+            self.sum_ND.index_add_(0, place, _rescaled(gradient_BD, some))
+            self.last_ND[place] = _rescaled(embedding_BD, some)
+            self.length_N.index_add_(0, place, _rescaled(torch.linalg.vector_norm(gradient_BD, dim=1), some))
         else:
-            self.sum_ND[place] += embedding_BD[mine_B]
-            self.last_ND[place] = embedding_BD[mine_B]
+            self.sum_ND.index_add_(0, place, embedding_BD[some])
+            self.last_ND[place] = embedding_BD[some]
         self.count_N[place] += 1
 
     def epoch_ended(self, epoch: int) -> None:
@@ -145,6 +143,13 @@ class RowSums:
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)
+
+
+def _rescaled(batch_BD: Tensor, some: Tensor) -> Tensor:
+    """``rescaled`` by the whole batch, of some of its rows, without working out the others."""
+    centred_BD = batch_BD - batch_BD.mean(dim=0)
+    deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
+    return centred_BD[some].div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:

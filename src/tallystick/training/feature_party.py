@@ -127,6 +127,7 @@ class _Loop:
         self._in_flight: deque[tuple[Sequence[Batch], list[Tensor]]] = deque()
         self._batches_in_flight = 0
         self.answered = 0  # the last step whose gradients came back
+        self._unseen: list[tuple[Batch, Tensor, Tensor]] = []  # by the observer
         self._weights = {parameter.untyped_storage().data_ptr() for parameter in bottom.parameters()}
 
     def forward(self, group: Sequence[Batch], features: Sequence[Features], *, meanwhile: Callable[[], None]) -> None:
@@ -141,6 +142,7 @@ class _Loop:
         send_embedding(self.channel, group[0].step, *cuts_BD)
         self._in_flight.append((group, cuts_BD))
         self._batches_in_flight += len(cuts_BD)
+        self._observe()  # what crossed before, while the label party is at work
         meanwhile()
         while self._batches_in_flight > self.staleness:
             self._backward()
@@ -149,6 +151,14 @@ class _Loop:
         """Apply the gradients of all batches in flight."""
         while self._in_flight:
             self._backward()
+        self._observe()
+
+    def _observe(self) -> None:
+        """Show the observer what crossed."""
+        for batch, cut_BD, grad_BD in self._unseen:
+            if self.observer is not None:
+                self.observer.crossed(batch, cut_BD, grad_BD)
+        self._unseen.clear()
 
     def _backward(self) -> None:
         group, cuts_BD = self._in_flight.popleft()
@@ -160,8 +170,7 @@ class _Loop:
             apply(self.updates, cut_BD, grad_BD, step=batch.step)
             if batch is not group[-1]:
                 self.updates.zero_grad()
-            if self.observer is not None:
-                self.observer.crossed(batch, cut_BD.detach(), grad_BD)
+            self._unseen.append((batch, cut_BD.detach(), grad_BD))
         self.answered = group[-1].step
 
     def _stash(self) -> AbstractContextManager[object]:
