@@ -10,7 +10,7 @@ from torch.distributions import Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation, evaluate_label_inference
-from tallystick.attacks.label_inference.surrogate_top import SurrogateTop, _Surrogate
+from tallystick.attacks.label_inference.surrogate_top import SurrogateTop, _Fitting, _Surrogate
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import StepView, View
@@ -149,8 +149,42 @@ def test_what_reads_gradients_alone_finds_nothing_where_embeddings_alone_tell() 
     assert {"norm", "spectral-averaged", "completion-gradient", "probe-gradient"} <= told.keys()
     for name, metrics in told.items():
         assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.048, name
-    both = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.tells_of_both}
-    assert evaluate_label_inference(view, truth, attacks=both, evaluator=ONCE)["completion-both"].auc.mean > 0.6
+    both = {n: row for n, row in LABEL_INFERENCE_ATTACKS.items() if row.tells_of_both and row.allows(2) and not row.from_start}
+    told = evaluate_label_inference(view, truth, attacks=both, evaluator=ONCE)
+    assert told.keys() == {"completion-both", "surrogate-top", "surrogate-top-prediction"}
+    assert told["completion-both"].auc.mean > 0.6
+
+
+@pytest.mark.parametrize("classes", [3, 6])
+def test_known_labels_name_the_classes_and_add_to_what_gradients_tell(classes: int) -> None:
+    """Beside the same forty labels on embeddings alone; classes lie a deviation apart, half of one lies over gradients. Seeded."""
+    truth = labels(classes)
+    view = sent_back(top_of(classes), truth, noise=0.5, gap=1.0)
+    rows = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("surrogate-top-few", "completion")}
+    told = evaluate_label_inference(view, truth, classes=classes, attacks=rows, evaluator=ONCE)
+    assert told["surrogate-top-few"].chance_auc == 0.5  # named, so that naming lifts no guess
+    assert told["surrogate-top-few"].auc.mean > told["completion"].auc.mean + 0.02
+
+
+def test_of_some_starts_the_likeliest_is_fitted_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    likely: dict[_Surrogate, float] = {}
+    calls: list[tuple[_Surrogate, int]] = []
+    fit, likelihood = _Fitting.__call__, _Fitting.likelihood
+
+    def fitted(self: _Fitting, surrogate: _Surrogate, steps: int, **told: Any) -> None:
+        calls.append((surrogate, steps))
+        fit(self, surrogate, steps, **told)
+
+    def looked_at(self: _Fitting, surrogate: _Surrogate) -> float:
+        likely[surrogate] = likelihood(self, surrogate)
+        return likely[surrogate]
+
+    monkeypatch.setattr(_Fitting, "__call__", fitted)
+    monkeypatch.setattr(_Fitting, "likelihood", looked_at)
+    SurrogateTop(steps=8, starts=3)(sent_back(top_of(2), labels(2), gap=1.0), generator=generator(1))
+    assert [steps for _, steps in calls] == [2, 2, 2, 8]
+    assert len(likely) == 3
+    assert calls[-1][0] is max(likely, key=likely.__getitem__)
 
 
 class _Largest(TorchDispatchMode):
@@ -174,7 +208,7 @@ def test_many_classes_take_no_more_room_than_their_probabilities() -> None:
     assert largest.values <= rows * classes
 
 
-@pytest.mark.parametrize("option", ["steps", "batch", "rate", "sample"])
+@pytest.mark.parametrize("option", ["steps", "batch", "rate", "sample", "starts"])
 def test_options_out_of_range_are_named(option: str) -> None:
     with pytest.raises(ConfigError, match=f"surrogate top: {option}=0; expected"):
         SurrogateTop(**{option: 0})
@@ -187,8 +221,13 @@ def test_a_hidden_layer_of_fewer_than_no_units_is_refused() -> None:
 
 def test_one_fit_serves_both_guesses_that_are_drawn_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     truth, fits = labels(2), []
-    fit = SurrogateTop._fit
-    monkeypatch.setattr(SurrogateTop, "_fit", lambda self, *given: (fits.append(self.guess), fit(self, *given)))
+    fitted = SurrogateTop._fitted
+
+    def counted(self: SurrogateTop, *given: Any) -> _Surrogate:
+        fits.append(self.guess)
+        return fitted(self, *given)
+
+    monkeypatch.setattr(SurrogateTop, "_fitted", counted)
     guesses = [SurrogateTop(steps=5), SurrogateTop(steps=5, guess="prediction")]
     view = sent_back(top_of(2), truth)
     together = [guess(view, generator=generator(1)) for guess in guesses]

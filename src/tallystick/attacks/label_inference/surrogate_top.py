@@ -9,13 +9,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from tallystick.attacks.label_inference.linear import log_odds
-from tallystick.attacks.label_inference.observations import observations, whole_run
+from tallystick.attacks.label_inference.linear import LinearHead, fit_linear, log_odds
+from tallystick.attacks.label_inference.observations import known_rows, observations, whole_run
 from tallystick.attacks.label_inference.spectral import orient
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import ConfigError
 
 SCORED = 4096  # rows at a time
+PENALTY = 0.3  # of the known labels' head
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,9 +33,12 @@ class SurrogateTop:
     ties embeddings to gradients and stands for the label prior, and the gradient to lie about that of its label with noise of
     one deviation. What is fitted is the likelihood of the gradients, summed over labels; per row the labels that are optimal for
     it follow in closed form. One vector per row is read: mean gradients, in which noise that is drawn anew averages out, and last
-    embeddings. Knows no label; of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator
-    names them as fits best. Does not simulate what other parties send into the top model. Starts that are drawn otherwise find
-    more or less by some hundredths. Reads embeddings, too: where gradients tell nothing, what it finds is theirs.
+    embeddings. Of some starts the likeliest is fitted to the end, for a few are bad ones, and find nothing.
+
+    Needs no label; of two classes it knows which is rarer, the clusters of several stay unnamed, and the evaluator names them as
+    fits best. Known labels of several classes give the start, and their likelihood counts as much as that of all gradients; of
+    two classes they made it no better, and are not used. Does not simulate what other parties send into the top model. Reads
+    embeddings, too: where gradients tell nothing, what it finds is theirs.
 
     Args:
         guess: "gradient": how well each label explains the row's gradient; "prediction": the label that follows from
@@ -45,6 +49,7 @@ class SurrogateTop:
         batch: rows per step.
         rate: of Adam, falling to 0.
         sample: at most so many rows are fitted; all are scored.
+        starts: tried, at least 1; thrice as many of several classes, whose starts differ more.
     """
 
     guess: Literal["gradient", "prediction"] = "gradient"
@@ -53,9 +58,10 @@ class SurrogateTop:
     batch: int = 512
     rate: float = 3e-2
     sample: int = 4096
+    starts: int = 3
 
     def __post_init__(self) -> None:
-        for name in ("steps", "batch", "sample"):
+        for name in ("steps", "batch", "sample", "starts"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"surrogate top: {name}={getattr(self, name)}; expected at least 1")
         if self.hidden < 0:
@@ -73,20 +79,21 @@ class SurrogateTop:
         odds_NC = log_odds((prediction_NC if self.guess == "prediction" else gradient_NC).double())
         if view.classes == 2:
             return whole_run(view, rows, orient(odds_NC[:, 1]))
-        return whole_run(view, rows, odds_NC, named=False)
+        return whole_run(view, rows, odds_NC, named=bool((known_rows(view) >= 0).any()))
 
     def _likelihoods(self, view: View, generator: torch.Generator) -> tuple[Tensor, Tensor]:
         """Of each row's labels, by its gradient and by its embedding; one fit serves both guesses that are drawn alike."""
         kept = view.steps[0].observed if len(view.steps) == 1 else {}
-        fit = replace(self, guess="gradient"), view.classes, generator.get_state().numpy().tobytes()
+        rows, grad_ND = observations(view, "cut_gradient")
+        label_N = known_rows(view)[rows]
+        drawn = generator.get_state().numpy().tobytes()
+        fit = replace(self, guess="gradient"), view.classes, drawn, label_N.numpy().tobytes()
         if fit not in kept:
-            grad_ND = observations(view, "cut_gradient")[1].float()
-            cut_ND = observations(view, "cut_embedding")[1].float()
+            cut_ND = observations(view, "cut_embedding")[1]
             if not bool(grad_ND.any()):  # all alike: nothing can be fitted, and its start would be read off the embeddings
                 nothing_NC = torch.zeros(len(grad_ND), view.classes)
                 return nothing_NC, nothing_NC
-            surrogate = _Surrogate(cut_ND.shape[1], view.classes, self.hidden if view.classes == 2 else 0, generator)
-            self._fit(surrogate, cut_ND, grad_ND, generator)
+            surrogate = self._fitted(cut_ND, grad_ND, label_N, view.classes, generator)
             some = zip(torch.split(cut_ND, SCORED), torch.split(grad_ND, SCORED), strict=True)  # for slopes take room
             with torch.no_grad():
                 kept[fit] = (
@@ -95,17 +102,52 @@ class SurrogateTop:
                 )
         return kept[fit]
 
-    def _fit(self, surrogate: "_Surrogate", cut_ND: Tensor, grad_ND: Tensor, generator: torch.Generator) -> None:
+    def _fitted(self, cut_ND: Tensor, grad_ND: Tensor, label_N: Tensor, classes: int, generator: torch.Generator) -> "_Surrogate":
+        """From known labels' head, or from that of some starts which explains the gradients best after a quarter of the steps."""
         chosen = torch.randperm(len(cut_ND), generator=generator)[: self.sample]
-        optimizer = torch.optim.Adam(surrogate.parameters(), lr=self.rate)
-        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
-        for _ in range(self.steps):
-            some = chosen[torch.randint(len(chosen), (self.batch,), generator=generator)]
-            loss = -surrogate(cut_ND[some], grad_ND[some]).logsumexp(dim=1).mean()
+        fitting = _Fitting(self, cut_ND[chosen], grad_ND[chosen], generator)
+        told_N = (label_N >= 0) & (classes > 2)
+        if bool(told_N.any()):
+            surrogate = _Surrogate(cut_ND.shape[1], classes, 0, generator)
+            surrogate.start_from(fit_linear(cut_ND[told_N].double(), label_N[told_N], classes, penalty=PENALTY))
+            fitting(surrogate, self.steps, told=(cut_ND[told_N], grad_ND[told_N], label_N[told_N]))
+            return surrogate
+        starts, hidden = (self.starts, self.hidden) if classes == 2 else (3 * self.starts, 0)
+        tried = [_Surrogate(cut_ND.shape[1], classes, hidden, generator) for _ in range(starts)]
+        for surrogate in tried:
+            fitting(surrogate, -(-self.steps // 4))
+        best = max(tried, key=fitting.likelihood)
+        fitting(best, self.steps)
+        return best
+
+
+@dataclass(frozen=True)
+class _Fitting:
+    """Adam on the likelihood of a sample's gradients, and on that of the known rows' labels where some are known."""
+
+    how: SurrogateTop
+    cut_SD: Tensor
+    grad_SD: Tensor
+    generator: torch.Generator
+
+    def __call__(self, surrogate: "_Surrogate", steps: int, *, told: tuple[Tensor, Tensor, Tensor] | None = None) -> None:
+        optimizer = torch.optim.Adam(surrogate.parameters(), lr=self.how.rate, fused=True)
+        falling = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        for _ in range(steps):
+            some = torch.randint(len(self.cut_SD), (self.how.batch,), generator=self.generator)
+            loss = -surrogate(self.cut_SD[some], self.grad_SD[some]).logsumexp(dim=1).mean()
+            if told is not None:
+                cut_TD, grad_TD, label_T = told
+                loss = loss - surrogate(cut_TD, grad_TD).gather(1, label_T[:, None]).mean()
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
             falling.step()
+
+    def likelihood(self, surrogate: "_Surrogate") -> float:
+        """Log likelihood of the sample, by row."""
+        with torch.no_grad():
+            return float(surrogate(self.cut_SD, self.grad_SD).logsumexp(dim=1).mean())
 
 
 class _Surrogate(torch.nn.Module):
@@ -121,6 +163,13 @@ class _Surrogate(torch.nn.Module):
         self.label_DC = torch.nn.Parameter(self.weight_DC.detach().clone())
         self.share_C = torch.nn.Parameter(torch.zeros(classes))
         self.log_scale, self.log_deviation = torch.nn.Parameter(torch.zeros(())), torch.nn.Parameter(torch.zeros(()))
+
+    def start_from(self, head: LinearHead) -> None:
+        """Take a head of known labels for the top model and for the labels that follow from embeddings."""
+        with torch.no_grad():
+            for weight_DC, bias_C in ((self.weight_DC, self.bias_C), (self.label_DC, self.share_C)):
+                weight_DC.copy_(head.weight_DO)
+                bias_C.copy_(head.bias_O)
 
     def predicted(self, cut_SD: Tensor) -> Tensor:
         """Log probability of each class at each row's embedding, (S, C)."""

@@ -154,6 +154,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             description="embeddings are sorted into clusters, and named by the likest of the gradients simulated from the seed",
             reads="cut_gradient",
             with_embeddings=True,
+            tells_of_both=True,
             from_start=True,
         ),
         "surrogate-top": LabelInferenceAttack(
@@ -162,6 +163,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             over_training=True,
             with_embeddings=True,
+            tells_of_both=True,
         ),
         "surrogate-top-prediction": LabelInferenceAttack(
             attack=SurrogateTop(guess="prediction"),
@@ -169,6 +171,17 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             over_training=True,
             with_embeddings=True,
+            tells_of_both=True,
+        ),
+        "surrogate-top-few": LabelInferenceAttack(
+            attack=SurrogateTop(guess="prediction"),
+            description="as surrogate-top-prediction, beginning from a few known rows, whose labels are held fast",
+            reads="cut_gradient",
+            knows=FewLabels(),
+            binary=False,
+            over_training=True,
+            with_embeddings=True,
+            tells_of_both=True,
         ),
         "completion": LabelInferenceAttack(
             attack=ModelCompletion(),

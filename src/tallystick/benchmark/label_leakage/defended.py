@@ -51,6 +51,7 @@ VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
     "gradients, few labels": ({"cut gradients"}, True),
     "embeddings, no label": ({"cut embeddings"}, False),
     "embeddings, few labels": ({"cut embeddings"}, True),
+    "everything, no label": (set(get_args(CutReads)), False),
     "everything, few labels": (set(get_args(CutReads)), True),
 }
 """What an attacker may read, and whether it is told labels: then it may run what needs none too."""
