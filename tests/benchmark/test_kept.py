@@ -1,5 +1,6 @@
 """What an audit keeps, beside everything: equal where all fits, less where it does not, and the price of it in a run."""
 
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -119,26 +120,34 @@ def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
 
 
 def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of runs whose phases are known: 10 s of training, with an audit 11 s and 0.5 s of attacks."""
+    """Of three turns whose phases are known: medians of 10 s of training, with an audit 11 s, and 0.5 and 0.8 s of attacks."""
+    turns: Counter[bool] = Counter()
 
     def job_peaks(folder: Path, rows: int, *_: object, audit: bool, **__: object) -> dict[str, float]:
-        phases = [("training", 11.0 if audit else 10.0)] + [("audit", 0.5)] * audit
-        result = Result(
-            run_id="r",
-            party="bank",
-            parties=[],
-            contract=ContractInfo(name="memory", hash="00"),
-            started="2026-01-01T00:00:00+00:00",
-            seconds=0.0,
-            phases=[PhaseRecord(name=name, party="bank", seconds=seconds) for name, seconds in phases],
-        )
-        path = folder / "bank" / "runs" / "memory-1"
-        path.mkdir(parents=True)
-        (path / "result.json").write_text(result.to_json())
-        return {"run, label": rows * 2**20}
+        slower = (0.0, 3.0, -1.0)[turns[audit]]
+        turns[audit] += 1
+        for party, attacking in (("bank", 0.5), ("shop", 0.8)):
+            phases = [("training", (11.0 if audit else 10.0) + slower)] + [("audit", attacking)] * audit
+            result = Result(
+                run_id="r",
+                party=party,
+                parties=[],
+                contract=ContractInfo(name="memory", hash="00"),
+                started="2026-01-01T00:00:00+00:00",
+                seconds=0.0,
+                phases=[PhaseRecord(name=name, party=party, seconds=seconds) for name, seconds in phases],
+            )
+            path = folder / party / "runs" / "memory-1"
+            path.mkdir(parents=True)
+            (path / "result.json").write_text(result.to_json())
+        return {"run, label": (rows + turns[audit]) * 2**20}
 
     monkeypatch.setattr(kept.memory, "job_peaks", job_peaks)
     found = kept.audit_cost(1000)
-    assert (found["recording"], found["attacking"], found["share"]) == pytest.approx((0.1, 0.05, 0.15))
+    assert turns == {False: 3, True: 3}
+    assert found["recording"] == pytest.approx(0.1)
+    assert found["attacking"] == pytest.approx({"label": 0.05, "feature": 0.08})
+    assert found["share"] == pytest.approx({"label": 0.15, "feature": 0.18})
     assert found["a fifth at most"]
-    assert found["with"] == {"training_s": 11.0, "audit_s": 0.5, "peak_mib": {"run, label": 1000.0}}
+    audits = {"label": 0.5, "feature": 0.8}
+    assert found["with"] == {"training_s": 11.0, "audit_s": audits, "peak_mib": {"run, label": 1003.0}}
