@@ -249,7 +249,7 @@ class PartyFile(Model):
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
     device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
-        default=None, description="threads for training and alignment; null is all cores"
+        default=None, description="threads for training, alignment and audits; null is all cores"
     )
 
     @model_validator(mode="after")
