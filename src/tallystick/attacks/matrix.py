@@ -9,11 +9,17 @@ from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
 
+def centred(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
+    """Each column less its mean, in one new tensor: large ones cost by what is allocated, not by arithmetic."""
+    copy_BD = matrix_BD.to(dtype, copy=True)
+    return copy_BD.sub_(copy_BD.mean(dim=0))
+
+
 def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
     """Centre, and divide by one scale for all columns, so that directions stay as they are. Equal rows become 0."""
-    matrix_BD = matrix_BD.to(dtype)
-    centred_BD = matrix_BD - matrix_BD.mean(dim=0)
-    return centred_BD.div_(centred_BD.square().mean().sqrt().clamp(min=torch.finfo(torch.float32).tiny))
+    centred_BD = centred(matrix_BD, dtype=dtype)
+    deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
+    return centred_BD.div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:

@@ -12,6 +12,8 @@ from scipy.optimize import minimize
 from torch import Tensor
 from torch.nn.functional import cross_entropy, one_hot, softplus
 
+from tallystick.attacks.matrix import centred
+
 DAMPED = 0.1  # of the bound's mean curvature
 
 
@@ -81,8 +83,7 @@ def fit_linear(x_ND: Tensor, label_N: Tensor, classes: int, *, penalty: float) -
 
 def standardised(x_ND: Tensor) -> Tensor:
     """Centre and scale each column by its own deviation, and cut at 10 deviations; float64. A constant column becomes 0."""
-    x_ND = x_ND.double()
-    scaled_ND = x_ND - x_ND.mean(dim=0)
-    deviation_D = scaled_ND.square().mean(dim=0).sqrt()
+    scaled_ND = centred(x_ND)
+    deviation_D = torch.linalg.vector_norm(scaled_ND, dim=0) / len(x_ND) ** 0.5
     scaled_ND.div_(torch.where(deviation_D > 1e-6 * deviation_D.max(), deviation_D, torch.inf))
     return scaled_ND.clamp_(-10, 10)  # a unit that is dead but for a few rows would rule them

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.label_inference.observations import binary_only, matrices, observations, per_step, whole_run
-from tallystick.attacks.matrix import top_direction, two_means_cut
+from tallystick.attacks.matrix import centred, top_direction, two_means_cut
 from tallystick.attacks.view import Received, Scores, View
 
 
@@ -48,8 +48,7 @@ def spectral_scores(matrix_BD: Tensor, *, signed: bool = True) -> Tensor:
 
     Equal rows get equal scores. Where both clusters are equally large, the side further from the batch's median is high.
     """
-    matrix_BD = matrix_BD.double()
-    centred_BD = matrix_BD - matrix_BD.mean(dim=0)
+    centred_BD = centred(matrix_BD)
     score_B = centred_BD @ top_direction(centred_BD)
     return orient(score_B) if signed else score_B.abs()
 
