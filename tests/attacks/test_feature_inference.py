@@ -5,11 +5,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from torch.nn.functional import one_hot
+from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
+from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import PENALTIES, KernelRidge
-from tallystick.attacks.feature_inference.network import InversionNetwork
+from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
+from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView
 from tallystick.errors import ConfigError, DataError
@@ -216,3 +218,47 @@ def test_shapes_and_counts_that_do_not_fit_are_errors():
     for make in (lambda: KernelRidge(bandwidths=(0.0,)), lambda: InversionNetwork(hidden=0)):
         with pytest.raises(ConfigError):
             make()
+
+
+@pytest.mark.parametrize(("targets", "own"), [(3, 0), (40, 0), (3, 2), (40, 30)])
+def test_the_surrogates_inverse_is_the_mean_of_a_gaussian_posterior(targets, own):
+    """By covariances of all targets, inverted, where the attack uses matrices as small as they can be."""
+    source = torch.Generator().manual_seed(3)
+    y_KT, x_KD, own_KA = (torch.randn(25, each, generator=source).double() for each in (targets, 6, own))
+    x_KD += y_KT[:, :3] @ torch.randn(3, 6, generator=source).double()
+    x_MD, own_MA = (torch.randn(7, each, generator=source).double() for each in (6, own))
+    surrogate = _Surrogate(y_KT, x_KD, own_KA, penalty=0.1)
+    spread_KT = y_KT - y_KT.mean(dim=0)
+    if bool(surrogate.own_AT.any()):
+        centred_KA = own_KA - own_KA.mean(dim=0)
+        fits = []
+        for penalty in (0.1, 1.0, 10.0):
+            gram_AA = centred_KA.T @ centred_KA + penalty * 25 * torch.eye(own).double()
+            hat_KK = centred_KA @ gram_AA.inverse() @ centred_KA.T
+            fits.append((spread_KT - hat_KK @ spread_KT) / (1 - hat_KK.diagonal() - 1 / 25)[:, None])
+        spread_KT = min(fits, key=lambda fit: float(fit.square().sum()))
+    shrunk = 0.5 * min(1.0, targets / 25)
+    covariance_TT = spread_KT.T @ spread_KT / 25
+    prior_TT = (1 - shrunk) * covariance_TT + shrunk * torch.diag(covariance_TT.diagonal()) + 1e-6 * torch.eye(targets).double()
+    weight_TD, noise_D = surrogate.weight_TD, 10 * surrogate.variance_D
+    expected_MT = (own_MA - own_KA.mean(dim=0)) @ surrogate.own_AT
+    precision_TT = prior_TT.inverse() + weight_TD / noise_D @ weight_TD.T
+    against_MD = x_MD - x_KD.mean(dim=0) - expected_MT @ weight_TD
+    posterior_MT = y_KT.mean(dim=0) + expected_MT + against_MD / noise_D @ weight_TD.T @ precision_TT.inverse()
+    torch.testing.assert_close(surrogate.inverse(x_MD, own_MA, doubt=10.0), posterior_MT, rtol=1e-6, atol=1e-8)
+
+
+def test_the_networks_loss_is_the_mean_of_its_columns_cross_entropies_beside_the_squared_error():
+    source = torch.Generator().manual_seed(4)
+    numeric_KF = torch.randn(30, 2, generator=source)
+    codes_KG = torch.stack([torch.randint(codes, (30,), generator=source) for codes in (2, 5, 9)], dim=1)
+    columns = ColumnValues(
+        numeric_NF=numeric_KF, categorical_NG=codes_KG, numeric=("a", "b"), categorical=("c", "d", "e"), categories=(2, 5, 9)
+    )
+    wanted = Targets.of(columns)
+    output_KT = 20 * torch.randn(30, wanted.y_KT.shape[1], generator=source)
+    squared_KF, *scores = wanted.split(output_KT)
+    indicators = wanted.split(wanted.y_KT)[1:]
+    crosses = [cross_entropy(score_KC, each_KC.argmax(dim=1)) for score_KC, each_KC in zip(scores, indicators, strict=True)]
+    expected = mse_loss(squared_KF, numeric_KF) + torch.stack(crosses).mean()
+    torch.testing.assert_close(_Loss(wanted, numeric_KF)(output_KT), expected)

@@ -157,7 +157,7 @@ def test_what_reads_gradients_alone_finds_nothing_where_embeddings_alone_tell() 
 
 @pytest.mark.parametrize("classes", [3, 6])
 def test_known_labels_name_the_classes_and_add_to_what_gradients_tell(classes: int) -> None:
-    """Beside the same forty labels on embeddings alone; classes lie a deviation apart, with half of one over gradients. Seeded."""
+    """Beside the same forty labels on embeddings alone; classes lie a deviation apart, half of one over gradients. Seeded."""
     truth = labels(classes)
     view = sent_back(top_of(classes), truth, noise=0.5, gap=1.0)
     rows = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("surrogate-top-few", "completion")}

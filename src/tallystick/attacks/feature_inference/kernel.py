@@ -1,6 +1,6 @@
 """Ridge regression in its dual form, linear or with a Gaussian kernel: the quick reconstructions.
 
-Shapes: N rows, K known rows, D inputs, T targets, P penalties tried.
+Shapes: N rows, K known rows, D inputs, T targets, S of them that are fitted.
 """
 
 from collections.abc import Callable, Iterator
@@ -46,29 +46,34 @@ class KernelRidge:
         x_ND = inputs(view, self.reads, own_columns=self.own_columns)
         x_KD = x_ND[view.known_K]
         wanted = Targets.of(view.columns_K)
-        y_KT = wanted.y_KT
-        mean_T = y_KT.mean(dim=0)
+        mean_T = wanted.y_KT.mean(dim=0)
+        # left out, the one known row of a category has nothing to be predicted by: its mean does as well
+        seen_T = (wanted.y_KT != 0).sum(dim=0) > 1
+        seen_T[: wanted.numeric] = True
+        (fitted_S,) = seen_T.nonzero(as_tuple=True)
+        y_KS = (wanted.y_KT - mean_T)[:, fitted_S]
         # a fit that predicts left-out rows worse than their mean does is none
-        best_T = (y_KT - mean_T).square().mean(dim=0) * (len(y_KT) / max(1, len(y_KT) - 1)) ** 2
-        best_KT, kernel_T = torch.zeros_like(y_KT), torch.zeros(len(mean_T), dtype=torch.int64)
+        best_S = y_KS.square().mean(dim=0) * (len(y_KS) / max(1, len(y_KS) - 1)) ** 2
+        best_KS, kernel_S = torch.zeros_like(y_KS), torch.full((len(fitted_S),), -1)
         kernels = list(self._kernels(x_KD))
         for number, kernel in enumerate(kernels):
             gram_KK = kernel(x_KD)
             value_K, vector_KK = torch.linalg.eigh(gram_KK)
-            rotated_KT = vector_KK.T @ (y_KT - mean_T)
+            rotated_KS = vector_KK.T @ y_KS
             scale = float(gram_KK.diagonal().mean())
             for penalty in PENALTIES if scale > 0 else ():
                 inverse_K = 1 / (value_K.clamp(min=0) + penalty * scale)
-                weight_KT = vector_KK @ (inverse_K[:, None] * rotated_KT)
+                weight_KS = vector_KK @ (inverse_K[:, None] * rotated_KS)
                 leverage_K = vector_KK.square() @ inverse_K
-                error_T = (weight_KT / leverage_K[:, None]).square().mean(dim=0)
-                better_T = error_T < best_T
-                best_T[better_T], best_KT[:, better_T] = error_T[better_T], weight_KT[:, better_T]
-                kernel_T[better_T] = number
-        guess_TN = torch.empty(len(mean_T), len(x_ND), dtype=torch.float64)
+                error_S = (weight_KS / leverage_K[:, None]).square().mean(dim=0)
+                better_S = error_S < best_S
+                best_S[better_S], best_KS[:, better_S] = error_S[better_S], weight_KS[:, better_S]
+                kernel_S[better_S] = number
+        guess_TN = mean_T[:, None].repeat(1, len(x_ND))
         for number, kernel in enumerate(kernels):
-            by_it_T = kernel_T == number
-            guess_TN[by_it_T] = torch.addmm(mean_T[by_it_T, None], best_KT[:, by_it_T].T, kernel(x_ND).T)
+            by_it_S = kernel_S == number
+            if bool(by_it_S.any()):
+                guess_TN[fitted_S[by_it_S]] += best_KS[:, by_it_S].T @ kernel(x_ND).T
         return wanted.reconstruction(guess_TN.T)
 
     def _kernels(self, x_KD: Tensor) -> Iterator[Callable[[Tensor], Tensor]]:

@@ -22,7 +22,8 @@ class InversionNetwork:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
         own_columns: whether the label party's own columns help, where the view has them.
         hidden: width of the hidden layer, at least 1.
-        steps: Adam steps over all known rows, at least 1.
+        steps: Adam steps over all known rows, at least 1 and at most what ``rows`` allows.
+        rows: that these steps may read in all, each known row once a step: many known rows need fewer steps.
         decay: weight decay, at least 0.
     """
 
@@ -30,6 +31,7 @@ class InversionNetwork:
     own_columns: bool = False
     hidden: int = 64
     steps: int = 300
+    rows: int = 30_000
     decay: float = 0.3
 
     def __post_init__(self) -> None:
@@ -50,9 +52,10 @@ class InversionNetwork:
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay, fused=True)
-        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        steps = max(1, min(self.steps, self.rows // len(view.known_K)))
+        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
         x_KD, loss_of = x_ND[view.known_K], _Loss(wanted, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
-        for _ in range(self.steps):
+        for _ in range(steps):
             loss = loss_of(network(x_KD))
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]

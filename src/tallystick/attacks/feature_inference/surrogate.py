@@ -99,11 +99,11 @@ class _Surrogate:
 
     def inverse(self, x_MD: Tensor, own_MA: Tensor, *, doubt: float) -> Tensor:
         """The likeliest targets of rows, where the noise is so many times that of the fit."""
-        expected_MT = (own_MA - self.own_A) @ self.own_AT
-        against_MD = x_MD - self.x_D - expected_MT @ self.weight_TD
+        own_MA = own_MA - self.own_A
+        against_MD = x_MD - self.x_D - own_MA @ (self.own_AT @ self.weight_TD)
         told_DM = torch.linalg.solve(self.explained_DD + doubt * torch.diag(self.variance_D), against_MD.T)
-        found_MT: Tensor = self.y_T + expected_MT + told_DM.T @ self.covariance_TD.T
-        return found_MT
+        found_MT = torch.addmm(self.y_T, told_DM.T, self.covariance_TD.T)
+        return found_MT.addmm_(own_MA, self.own_AT) if own_MA.shape[1] else found_MT
 
 
 def _ridge(from_KA: Tensor, to_KT: Tensor, penalty: float) -> tuple[Tensor, Tensor]:
