@@ -261,4 +261,12 @@ def test_the_networks_loss_is_the_mean_of_its_columns_cross_entropies_beside_the
     indicators = wanted.split(wanted.y_KT)[1:]
     crosses = [cross_entropy(score_KC, each_KC.argmax(dim=1)) for score_KC, each_KC in zip(scores, indicators, strict=True)]
     expected = mse_loss(squared_KF, numeric_KF) + torch.stack(crosses).mean()
-    torch.testing.assert_close(_Loss(wanted, numeric_KF)(output_KT), expected)
+    torch.testing.assert_close(_Loss(wanted, numeric_KF)(output_KT, torch.arange(30)), expected)
+
+
+def test_whoever_knows_more_rows_is_told_no_less_by_the_network():
+    """The tables' bent map, which the network fits to 1,000 known rows in batches; seeded."""
+    truth = columns(2500)
+    attacks = {"network": FEATURE_INFERENCE_ATTACKS["network"]}
+    found = evaluate_feature_inference(*2 * [planted(truth, bent=True)], truth, attacks=attacks, known=(100, 1000), draws=1)
+    assert found.by_attack["network", 1000] > found.by_attack["network", 100]

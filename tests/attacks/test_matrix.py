@@ -102,3 +102,10 @@ def test_scaling() -> None:
     rare[0] = 1
     assert float(standardised(rare).max()) == 10
     assert not rescaled(torch.ones(4, 2)).any()
+
+
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e18, 1e30])
+def test_clusters_do_not_depend_on_the_scale_of_float32(scale: float) -> None:
+    source = generator(2)
+    x_BD = torch.randn(300, 4, generator=source) + 20 * torch.eye(3, 4)[torch.arange(300) % 3]
+    assert torch.equal(k_means(scale * x_BD, 3, generator=generator()), k_means(x_BD, 3, generator=generator()))

@@ -9,6 +9,7 @@ from planted import labels, planted_view
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.observations import observations
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words, most_looks, spread_over
 from tallystick.errors import DataError
 
@@ -131,3 +132,14 @@ def test_some_rows_of_sums_are_the_sums_of_these_rows():
     for name in ("sum_ND", "last_ND", "length_N"):
         assert torch.equal(getattr(some, name), getattr(alone, name))
     assert torch.equal(every.some(10**6).sum_ND, every.sum_ND)
+
+
+def test_a_row_that_stands_twice_in_a_batch_counts_twice():
+    """Its mean is that of both."""
+    rows_B, gradient_BD = torch.tensor([0, 1, 1, 2, 3]), torch.randn(5, 4)
+    sums = RowSums.zero("cut_gradient", torch.arange(4), 4)
+    sums.add(rows_B, torch.randn(5, 4), gradient_BD)
+    assert sums.count_N.tolist() == [1, 2, 1, 1]
+    expected_BD = rescaled(gradient_BD, dtype=torch.float32)
+    torch.testing.assert_close(sums.sum_ND[1] / 2, (expected_BD[1] + expected_BD[2]) / 2)
+    torch.testing.assert_close(sums.sum_ND[3], expected_BD[4])

@@ -62,6 +62,8 @@ def k_means(x_BD: Tensor, clusters: int, *, generator: torch.Generator, restarts
         int64 (B,), the cluster of each row; fewer than ``clusters`` occur if the rows have fewer distinct values.
     """
     x_BD = x_BD - x_BD.mean(dim=0)
+    power = torch.frexp(x_BD.abs().max()).exponent.clamp(-126, 126)
+    x_BD = torch.ldexp(x_BD, -power)  # squares stay in the type's range, and digits as they are
     sample_SD = x_BD if len(x_BD) <= SAMPLE else x_BD[torch.randperm(len(x_BD), generator=generator)[:SAMPLE]]
     start_RKD = torch.stack([_spread_out(sample_SD, clusters, generator) for _ in range(restarts)])
     cluster_SR, centre_RKD, inertia_R = _lloyd(sample_SD, start_RKD, rounds)

@@ -93,7 +93,7 @@ class RowSums:
         else:
             self.sum_ND.index_add_(0, place, embedding_BD[some])
             self.last_ND[place] = embedding_BD[some]
-        self.count_N[place] += 1
+        self.count_N.index_add_(0, place, torch.ones_like(place))
 
     def epoch_ended(self, epoch: int) -> None:
         """Say that the steps since belong to this epoch."""

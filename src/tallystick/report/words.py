@@ -178,7 +178,7 @@ def leak_headline(audit: Audit) -> list[str]:
         if found:
             unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
             without = "" if unaided is found[0] else _even_without(unaided)
-            lines.append(_leak_through(kind, found[0]) + without + _beyond(found[0], every))
+            lines.append(_leak_through(kind, found[0]) + _from_gradients_alone(found) + without + _beyond(found[0], every))
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
     return lines
@@ -310,6 +310,14 @@ def _even_without(attack: AttackResult) -> str:
         return ""
     value = attack.auc if attack.symmetric_auc is None else attack.symmetric_auc
     return f" Without knowing any label: AUC {number(value, digits=3)} ({attack.name})."
+
+
+def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
+    """Beside a strongest attack that may have from embeddings what it finds: what gradients tell without them."""
+    alone = next((each for each in found if each.reads == "cut gradients"), None)
+    if alone is None or found[0].reads == "cut gradients" or "gradients" not in found[0].reads or alone.symmetric_auc is None:
+        return ""
+    return f" Through gradients alone: AUC {number(alone.symmetric_auc, digits=3)} ({alone.name})."
 
 
 def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:

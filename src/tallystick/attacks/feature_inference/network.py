@@ -22,8 +22,8 @@ class InversionNetwork:
         reads: last embeddings, mean ones, those of several epochs side by side, or all.
         own_columns: whether the label party's own columns help, where the view has them.
         hidden: width of the hidden layer, at least 1.
-        steps: Adam steps over all known rows, at least 1 and at most what ``rows`` allows.
-        rows: that these steps may read in all, each known row once a step: many known rows need fewer steps.
+        steps: of Adam, at least 1.
+        batch: known rows per step, at least 1; all where there are fewer.
         decay: weight decay, at least 0.
     """
 
@@ -31,17 +31,18 @@ class InversionNetwork:
     own_columns: bool = False
     hidden: int = 64
     steps: int = 300
-    rows: int = 30_000
+    batch: int = 100
     decay: float = 0.3
 
     def __post_init__(self) -> None:
-        if not (self.hidden >= 1 and self.steps >= 1 and self.decay >= 0):
+        if not (min(self.hidden, self.steps, self.batch) >= 1 and self.decay >= 0):
             raise ConfigError(
-                f"inversion network: hidden={self.hidden}, steps={self.steps}, decay={self.decay}; expected at least 1, 1 and 0"
+                f"inversion network: hidden={self.hidden}, steps={self.steps}, batch={self.batch}, decay={self.decay}; "
+                "expected at least 1, 1, 1 and 0"
             )
 
     def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:
-        """Guess every row's columns; ``generator`` draws the first weights."""
+        """Guess every row's columns; ``generator`` draws the first weights, and the batches where there are more rows."""
         x_ND = inputs(view, self.reads, own_columns=self.own_columns).float()
         wanted = Targets.of(view.columns_K)
         mean_F, deviation_F = _scale(view.columns_K.numeric_NF)
@@ -52,11 +53,12 @@ class InversionNetwork:
                 bound = parameter.shape[-1] ** -0.5
                 parameter.copy_((torch.rand(parameter.shape, generator=generator) * 2 - 1) * bound)
         optimizer = torch.optim.AdamW(network.parameters(), lr=1e-2, weight_decay=self.decay, fused=True)
-        steps = max(1, min(self.steps, self.rows // len(view.known_K)))
-        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+        slower = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
         x_KD, loss_of = x_ND[view.known_K], _Loss(wanted, (view.columns_K.numeric_NF.float() - mean_F) / deviation_F)
-        for _ in range(steps):
-            loss = loss_of(network(x_KD))
+        known = len(x_KD)
+        for _ in range(self.steps):
+            some = torch.randperm(known, generator=generator)[: self.batch] if known > self.batch else torch.arange(known)
+            loss = loss_of(network(x_KD[some]), some)
             optimizer.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
@@ -89,11 +91,12 @@ class _Loss:
         codes = [indicator_KC.argmax(dim=1) + start for indicator_KC, start in zip(indicators, first, strict=True)]
         self.place_KG = torch.stack(codes, dim=1) if codes else torch.zeros(len(scaled_KF), 0, dtype=torch.int64)
 
-    def __call__(self, output_KT: Tensor) -> Tensor:
-        numeric_KF, score_KS = output_KT[:, : self.numeric], output_KT[:, self.numeric :]
-        loss = mse_loss(numeric_KF, self.scaled_KF) if self.numeric else output_KT.new_zeros(())
+    def __call__(self, output_BT: Tensor, some: Tensor) -> Tensor:
+        """Of the outputs for these B of the known rows."""
+        numeric_BF, score_BS = output_BT[:, : self.numeric], output_BT[:, self.numeric :]
+        loss = mse_loss(numeric_BF, self.scaled_KF[some]) if self.numeric else output_BT.new_zeros(())
         if not self.place_KG.shape[1]:
             return loss
-        top_K1 = score_KS.detach().amax(dim=1, keepdim=True)
-        total_KG = ((score_KS - top_K1).exp() @ self.member_SG).clamp(min=torch.finfo(torch.float32).tiny)
-        return loss + (total_KG.log() + top_K1 - score_KS.gather(1, self.place_KG)).mean()
+        top_B1 = score_BS.detach().amax(dim=1, keepdim=True)
+        total_BG = ((score_BS - top_B1).exp() @ self.member_SG).clamp(min=torch.finfo(torch.float32).tiny)
+        return loss + (total_BG.log() + top_B1 - score_BS.gather(1, self.place_KG[some])).mean()
