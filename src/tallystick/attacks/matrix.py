@@ -15,11 +15,15 @@ def centred(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
     return copy_BD.sub_(copy_BD.mean(dim=0))
 
 
-def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
-    """Centre, and divide by one scale for all columns, so that directions stay as they are. Equal rows become 0."""
+def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Tensor | None = None) -> Tensor:
+    """Centre, and divide by one scale for all columns, so that directions stay as they are. Equal rows become 0.
+
+    With ``rows`` only these are given, centred and divided as all of them are.
+    """
     centred_BD = centred(matrix_BD, dtype=dtype)
     deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
-    return centred_BD.div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
+    given = centred_BD if rows is None else centred_BD[rows]
+    return given.div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:

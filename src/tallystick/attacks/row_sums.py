@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
 
@@ -87,9 +88,10 @@ class RowSums:
         if not len(some):
             return
         if self.received == "cut_gradient":
-            self.sum_ND.index_add_(0, place, _rescaled(gradient_BD, some))
-            self.last_ND[place] = _rescaled(embedding_BD, some)
-            self.length_N.index_add_(0, place, _rescaled(torch.linalg.vector_norm(gradient_BD, dim=1), some))
+            length_B = torch.linalg.vector_norm(gradient_BD, dim=1)
+            self.sum_ND.index_add_(0, place, rescaled(gradient_BD, dtype=torch.float32, rows=some))
+            self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32, rows=some)
+            self.length_N.index_add_(0, place, rescaled(length_B, dtype=torch.float32, rows=some))
         else:
             self.sum_ND.index_add_(0, place, embedding_BD[some])
             self.last_ND[place] = embedding_BD[some]
@@ -143,13 +145,6 @@ class RowSums:
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)
-
-
-def _rescaled(batch_BD: Tensor, some: Tensor) -> Tensor:
-    """``rescaled`` by the whole batch, of some of its rows, without working out the others."""
-    centred_BD = batch_BD - batch_BD.mean(dim=0)
-    deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
-    return centred_BD[some].div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:
