@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import mse_loss, one_hot
+from torch.nn.functional import mse_loss
 
 from tallystick.attacks.feature_inference.inputs import Reads, Targets, inputs
 from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
@@ -85,8 +85,7 @@ class _Loss:
         self.scaled_KF, self.numeric = scaled_KF, wanted.numeric
         _, *indicators = wanted.split(wanted.y_KT)
         sizes = [indicator_KC.shape[1] for indicator_KC in indicators]
-        column_S = torch.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
-        self.member_SG = one_hot(column_S, len(sizes)).float() if sizes else torch.zeros(0, 0)
+        self.column_S = torch.repeat_interleave(torch.tensor(sizes, dtype=torch.int64))
         first = [sum(sizes[:place]) for place in range(len(sizes))]
         codes = [indicator_KC.argmax(dim=1) + start for indicator_KC, start in zip(indicators, first, strict=True)]
         self.place_KG = torch.stack(codes, dim=1) if codes else torch.zeros(len(scaled_KF), 0, dtype=torch.int64)
@@ -97,6 +96,7 @@ class _Loss:
         loss = mse_loss(numeric_BF, self.scaled_KF[some]) if self.numeric else output_BT.new_zeros(())
         if not self.place_KG.shape[1]:
             return loss
-        top_B1 = score_BS.detach().amax(dim=1, keepdim=True)
-        total_BG = ((score_BS - top_B1).exp() @ self.member_SG).clamp(min=torch.finfo(torch.float32).tiny)
-        return loss + (total_BG.log() + top_B1 - score_BS.gather(1, self.place_KG[some])).mean()
+        place_BG, column_BS = self.place_KG[some], self.column_S.expand(len(some), -1)
+        top_BG = score_BS.new_zeros(place_BG.shape).scatter_reduce(1, column_BS, score_BS.detach(), "amax", include_self=False)
+        total_BG = torch.zeros_like(top_BG).scatter_add(1, column_BS, (score_BS - top_BG[:, self.column_S]).exp())
+        return loss + (total_BG.log() + top_BG - score_BS.gather(1, place_BG)).mean()
