@@ -197,12 +197,13 @@ def _show_trials(console: Console, result: "Result", report: Path) -> None:
     if sweep.local_baseline is not None:
         console.print(f"{result.party} alone: test {sweep.metric} {_within(sweep.local_baseline)}", markup=False)
     table = Table(box=None)
-    for name in ("defence", f"test {sweep.metric}", "leak from gradients", "leak from embeddings", "columns rebuilt"):
+    for name in ("defence", f"test {sweep.metric}", "leak from both", "leak from embeddings", "columns rebuilt"):
         table.add_column(name)
     for trial in sweep.trials:
         leaks = [_leak(strongest(trial, reads)) for reads in ("cut gradients", "cut embeddings")]
         table.add_row(escape(f"{trial.defense} {trial.strength}"), _within(trial.utility), *leaks, _columns(trial))
     console.print(table)
+    console.print("both: cut gradients, and embeddings beside them")
     console.print("leak: of the attack that comes furthest above a guess; the report has every attack on every trial")
     console.print("columns rebuilt: mean of R² or its like, embeddings alone; your own columns would tell more of a partner's")
     two = {trial.seeds for trial in sweep.trials} == {2}

@@ -59,8 +59,8 @@ def _possible(trial: Trial, reads: str) -> list[Leak]:
 
 
 PICTURES = (
-    ("cut gradients", "Leakage from cut gradients", "leak AUC of the strongest attack"),
-    ("cut embeddings", "Leakage from cut embeddings", "leak AUC of the strongest attack"),
+    ("cut gradients", "Leakage from cut gradients and embeddings", "leak AUC of the strongest attack"),
+    ("cut embeddings", "Leakage from cut embeddings alone", "leak AUC of the strongest attack"),
     ("columns", "Columns rebuilt from embeddings alone", "mean over columns of what the strongest attack tells"),
 )
 

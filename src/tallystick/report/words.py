@@ -315,7 +315,7 @@ def _even_without(attack: AttackResult) -> str:
 def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
     """Beside a strongest attack that may have from embeddings what it finds: what gradients tell without them."""
     alone = next((each for each in found if each.reads == "cut gradients"), None)
-    if alone is None or found[0].reads == "cut gradients" or "gradients" not in found[0].reads or alone.symmetric_auc is None:
+    if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.symmetric_auc is None:
         return ""
     return f" Through gradients alone: AUC {number(alone.symmetric_auc, digits=3)} ({alone.name})."
 
