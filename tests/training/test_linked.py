@@ -127,9 +127,13 @@ def test_sending_all_links_gives_the_same_up_to_the_order_of_sums(tmp_path):
     few, all_links = LinkedSetting(parties=("club", "shop")), LinkedSetting(parties=("club", "shop"), crossing=AllCandidates)
     index_B = few.schedule.train_N[:32]
     assert few.cut_rows(index_B, 1) < all_links.cut_rows(index_B, 1) == 32 * CANDIDATES["shop"]
+    begun = weights_of(few.modules())
     found, expected = (weights_of(setting.train(plan, tmp_path / setting.crossing.__name__)[0]) for setting in (few, all_links))
-    worst = max((found[name] - expected[name]).abs().max().item() for name in found if found[name].is_floating_point())
-    assert 0 < worst < 1e-5
+    numbers = [name for name in found if found[name].is_floating_point()]
+    worst = max((found[name] - expected[name]).abs().max().item() for name in numbers)
+    moved = max((found[name] - begun[name]).abs().max().item() for name in numbers)
+    # Float32 carries 6e-8 of a number; whether sums in two orders differ at all is the processor's affair.
+    assert worst < 1e-5 < 1e-2 < moved
 
 
 @pytest.mark.parametrize("sends", [3, 13])

@@ -7,7 +7,6 @@ import pytest
 import torch
 from branched import CUT, a_batch, copied, lesson, model_of, moved, one_step, own_columns
 from loops import Setting, training
-from sklearn.linear_model import LogisticRegression
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 from torch.nn.functional import logsigmoid
 
@@ -359,32 +358,37 @@ def test_self_supervision_lowers_its_loss_at_both_parties_and_reads_no_label(nam
         assert passed(party, 0.01) < passed(party, 1e-6) - 0.01
 
 
-@pytest.mark.parametrize(("name", "epochs", "batch_size"), [("ss-vfl", 150, 64), ("fedhssl", 30, 128)])
+@pytest.mark.parametrize(("name", "epochs", "batch_size"), [("ss-vfl", 30, 64), ("fedhssl", 15, 128)])
 def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batch_size):
-    """Twelve columns tell, each with noise, which of eight groups a row is of: sixty labels say more over what was pretrained."""
+    """Twelve columns tell, each with noise, which of eight groups a row is of: it explains more of the cut that was pretrained.
+
+    Over eight seeds the share of the cut's variance rose by .30 (standard deviation .02) with ss-vfl and by .52 (.03) with
+    fedhssl, so .15 is six deviations away; what sixty labels learn from the cut turns on which sixty they are.
+    """
     rows, groups = 1500, 8
     generator = torch.Generator().manual_seed(2)
     group_N = torch.randint(0, groups, (rows,), generator=generator)
     true_NG = 2 * group_N[:, None] + torch.randint(0, 2, (rows, 12), generator=generator)
     any_NG = torch.randint(0, 2 * groups, (rows, 12), generator=generator)
     codes_NG = torch.where(torch.rand(rows, 12, generator=generator) < 0.8, true_NG, any_NG) + 2  # 0 and 1 are no values
-    own, labels = Features(numeric_NF=torch.zeros(rows, 0), categorical_NG=codes_NG), (group_N < groups // 2).numpy()
+    own = Features(numeric_NF=torch.zeros(rows, 0), categorical_NG=codes_NG)
     shape = FeatureShape(numeric=0, cardinalities=(2 * groups + 2,) * 12)
     model = NetworkModel(embedding_width=4, hidden=(32, 16, 16), cut_after=2)
     parts = BranchParts(model=model, party="bank", own=shape, cut_width=2, outputs=1, seed=2)
     method = method_of(UnalignedConfig(method=name, epochs=epochs), batch_size=batch_size, seed=2)
 
-    def told_by(bottom):
+    def explained(bottom):
+        """The share of the cut's variance that lies between groups."""
         with torch.no_grad():
-            cut_ND = bottom(own).numpy()
-        probe = LogisticRegression(max_iter=2000).fit(cut_ND[:60], labels[:60])
-        return auc(labels[60:], probe.decision_function(cut_ND[60:]))
+            cut_ND = bottom(own)
+        mean_GD = torch.stack([cut_ND[group_N == group].mean(dim=0) for group in range(groups)])
+        return ((mean_GD[group_N] - cut_ND.mean(dim=0)).square().sum() / (cut_ND - cut_ND.mean(dim=0)).square().sum()).item()
 
     trained = method.model(parts)
-    before = told_by(trained.bottom)
+    before = explained(trained.bottom)
     part = own_part(own, Path(), learning_rate=0.01, batch_size=batch_size)
     method.prepare(trained, Unread(), part)
-    assert told_by(trained.bottom) > before + 0.1
+    assert explained(trained.bottom) > before + 0.15
 
 
 def test_fedhssls_cross_party_cosines_by_hand():
