@@ -255,6 +255,7 @@ def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):
     values = found(swept(home, "--seeds", 5, "--rows", 300, "--minutes", 0.0001, "--sweep", "marvell=1", "--json"))
     assert [trial["seeds"] for trial in values["sweep"]["trials"]] == [1, 1]
     assert values["notes"] == ["Stopped after 0.0001 minutes: some defences were tried with 1 of 5 seeds."]
+    assert " 1 seed; leak AUC" in values["sweep"]["summary"]
 
 
 def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):

@@ -51,8 +51,23 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
 
 
 def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
-    job = lay_out_job(PARTIES, evaluation__share_metrics=["auc"], evaluation__importance={"feature_columns": "both"})
+    job = lay_out_job(
+        PARTIES,
+        evaluation__share_metrics=["auc"],
+        evaluation__importance={"feature_columns": "both"},
+        training__epochs=60,
+        training__patience=2,
+        training__learning_rate=0.1,
+    )
     whole = job.run_all()
+    training = json.loads((job.runs("bank")[0] / "result.json").read_bytes())["training"]
+    kept, epochs = training["best_epoch"], len(training["history"])
+    assert epochs == kept + 2 < 60
+    said = (
+        f"trained {epochs} of at most 60 epochs; the last 2 validated no better (training.patience); the weights of epoch {kept}"
+    )
+    for party in PARTIES:
+        assert said in (job.runs(party)[0] / "run.log").read_text()
     assert whole["shop"].found["shared"]["auc"] == pytest.approx(whole["bank"].found["auc_joint"], rel=1e-3)
     assert "shared" not in whole["bank"].found
     job.run_all("evaluate")  # measures again on the same weights

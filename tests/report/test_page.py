@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from tallystick.errors import DataError, StorageError
@@ -13,8 +14,8 @@ from tallystick.report import Result, render, to_html
 from tallystick.report import result as r
 from tallystick.report.formats import duration, number, size
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
-from tallystick.report.trials import outdone, strongest, sweep_plots
-from tallystick.report.words import by_strength, headline, leak_headline
+from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
+from tallystick.report.words import by_strength, headline, leak_headline, leak_lines
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -409,4 +410,45 @@ def test_an_error_that_grows_is_called_a_rise_and_an_unspent_budget_is_said(make
     page = to_html(msgspec.structs.replace(make(), sections=r.Sections(importance=[falls], privacy=privacy)))
     assert "Rise of root mean squared error" in page
     assert "Fall of" not in page
-    assert "Spent: ε = 0 of at most 3." in page
+    assert "Spent: not bounded. What is counted: ε = 0 of at most 3." in page
+
+
+def spent(make, **values) -> str:
+    privacy = r.PrivacySummary(summary="Data set: labels.", **values)
+    return words(to_html(msgspec.structs.replace(make(), sections=r.Sections(privacy=privacy))))
+
+
+def test_nothing_counted_beside_what_is_not_private_is_not_called_nothing_spent(make):
+    assert "Spent: not bounded." in spent(make, not_private=["exact labels"])
+    assert "Spent: ε = 2." in spent(make, not_private=["exact labels"], spent_epsilon=2.0)
+    assert "Spent: ε = 0." in spent(make)
+
+
+def test_the_leak_stands_beside_the_gain(make, make_audited, make_sweep) -> None:
+    audited = make_audited()
+    (labels, columns) = leak_lines(audited)
+    strongest = by_strength(audited.sections.leakage.attacks)[0]
+    assert labels.startswith("What weather could read of carrier's labels: the classes, with AUC")
+    assert strongest.name in labels
+    assert columns == "What carrier could rebuild of weather's columns: not measured, so nothing is known of it."
+    page = to_html(audited)
+    assert page.index("What weather could read of carrier") < page.index("<nav")
+    assert leak_lines(make(party="carrier")) == [
+        "What weather could read of carrier's labels: not measured, so nothing is known of it."
+    ]
+    assert leak_lines(make(party="weather")) == [columns]
+    assert leak_lines(make_sweep()) == []
+
+
+def test_no_name_in_a_picture_of_trials_lies_over_another() -> None:
+    rng = np.random.default_rng(3)
+    for count in (1, 11, 40):
+        crowd = [(390.0 - abs(x), 200.0 + y) for x, y in rng.normal(0, 4, (count, 2))]
+        labels = [("0.1", "1", "16", "cut-after", "label-dp 3")[i % 5] for i in range(count)]
+        boxes = []
+        for (x, y, anchor), label in zip(place_labels(crowd, labels, left=50.0, right=396.0), labels, strict=True):
+            width = LETTER * len(label)
+            left = x if anchor == "start" else x - width
+            assert left + width <= 396.0
+            assert all(left >= b[1] or left + width <= b[0] or y - LINE >= b[3] or y <= b[2] for b in boxes)
+            boxes.append((left, left + width, y - LINE, y))

@@ -213,7 +213,9 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 
 
 def show_headline(console: Console, result: "Result") -> None:
-    """What joining brought, in one line per metric."""
+    """What joining brought, in one line per metric, and what it was paid with."""
+    from tallystick.report.words import leak_lines
+
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:
             console.print(f"  not private: {what}", markup=False)
@@ -226,14 +228,14 @@ def show_headline(console: Console, result: "Result") -> None:
                 console.print(
                     f"  {name:<9} joint {value['value']:.4f}{within}   as {result.sections.shared.party} says", markup=False
                 )
-    if result.evaluation is None:
-        return
-    if result.evaluation.get("weighted"):
+    if result.evaluation is not None and result.evaluation.get("weighted"):
         console.print("  each test row counts by its sample weight:")
-    for name, joint in result.joint.items():
+    for name, joint in result.joint.items() if result.evaluation is not None else ():
         if joint["value"] is None:
             continue
         own = result.local_baseline.get(name)
         beside = f"   own columns only {own['value']:.4f}" if own is not None and own["value"] is not None else ""
         interval = f" [{joint['low']:.4f}, {joint['high']:.4f}]" if joint["low"] is not None else ""
         console.print(f"  {name:<9} joint {joint['value']:.4f}{interval}{beside}", markup=False)
+    for line in leak_lines(result):
+        console.print(f"  {line}", markup=False)

@@ -1,6 +1,7 @@
 """Trials of a sweep in a plane: what the model is worth against what leaks, of labels and of columns."""
 
 import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tallystick.report import charts
@@ -19,6 +20,9 @@ class Spot:
     top: float
     colour: str
     label: str
+    label_x: float  # where its name begins, or ends where it stands to the left
+    label_y: float
+    anchor: str  # start or end
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +62,47 @@ def _possible(trial: Trial, reads: str) -> list[Leak]:
     return [leak for leak in trial.leaks if leak.reads.startswith(reads) and not leak.upper_bound]
 
 
+LETTER, LINE = 6.5, 12.0
+"""Width of a letter and height of a line of a spot's name, in units of the picture; of 11 pixels in any sans-serif face."""
+ASIDE, RADIUS = 8.0, 5.0
+
+
+def place_labels(
+    points: Sequence[tuple[float, float]], labels: Sequence[str], *, left: float, right: float
+) -> list[tuple[float, float, str]]:
+    """Where the names of spots stand so that none lies over another: beside its spot, as near to its height as there is room.
+
+    Gives x, y of the base line and the anchor of each; to the left of spots whose name would leave the frame.
+    """
+    taken: list[tuple[float, float, float, float]] = []
+    places = []
+    for (x, y), label in zip(points, labels, strict=True):
+        width = LETTER * len(label)
+        sides = [(x + ASIDE, "start"), (x - ASIDE - width, "end")]
+        inside = [side for side in sides if left <= side[0] and side[0] + width <= right] or sides[:1]
+        tries = ((start, anchor, y + up) for up in _heights(len(points)) for start, anchor in inside)
+        start, anchor, base = next(
+            (start, anchor, base)
+            for start, anchor, base in tries
+            if not any(_overlap((start, base - LINE, start + width, base), box) for box in taken)
+        )
+        taken.append((start, base - LINE, start + width, base))
+        places.append((start if anchor == "start" else start + width, base, anchor))
+    return places
+
+
+def _heights(count: int) -> Iterator[float]:
+    """Above the spot, below it, and ever further away: enough places for that many names, whatever lies there."""
+    yield -RADIUS - 1
+    for step in range(1, 2 * count + 2):
+        yield LINE * step / 2 - RADIUS - 1
+        yield -LINE * step / 2 - RADIUS - 1
+
+
+def _overlap(one: tuple[float, float, float, float], other: tuple[float, float, float, float]) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]
+
+
 PICTURES = (
     ("cut gradients", "Leakage from cut gradients and embeddings", "leak AUC of the strongest attack"),
     ("cut embeddings", "Leakage from cut embeddings alone", "leak AUC of the strongest attack"),
@@ -88,18 +133,23 @@ def _sweep_plot(sweep: Sweep, reads: str, title: str, x_label: str) -> Scatter |
     x, y = charts.axes(400, 396, (least, 1.0), (span.low, span.high))
     names = list(dict.fromkeys(trial.defense for trial, _ in found))
     colours = {name: TRIAL_COLOURS[i % len(TRIAL_COLOURS)] for i, name in enumerate(names)}
+    points = [(x.at(leaked.mean), y.at(trial.utility.mean)) for trial, leaked in found]
+    places = place_labels(points, [trial.strength or trial.defense for trial, _ in found], left=x.start, right=x.end)
     spots = [
         Spot(
-            x=x.at(leaked.mean),
-            y=y.at(trial.utility.mean),
+            x=points[i][0],
+            y=points[i][1],
             left=x.at(leaked.low),
             right=x.at(leaked.high),
             bottom=y.at(trial.utility.low),
             top=y.at(trial.utility.high),
             colour=colours[trial.defense],
             label=trial.strength or trial.defense,
+            label_x=places[i][0],
+            label_y=places[i][1],
+            anchor=places[i][2],
         )
-        for trial, leaked in found
+        for i, (trial, leaked) in enumerate(found)
     ]
     series = [
         charts.PlottedSeries(

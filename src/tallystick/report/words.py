@@ -184,6 +184,38 @@ def leak_headline(audit: Audit) -> list[str]:
     return lines
 
 
+def leak_lines(result: Result) -> list[str]:
+    """What the gain was paid with, a line for each side's own secret: how well it can be read, or that this was not measured."""
+    sections = result.sections
+    if result.training is None or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
+        return []
+    names = party_names(result)
+    unknown = "not measured, so nothing is known of it."
+    lines = []
+    if result.role in ("label", None):
+        found = (
+            [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
+        )
+        price = f"What {names.feature} could read of {names.label}'s labels:"
+        lines.append(f"{price} {_read_with(found[0]) if found else unknown}")
+    if result.role in ("feature", None):
+        of = names.feature if result.party is None else result.party
+        audits = {audit.party: audit for audit in sections.features}
+        lines += [feature_headline(audit) for audit in audits.values()]
+        if not audits:
+            lines.append(f"What {names.label} could rebuild of {of}'s columns: {unknown}")
+    return lines
+
+
+def _read_with(attack: AttackResult) -> str:
+    value, chance = (
+        (attack.auc, attack.chance) if attack.symmetric_auc is None else (attack.symmetric_auc, attack.symmetric_chance)
+    )
+    knowing = attack.view.partition(", knowing ")[2]
+    how = f"{attack.name}, knowing {knowing}" if knowing else attack.name
+    return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
+
+
 def feature_headline(audit: FeatureAudit) -> str:
     """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what."""
     if not audit.means:

@@ -227,7 +227,7 @@ def sweep_defenses(
         found.notes.append(
             f"All columns went to {partner.feature}: {partner.label} alone has none left, and can only guess without joining."
         )
-    result = _result(contract, partner, tried, found, seeds=seeds, started=started, seconds=time.monotonic() - began)
+    result = _result(contract, partner, tried, found, started=started, seconds=time.monotonic() - began)
     if found.interrupted:
         raise Interrupted(result)
     return result
@@ -260,12 +260,11 @@ def _result(
     tried: Sequence[Candidate],
     found: _Found,
     *,
-    seeds: int,
     started: str,
     seconds: float,
 ) -> shown.Result:
     sweep = shown.Sweep(
-        summary=_summary(contract, partner, seeds),
+        summary=_summary(contract, partner, [len(tally.utility) for tally in found.tallies if tally.utility]),
         metric=next(iter(METRICS[contract.target.type].values())).title,
         local_baseline=estimate(found.local_baseline) if found.local_baseline else None,
         known=KNOWN_ROWS,
@@ -337,6 +336,11 @@ def _run_into(
     found.seeds = seeds
 
 
+def _counted(seeds: Sequence[int]) -> str:
+    fewest, most = min(seeds, default=0), max(seeds, default=0)
+    return f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
+
+
 def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline: bool) -> shown.Result:
     values = candidate.contract.model_dump(mode="json")
     values |= {"seed": seed, "evaluation": values["evaluation"] | {"own_columns_baseline": baseline}}
@@ -348,7 +352,8 @@ def _local_baseline(result: shown.Result, metric: str) -> list[tuple[float, floa
     return [_within(own["value"], own["low"], own["high"])] if own is not None and own["value"] is not None else []
 
 
-def _summary(contract: Contract, partner: SimulatedPartner, seeds: int) -> str:
+def _summary(contract: Contract, partner: SimulatedPartner, seeds: Sequence[int]) -> str:
+    """What was tried; ``seeds`` are those of each row, which time or an interrupt may have left short of what was asked for."""
     rows = partner.tables[partner.label].height
     kind = "" if not contract.linkage.imputes else f" {contract.alignment.method} was tried as an intersection."
     if contract.unaligned.used:
@@ -356,5 +361,5 @@ def _summary(contract: Contract, partner: SimulatedPartner, seeds: int) -> str:
         kind += " With it a run may train for longer, and noise on gradients then hides less."
     return (
         f"{partner.label} alone, on {rows:,} of its own rows: {len(partner.given)} of its columns play {partner.feature}'s "
-        f"({', '.join(partner.given)}). {seeds} seed{'s' if seeds > 1 else ''}; leak AUC is max(a, 1 - a) per batch.{kind}"
+        f"({', '.join(partner.given)}). {_counted(seeds)}; leak AUC is max(a, 1 - a) per batch.{kind}"
     )

@@ -135,9 +135,12 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
 def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     """After how many epochs, and why: patience ends most trainings long before the last step that progress counts to."""
     said = f"trained {state.epoch} of at most {run.epochs} epochs"
+    if state.best_epoch is None:
+        return said
+    kept = state.best_epoch + 1  # people count from 1, states from 0
     if state.stopped:
-        said += f"; the last {state.epochs_since_best} validated no better (training.patience)"
-    return said + (f"; the weights of epoch {state.best_epoch} are kept" if state.best_epoch is not None else "")
+        said += f"; the last {state.epoch - kept} validated no better (training.patience)"
+    return f"{said}; the weights of epoch {kept} are kept"
 
 
 def own_part(job: Job, dataset: Dataset) -> OwnPart:
