@@ -32,16 +32,8 @@ def connect(bank, shop, pool, address=None):
     return waiting.result()["shop"], at_shop
 
 
-def test_keys_that_wear_out_are_renewed_and_nothing_is_lost(networks, pool, monkeypatch):
+def test_keys_that_wear_out_are_renewed_and_nothing_is_lost(networks, pool, monkeypatch, links):
     monkeypatch.setattr(tls, "RENEW_BYTES", 5 * MEBIBYTE)
-    links = []
-    handshake = tls._Link.handshake
-
-    async def counted(link):
-        links.append(link)
-        await handshake(link)
-
-    monkeypatch.setattr(tls._Link, "handshake", counted)
     at_bank, at_shop = connect(networks("bank", listen="127.0.0.1:0"), networks("shop"), pool)
     pouring = pool.submit(lambda: [at_shop.send(Note(number=number, ballast=bytes(MEBIBYTE))) for number in range(24)])
     assert [at_bank.receive(Note).number for _ in range(24)] == list(range(24))
@@ -313,38 +305,89 @@ def test_a_large_message_on_a_slow_line_is_no_silence(networks, pool, relayed):
     assert at_bank.receive(Note).number == 1
 
 
+def test_a_line_on_which_a_record_takes_longer_than_the_deadline_brings_everything(networks, pool, relayed, links):
+    """16 KiB of TLS take two seconds, silence is over after .75: the parts of a record that came count, to the end in peace."""
+    bank, shop, noted = networks("bank", listen="127.0.0.1:0"), networks("shop"), []
+    waiting = pool.submit(bank.connect, {"shop": None}, notice=noted.append)
+    at_shop = shop.connect({"bank": f"127.0.0.1:{relayed(bank.port, bytes_a_second=8_000)}"}, notice=noted.append)["bank"]
+    at_bank = waiting.result()["shop"]
+    at_shop.send(Note(number=1, ballast=bytes(20_000)))
+    leaving = pool.submit(shop.close)
+    assert len(at_bank.receive(Note).ballast) == 20_000
+    bank.close()
+    leaving.result()
+    assert at_shop.failure is None
+    assert len(links) == 2  # both ends of the first
+    assert sorted(line.split(":")[0] for line in noted) == ["the line to bank is slow", "the line to shop is slow"]
+
+
+def test_links_that_bring_nothing_across_end_with_a_lost_peer(networks, pool, relayed, links):
+    """Each is cut within the same message, as by a proxy that counts bytes or seconds: no deadline ever passes in silence."""
+    bank, shop = networks("bank", listen="127.0.0.1:0"), networks("shop")
+    at_bank, at_shop = connect(bank, shop, pool, f"127.0.0.1:{relayed(bank.port, bytes_a_second=MEBIBYTE, cut_after=50_000)}")
+    at_shop.send(Note(number=1, ballast=bytes(100_000)))
+    for session in (at_bank, at_shop):
+        error = pool.submit(error_of, session.receive, Note).result(timeout=20)
+        assert isinstance(error, PeerLost)
+        assert "connections in a row broke before a message had crossed whole" in str(error)
+    assert len(links) <= 20
+
+
+@pytest.fixture
+def links(monkeypatch):
+    """Every end of a link that there was."""
+    made, handshake = [], tls._Link.handshake
+
+    async def counted(link):
+        made.append(link)
+        await handshake(link)
+
+    monkeypatch.setattr(tls._Link, "handshake", counted)
+    return made
+
+
 @pytest.fixture
 def relayed():
-    """A relay that is slow in one direction; closed with both its ends."""
+    """A relay that is slow in one direction, and may cut there; closed with all its ends."""
     ends = []
 
-    def pump(source, sink, pause_s):
+    def pump(source, sink, pause_s, chunk, left):
         try:
-            while data := source.recv(32_768):
+            while left > 0 and (data := source.recv(chunk)):
                 sink.sendall(data)
+                left -= len(data)
                 time.sleep(pause_s * len(data))
         except OSError:
             pass
+        for end in (source, sink):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
 
-    def make(port, *, bytes_a_second):
+    def make(port, *, bytes_a_second, cut_after=1 << 40):
         listener = socket.create_server(("127.0.0.1", 0))
         ends.append(listener)
+        chunk = min(32_768, bytes_a_second // 50)
 
         def relay():
-            near, _ = listener.accept()
-            far = socket.create_connection(("127.0.0.1", port))
-            ends.extend((near, far))
-            for end in (near, far):
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65_536)
-                end.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)
-            threading.Thread(target=pump, args=(far, near, 0), daemon=True).start()
-            pump(near, far, 1 / bytes_a_second)
+            while True:
+                try:
+                    near, _ = listener.accept()
+                except OSError:
+                    return
+                far = socket.create_connection(("127.0.0.1", port))
+                ends.extend((near, far))
+                for end in (near, far):
+                    end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                threading.Thread(target=pump, args=(far, near, 0, 65_536, 1 << 40), daemon=True).start()
+                threading.Thread(target=pump, args=(near, far, 1 / bytes_a_second, chunk, cut_after), daemon=True).start()
 
         threading.Thread(target=relay, daemon=True).start()
         return listener.getsockname()[1]
 
     yield make
     for end in ends:
+        with contextlib.suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
         end.close()
 
 

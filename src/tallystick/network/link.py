@@ -1,5 +1,6 @@
 """Link: what carries a session's frames at the moment, and how it ends. tls.py makes them."""
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:  # messages bring PyTorch, which certificates do without
@@ -14,12 +15,25 @@ class FrameTooLarge(LinkBroken):
     """The peer announced a frame over the limit, which was not read."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Arriving:
+    """A frame of which a part may be here: its size, and since when it is read."""
+
+    size: int
+    began: float
+
+
 class Link(Protocol):
     """What carries frames at the moment; read and write raise LinkBroken."""
 
     @property
     def progress(self) -> float:
-        """When bytes last arrived, by the monotonic clock, as far as that is known: of a large frame on a slow line, say."""
+        """When bytes last arrived, by the monotonic clock, were they but a part of a frame or of a TLS record."""
+        ...
+
+    @property
+    def arriving(self) -> Arriving | None:
+        """The frame that is being read, if any."""
         ...
 
     @property

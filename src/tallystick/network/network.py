@@ -87,6 +87,7 @@ class Network:
                     peer=peer,
                     limits=self.limits,
                     raise_elsewhere=self._raise_failures,
+                    note=self._note,
                 )
                 if address is not None:
                     self._dialled.add(peer)

@@ -3,7 +3,8 @@
 A link carries frames: a small header and, in most, an encoded message. The rules, all of them:
 
 - Every ``heartbeat_s`` a side that sent nothing else sends an empty frame.
-- A side that heard nothing for ``deadline_s`` raises PeerLost. It is the only rule that ends a silent session.
+- A side that heard nothing for ``deadline_s`` raises PeerLost. Every byte that comes counts, so a slow line is not silent.
+- So does a side of which ``FUTILE_LINKS`` links in a row, over more than ``deadline_s``, brought no frame across that was due.
 - A link that breaks is dialled again every half second until then; both sides say what they have received and
   repeat the rest, so no message is lost or doubled.
 - A peer process that was restarted is not the same session: PeerLost at once.
@@ -35,6 +36,9 @@ M = TypeVar("M", bound=Message)
 WINDOW_BYTES = 64 * MEBIBYTE
 FRAME_COST = 1_200
 ACK_BYTES = 8 * MEBIBYTE
+FUTILE_LINKS = 3
+# The slowest line on which an end in peace waits, in bytes a second, until what was said before has arrived.
+SLOWEST_LINE = 500
 
 # kind, sequence number, received so far, bytes consumed so far; as long as keeps an array's bytes aligned
 HEADER = Struct("<BQQQ39x")
@@ -87,18 +91,32 @@ class Session:
         peer: the other party's name.
         limits: see the rules above.
         raise_elsewhere: raises the failure of any other session: a job needs all of its parties.
+        note: called with a line about a link that is slow, or that broke.
     """
 
     def __init__(
-        self, loop: Loop, *, own: str, process: bytes, peer: str, limits: Limits, raise_elsewhere: Callable[[], None]
+        self,
+        loop: Loop,
+        *,
+        own: str,
+        process: bytes,
+        peer: str,
+        limits: Limits,
+        raise_elsewhere: Callable[[], None],
+        note: Callable[[str], None],
     ) -> None:
         self._loop = loop
         self._own, self._process, self._peer = own, process, peer
         self._limits = limits
         self._raise_elsewhere = raise_elsewhere
+        self._note = note
         self._traffic = Traffic()
         self._peer_process = b""
         self._link: Link | None = None
+        self._at_its_start = (0, 0)  # frames that had crossed, there and here, when the link began
+        self._futile_links = 0
+        self._futile_since = 0.0
+        self._said_slow = False
         self._writing: Link | None = None
         self._ever_connected = False
         self._last_heard = self._last_sent = time.monotonic()
@@ -110,6 +128,7 @@ class Session:
         self._sent_bytes = 0
         self._arrived_bytes = 0  # of those
         self._arrived = 0  # the last frame of which the peer has said so
+        self._awaited_since = 0.0  # when the first that has not was written, or became the first
         self._peer_consumed = 0
         self._inbox: deque[memoryview] = deque()
         self._received = 0
@@ -205,6 +224,8 @@ class Session:
             while self._unsent and self._link is link:
                 frame = self._unsent.popleft()
                 if frame.kind != HEARTBEAT:
+                    if not self._unreceived:
+                        self._awaited_since = time.monotonic()
                     self._unreceived.append(frame)
                 self._consumed_told = self._consumed
                 self._last_sent = time.monotonic()
@@ -230,6 +251,7 @@ class Session:
         self._unsent = deque((*self._unreceived, *(frame for frame in self._unsent if frame.kind != HEARTBEAT)))
         self._unreceived.clear()
         self._link, self._ever_connected, self._last_heard = link, True, time.monotonic()
+        self._at_its_start = (self._arrived, self._received)
         self._queue(HEARTBEAT)
         self._loop.wake()
         try:
@@ -298,14 +320,32 @@ class Session:
 
     def _forget(self, received: int) -> None:
         while self._unreceived and self._unreceived[0].sequence <= received:
-            self._arrived_bytes += FRAME_COST + HEADER.size + sum(map(len, self._unreceived.popleft().parts))
+            self._arrived_bytes += _cost(self._unreceived.popleft())
+            self._awaited_since = time.monotonic()
         self._arrived = max(self._arrived, received)
 
     def drop(self, link: Link | None, why: str) -> None:
-        """Let go of a link, if it is the present one."""
-        if link is not None and self._link is link:
-            self._link, self.trouble = None, why
-            self._loop.wake()
+        """Let go of a link, if it is the present one; give the peer up if one after the other was of no use."""
+        if link is None or self._link is not link:
+            return
+        self._link, self.trouble = None, why
+        if not (self._leaving or self._peer_said_bye):
+            self._note(f"the connection to {self._peer} broke: {why}; another is made")
+            self._judge(link, why)
+        self._loop.wake()
+
+    def _judge(self, link: Link, why: str) -> None:
+        """Count links that brought nothing across although something was due, and give the peer up for too many in a row."""
+        if (self._arrived, self._received) != self._at_its_start:
+            self._futile_links = 0
+        elif self._unreceived or self._unsent or link.arriving is not None:
+            now = time.monotonic()
+            if self._futile_links == 0:
+                self._futile_since = now
+            self._futile_links += 1
+            if self._futile_links >= FUTILE_LINKS and now - self._futile_since > self._limits.deadline_s:
+                reason = f"{self._futile_links} connections in a row broke before a message had crossed whole, last: {why}"
+                self.fail(PeerLost(self._peer, f"{self._peer} cannot be reached for long enough: {reason}"))
 
     @property
     def link(self) -> Link | None:
@@ -375,16 +415,30 @@ class Session:
             return
         if self._link is not None and now - self._last_sent >= self._limits.heartbeat_s:
             self._queue(HEARTBEAT)
+        if self._link is not None and not self._said_slow:
+            self._tell_if_slow(self._link, now)
         silent_s = now - max(self._last_heard, self._link.progress if self._link is not None else 0.0)
         if self._link is not None and silent_s > self._limits.deadline_s / 2:
             link, self._last_heard = self._link, now - silent_s  # what the link heard last still counts
-            self.drop(link, f"silent for {silent_s:.1f} s, so another connection was tried")
+            self.drop(link, "silent for half of network.deadline_s")
             link.close()
         patience = self._limits.deadline_s if self._ever_connected else self._limits.wait_s
         if silent_s > patience:
             seen = "fell silent" if self._ever_connected else "did not come up"
             why = f" ({self.trouble})" if self.trouble else ""
             self.fail(PeerLost(self._peer, f"{self._peer} {seen}: nothing heard for {patience:g} s{why}"))
+
+    def _tell_if_slow(self, link: Link, now: float) -> None:
+        """Say once that messages take longer than the deadline, in numbers, so that nobody takes it for a hang."""
+        frame, waited_s = link.arriving, now - self._awaited_since
+        if frame is not None and (took_s := now - frame.began) > self._limits.deadline_s:
+            what = f"a message of {frame.size:,} bytes has been arriving for {took_s:.0f} s"
+        elif self._unreceived and waited_s > self._limits.deadline_s:
+            what = f"a message of {sum(map(len, self._unreceived[0].parts)):,} bytes has been on its way for {waited_s:.0f} s"
+        else:
+            return
+        self._said_slow = True
+        self._note(f"the line to {self._peer} is slow: {what}; the job goes on as fast as the line allows")
 
     def take_leave(self, reason: str | None, *, final: bool = False) -> None:
         """Say that nothing more comes, or the ``reason`` for an early end, ``final`` if resuming is of no use."""
@@ -399,11 +453,18 @@ class Session:
         """After take_leave(): wait until the peer has everything and, unless it ends early, says the same."""
         if not self._leaving:
             return
-        while self._unreceived or self._still_writing or (reason is None and not self._peer_said_bye):
+        arrived_by = until + (sum(map(_cost, (*self._unreceived, *self._unsent))) / SLOWEST_LINE if reason is None else 0.0)
+        while (unheard := self._unreceived or self._still_writing) or (reason is None and not self._peer_said_bye):
             gone = self._peer_said_bye and self._link is None  # it has all that it wanted, and left
-            if gone or self.failure is not None or time.monotonic() > until:
+            patience = arrived_by if unheard else until
+            if gone or self.failure is not None or time.monotonic() > patience:
                 return
-            self._loop.spin(until=until)
+            self._loop.spin(until=patience)
+
+
+def _cost(frame: _Frame) -> int:
+    """What a frame counts against the window."""
+    return FRAME_COST + HEADER.size + sum(map(len, frame.parts))
 
 
 def open_hello(frame: Buffer, peer: str) -> Hello:

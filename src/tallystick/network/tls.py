@@ -18,7 +18,7 @@ import torch
 
 from tallystick.errors import IdentityError
 from tallystick.network.certificates import ALPN, Identity, no_tallystick, not_accepted, reason, refusal, tls_context
-from tallystick.network.link import FrameTooLarge, Link, LinkBroken
+from tallystick.network.link import Arriving, FrameTooLarge, Link, LinkBroken
 from tallystick.network.loop import Loop
 from tallystick.network.messages import Buffer
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
@@ -84,6 +84,7 @@ class _Link:
         self.speaks_tallystick = False
         self.heard = False
         self.progress = 0.0
+        self.arriving: Arriving | None = None
         self.stalled = False
 
     async def handshake(self) -> None:
@@ -119,9 +120,10 @@ class _Link:
         limit = self._max_bytes if self.heard else HELLO_BYTES
         if length > limit:
             raise FrameTooLarge(f"a frame of {length} bytes is over the limit of {limit}")
+        self.arriving = Arriving(size=length, began=time.monotonic())
         with self._driver.urgent():
             frame = await self._read_bytes(length)
-        self.heard = True
+        self.arriving, self.heard = None, True
         return frame
 
     async def write(self, parts: tuple[Buffer, ...]) -> None:
@@ -200,6 +202,9 @@ class _Link:
 
     def _is_ready(self, remove: Callable[[int], bool]) -> None:
         remove(self._file)
+        if remove == self._loop.remove_reader:
+            # Bytes have come, if only of a record that is not whole yet: read() gives nothing of it, on a slow line for long.
+            self.progress = time.monotonic()
         ready = self._waiting.pop(remove)
         if not ready.done():
             ready.set_result(None)

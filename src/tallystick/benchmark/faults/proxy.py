@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 CHUNK = 1 << 14
-DRIP = CHUNK // 2  # bytes a second: a whole record of TLS passes well within the deadline, which is what keeps a session
+DRIP = 1_500  # bytes a second: a whole record of TLS takes longer than the deadline
 
 
 @dataclass(frozen=True, kw_only=True)
