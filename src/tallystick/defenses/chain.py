@@ -19,7 +19,8 @@ from tallystick.defenses.defense import (
     RandomBytes,
     Teacher,
 )
-from tallystick.defenses.noise import Randomness
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.defenses.noise import Randomness, RowNoise
 from tallystick.errors import ConfigError
 from tallystick.privacy.events import Event
 
@@ -79,6 +80,11 @@ class EmbeddingDefenses:
     def __bool__(self) -> bool:
         return bool(self.penalties or self.embeddings)
 
+    @property
+    def noisy(self) -> bool:
+        """Whether any draws noise for what is sent."""
+        return any(isinstance(each, GaussianEmbeddings) for each in self.embeddings)
+
     def penalty(self, cut_BD: Tensor, numeric_BF: Tensor, codes_BG: Tensor) -> Tensor | None:
         """Give what joins this party's share of the loss; None if nothing does."""
         total: Tensor | None = None
@@ -87,8 +93,8 @@ class EmbeddingDefenses:
             total = part if total is None else total + part
         return total
 
-    def defend(self, cut_BD: Tensor, generator: Randomness) -> Tensor:
-        """Give the cut embeddings to send."""
+    def defend(self, cut_BD: Tensor, generator: Randomness | RowNoise) -> Tensor:
+        """Give the cut embeddings to send; a job passes ``RowNoise``, see defenses/noise.py."""
         for defense in self.embeddings:
             cut_BD = defense(cut_BD, generator=generator)
         return cut_BD

@@ -17,7 +17,7 @@ from typing import Annotated, Any, ClassVar, Literal, Protocol, Self
 from pydantic import Field
 from torch import Tensor
 
-from tallystick.defenses.noise import Randomness
+from tallystick.defenses.noise import Randomness, RowNoise
 from tallystick.privacy.events import Event
 
 RandomBytes = Callable[[int], bytes]
@@ -151,7 +151,7 @@ class EmbeddingPenalty(Protocol):
 class EmbeddingDefense(Protocol):
     """Changes cut embeddings before they are sent: in training, for validation, in evaluation and for predictions alike."""
 
-    def __call__(self, cut_BD: Tensor, *, generator: Randomness) -> Tensor:
+    def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:
         """Give the embeddings to send, of the same shape and type; gradients flow back through it."""
         ...
 

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from tallystick.defenses.checks import check_defense_epsilon, check_gradients, check_positive
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
-from tallystick.defenses.noise import Randomness, standard_normal
-from tallystick.privacy.events import check_delta
+from tallystick.defenses.noise import Randomness, bits
+from tallystick.privacy.exact import check_exact_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
+from tallystick.privacy.grid import GridGaussian
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,19 +23,20 @@ class GaussianGradients(Defense):
 
     The Gaussian mechanism with Balle and Wang's (2018) analytic calibration. A cut gradient is that of the batch's mean loss,
     so B times it is the gradient of the row's own loss: ``clip`` bounds the norm of that one, whatever the batch size. With
-    another label a clipped row lies anywhere in the same ball, so its sensitivity is 2 clip / B.
+    another label a clipped row lies anywhere in the same ball, so its sensitivity is 2 clip / B. What is sent is an integer on a
+    grid with integer noise (``privacy/grid.py``), whose rounding is in the sensitivity: the claim is of the bits that are sent.
 
     Threat model: a feature party that follows the protocol, for one step. Guarantee: (epsilon, delta)-label-DP for each row
     of one step's release *given the top model* (and, on a union, the rate of positives by which labels are imputed and logits
-    shifted), in floating-point arithmetic and where a label enters its own row's loss alone: no penalty that couples the rows
-    (such as the distance correlation), no imputation by the vote of other rows (a contract refuses it). No formal guarantee for
-    the run: the top model learns from the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
+    shifted), where a label enters its own row's loss alone: no penalty that couples the rows (such as the distance
+    correlation), no imputation by the vote of other rows (a contract refuses it). No formal guarantee for the run: the top
+    model learns from the exact labels, and every epoch releases each row again. Not protected: cut embeddings.
 
     The labels are not read, so any target will do, and no batch is a special case: the noise does not depend on the data.
 
     Args:
         epsilon: of one step, 1e-6 to 100.
-        delta: chance that it does not hold, in (0, 1).
+        delta: chance that it does not hold, at least 1e-24 and below 1.
         clip: largest norm of one row's gradient of its own loss.
 
     Raises ConfigError for values out of range, DataError for gradients that are not finite.
@@ -54,12 +56,12 @@ class GaussianGradients(Defense):
 
     def __post_init__(self) -> None:
         check_defense_epsilon("gaussian", self.epsilon)
-        check_delta(self.delta)
+        check_exact_delta("gaussian", self.delta)
         check_positive("gaussian: clip", self.clip)
 
     @property
     def deviation(self) -> float:
-        """Standard deviation per coordinate, of the gradient of a row's own loss."""
+        """Least standard deviation per coordinate, of the gradient of a row's own loss; the grid adds up to 1/200."""
         return 2 * self.clip * gaussian_multiplier(self.epsilon, self.delta)
 
     def __call__(self, grad_BD: Tensor, labels_B: Tensor, *, generator: Randomness) -> Tensor:
@@ -68,11 +70,11 @@ class GaussianGradients(Defense):
         if not len(grad_BD):
             return grad_BD
         rows, width = grad_BD.shape
-        norm_B = grad_BD.double().norm(dim=1, keepdim=True)
-        scale_B = (self.clip / rows / norm_B.clamp_min(torch.finfo(torch.float64).tiny)).clamp_max(1)
-        noise_BD = standard_normal(rows, width, generator, like=grad_BD)
-        noisy_BD: Tensor = grad_BD * scale_B.to(grad_BD.dtype) + self.deviation / rows * noise_BD
-        return noisy_BD
+        multiplier = gaussian_multiplier(self.epsilon, self.delta)
+        release = GridGaussian(radius=self.clip / rows, multiplier=multiplier, width=width)
+        on_grid_BD = release.on_grid(grad_BD.detach().cpu().numpy())
+        noisy_BD = release.noisy(on_grid_BD, bits(on_grid_BD, generator, purpose=release.purpose(self.method)))
+        return torch.from_numpy(noisy_BD).to(grad_BD)
 
     def guarantee(self) -> Guarantee:
         """Say what one step keeps, and that the run has no guarantee."""

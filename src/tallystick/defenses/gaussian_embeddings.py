@@ -11,9 +11,12 @@ from torch import Tensor
 
 from tallystick.defenses.checks import check_defense_epsilon, check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Epsilon, Fraction, Guarantee, Stage, Strength
-from tallystick.defenses.noise import Randomness, standard_normal
-from tallystick.privacy.events import GaussianDP, check_delta, total_epsilon
+from tallystick.defenses.noise import Randomness, RowNoise, bits
+from tallystick.defenses.passing import passing
+from tallystick.privacy.events import GaussianDP, total_epsilon
+from tallystick.privacy.exact import check_exact_delta
 from tallystick.privacy.gaussian import gaussian_multiplier
+from tallystick.privacy.grid import GridGaussian
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,18 +24,22 @@ class GaussianEmbeddings(Defense):
     """Clips every row's cut embedding to a norm and adds Gaussian noise before it is sent, in training and ever after.
 
     The Gaussian mechanism with Balle and Wang's (2018) analytic calibration: with other columns a clipped row lies anywhere in
-    the same ball, so the sensitivity is twice the clip. The network learns through the noise, and so to spend what little gets
-    through on what the label needs.
+    the same ball, so the sensitivity is twice the clip. What is sent is an integer on a grid with integer noise
+    (``privacy/grid.py``), whose rounding is in the sensitivity: the claim holds of the bits that are sent. The network learns
+    through the noise, and so to spend what little gets through on what the label needs.
+
+    Where noise follows from a secret (``RowNoise``, in a run), a row that is sent again with the same embedding has the same
+    noise, beside whatever rows: that tells nothing new of it, but that it has not changed.
 
     Threat model: an honest-but-curious label party that keeps all it receives. Guarantee: one release of a row's embedding is
     (epsilon, delta)-DP for that row's columns *given the bottom model's weights*. So it holds as it stands for rows that the
     model was not trained on (tests, predictions), once per release. No formal guarantee for a training row and the whole run:
     the weights learn from its columns and shape what is sent of all others; its own embeddings cost what ``over`` says, and
-    the encoder's statistics are exact. Not protected: which rows there are.
+    the encoder's statistics are exact. Not protected: which rows there are; whether a row's embedding is the one sent before.
 
     Args:
         epsilon: of one release of one row, 1e-6 to 100.
-        delta: chance that it does not hold, in (0, 1).
+        delta: chance that it does not hold, at least 1e-24 and below 1.
         clip: largest norm of a row's cut embedding.
 
     Raises ConfigError for values out of range, DataError for embeddings that are not finite.
@@ -49,7 +56,7 @@ class GaussianEmbeddings(Defense):
 
     def __post_init__(self) -> None:
         check_defense_epsilon("gaussian-embeddings", self.epsilon)
-        check_delta(self.delta)
+        check_exact_delta("gaussian-embeddings", self.delta)
         check_positive("gaussian-embeddings: clip", self.clip)
 
     @property
@@ -65,14 +72,17 @@ class GaussianEmbeddings(Defense):
         """Epsilon at the same delta of so many releases of one row's embedding, given the weights of each."""
         return total_epsilon([self.event(releases)], delta=self.delta, unit="record")
 
-    def __call__(self, cut_BD: Tensor, *, generator: Randomness) -> Tensor:
-        """Give the clipped, noisy embeddings."""
+    def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:
+        """Give the clipped, noisy embeddings; gradients flow as if they had been clipped alone."""
         check_embeddings(cut_BD)
+        if not len(cut_BD):
+            return cut_BD
+        release = GridGaussian(radius=self.clip, multiplier=self.multiplier, width=cut_BD.shape[1])
+        on_grid_BD = release.on_grid(cut_BD.detach().cpu().numpy())
+        noisy_BD = release.noisy(on_grid_BD, bits(on_grid_BD, generator, purpose=release.purpose(self.method)))
         norm_B1 = torch.linalg.vector_norm(cut_BD, dim=1, keepdim=True)
         clipped_BD = cut_BD * (self.clip / norm_B1.clamp_min(torch.finfo(cut_BD.dtype).tiny)).clamp_max(1)
-        noise_BD = standard_normal(len(cut_BD), cut_BD.shape[1], generator, like=cut_BD)
-        noisy_BD: Tensor = clipped_BD + 2 * self.clip * self.multiplier * noise_BD
-        return noisy_BD
+        return passing(torch.from_numpy(noisy_BD).to(clipped_BD), clipped_BD)
 
     def guarantee(self) -> Guarantee:
         """Say what one release keeps, and that the run has no guarantee."""

@@ -1,20 +1,24 @@
-"""Where the noise of gradient defences comes from.
+"""Where the noise of defences comes from, and noise that carries no guarantee. Shapes: B batch, D cut width.
 
-An experiment passes a seeded ``torch.Generator``. A job passes a ``NoiseStream``: torch's CPU generator keeps 32 bits of its
-seed, so whoever receives noisy gradients could try all seeds and take the noise off again.
+An experiment passes a seeded ``torch.Generator``. A job passes a ``NoiseStream``, or ``RowNoise`` for embeddings: torch's CPU
+generator keeps 32 bits of its seed, so whoever receives noisy gradients could try all seeds and take the noise off again.
+
+The line between two kinds of noise runs here. ``standard_normal`` and ``uniform`` are floating-point numbers: fast, for
+defences that promise nothing. Whatever promises an epsilon takes ``bits`` and makes integers of them (``privacy/exact.py``).
 """
 
 import hashlib
 import math
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from torch import Tensor
 
-from tallystick.errors import ConfigError
-
-MIN_SECRET_BYTES = 16
+from tallystick.privacy.exact import Bits, Ints, SequentialBits
+from tallystick.privacy.keyed import KeyedBits, check_secret
 
 
 class NoiseStream:
@@ -34,21 +38,59 @@ class NoiseStream:
     """
 
     def __init__(self, secret: bytes, *, step: int = 0, hides: bytes = b"") -> None:
-        if len(secret) < MIN_SECRET_BYTES:
-            raise ConfigError(f"the noise secret has {len(secret)} bytes; it must have at least {MIN_SECRET_BYTES}")
+        check_secret(secret)
         about = step.to_bytes(8, "big") + hides
         key = hashlib.blake2b(about, key=secret[:64], digest_size=32, person=b"tallystick noise").digest()
         self._stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
     def words(self, count: int) -> Tensor:
         """Draw that many uniform int32."""
-        out = bytearray(4 * count + 15)
-        self._stream.update_into(bytes(4 * count), out)
-        return torch.frombuffer(out, dtype=torch.int32, count=count)
+        return torch.frombuffer(self.bytes(4 * count), dtype=torch.int32, count=count)
+
+    def bytes(self, count: int) -> bytearray:
+        """Draw that many uniform bytes, with some room behind them."""
+        out = bytearray(count + 15)
+        self._stream.update_into(bytes(count), out)
+        return out
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowNoise:
+    """Noise of each row by itself, from a secret, from which row it is and from what it hides.
+
+    The same row with the same embedding gets the same noise, whatever rows stand beside it, in every run and table of the same
+    secret: so nobody averages it away by asking again. Two rows with the same embedding get independent noise.
+
+    Args:
+        secret: at least 16 bytes from the operating system's generator; they must never leave this party.
+        who_B: a number for each row that tells it from others.
+    """
+
+    secret: bytes = field(repr=False)
+    who_B: Ints
+
+    def bits(self, hidden_BD: Ints, *, purpose: bytes) -> KeyedBits:
+        """Uniform bits for rows that hide these integers."""
+        named = np.concatenate([self.who_B[:, None], hidden_BD], axis=1).astype("<i8", order="C")
+        return KeyedBits(self.secret, purpose=purpose, hidden=(row.data for row in named))
 
 
 Randomness: TypeAlias = torch.Generator | NoiseStream
 """What a gradient defence draws its noise from."""
+
+
+def bits(hidden_BD: Ints, generator: "Randomness | RowNoise", *, purpose: bytes) -> Bits:
+    """Give uniform bits for the noise of rows that hide these integers; only ``RowNoise`` reads these, and the purpose."""
+    if isinstance(generator, RowNoise):
+        return generator.bits(hidden_BD, purpose=purpose)
+    if isinstance(generator, NoiseStream):
+        return SequentialBits(generator.bytes, rows=len(hidden_BD))
+    device = generator.device
+
+    def random_bytes(count: int) -> bytes:
+        return torch.randint(256, (count,), generator=generator, dtype=torch.uint8, device=device).cpu().numpy().tobytes()
+
+    return SequentialBits(random_bytes, rows=len(hidden_BD))
 
 
 def uniform(count: int, generator: Randomness) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from tallystick.defenses.checks import check_embeddings, check_positive
 from tallystick.defenses.defense import Defense, Guarantee, Stage, Strength
-from tallystick.defenses.noise import Randomness
+from tallystick.defenses.noise import Randomness, RowNoise
+from tallystick.defenses.passing import passing
 from tallystick.errors import ConfigError
 
 MOST_LEVELS = 65_536
@@ -48,13 +49,13 @@ class QuantizedEmbeddings(Defense):
             raise ConfigError(f"quantized-embeddings: levels is {self.levels!r}; it must lie between 2 and {MOST_LEVELS}")
         check_positive("quantized-embeddings: reach", self.reach)
 
-    def __call__(self, cut_BD: Tensor, *, generator: Randomness) -> Tensor:  # noqa: ARG002
+    def __call__(self, cut_BD: Tensor, *, generator: Randomness | RowNoise) -> Tensor:  # noqa: ARG002
         """Give the rounded embeddings; nothing is drawn."""
         check_embeddings(cut_BD)
         step = 2 * self.reach / (self.levels - 1)
         within_BD = cut_BD.clamp(-self.reach, self.reach)
         rounded_BD = ((within_BD.detach() + self.reach) / step).round() * step - self.reach
-        return within_BD + (rounded_BD - within_BD.detach())
+        return passing(rounded_BD, within_BD)
 
     def guarantee(self) -> Guarantee:
         """Say that there is none, and what holds."""

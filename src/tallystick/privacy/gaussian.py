@@ -1,12 +1,14 @@
 """Calibration of the Gaussian mechanism."""
 
 import math
+from functools import lru_cache
 
 from scipy.special import log_ndtr
 
 from tallystick.privacy.events import check_delta, check_epsilon
 
 
+@lru_cache(maxsize=256)
 def gaussian_multiplier(epsilon: float, delta: float) -> float:
     """Give the least noise, in units of the L2 sensitivity, that makes one Gaussian release (epsilon, delta)-DP.
 

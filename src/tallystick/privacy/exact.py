@@ -1,0 +1,298 @@
+"""Integer noise that carries a guarantee, for whole batches at once: every draw is decided by as many random bits as it needs.
+
+Shapes: R rows, D coordinates of one, K columns of an alias table (a power of two).
+
+Floating-point noise carries none: which numbers it can reach depends on what it is added to, so that one output excludes
+candidates (Mironov 2012), and its tail ends. Here what is hidden and the noise are integers, and what is sent is a
+function of their sum alone. A draw is decided by 64 bits unless these tie with a threshold (a chance of 2^-50), and by 512 then.
+
+Guarantee: a draw is within 2^-480 of its distribution in total variation. What a claim loses by that, (1 + e^epsilon) times as
+much for each coordinate, is below 2^-300 in delta for every epsilon up to ``MOST_EPSILON``. Discrete Gaussian noise is, for
+each coordinate, within a factor of 1 +- 2^-138 of what could be made of continuous noise (``DiscreteGaussian``). Together they
+add less than 2^-100 to the delta of a row of up to 2^30 coordinates; a delta under ``LEAST_DELTA`` is refused.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal, localcontext
+from functools import lru_cache
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tallystick.errors import ConfigError
+
+Ints = NDArray[np.int64]
+Words = NDArray[np.uint64]
+
+BITS = 512
+"""Bits of the uniform that decides a draw."""
+EXTRA_WORDS = (BITS - 64) // 64
+SMOOTHING = 2.25
+"""Deviation, in steps, at which Gaussian noise no longer shows where the grid lies: up to 2 exp(-2 pi^2 2.25^2) < 2^-143."""
+LEAST_DELTA, MOST_EPSILON = 1e-24, 100.0
+_TAIL = 27  # deviations: beyond, all of it weighs less than 2^-520
+_WIDEST = 256.0  # deviation of one table
+_DIGITS = 220
+
+
+class Bits(Protocol):
+    """Uniform bits for R rows."""
+
+    def words(self, count: int) -> Words:
+        """Give each row's next words (R, count)."""
+        ...
+
+    def only(self, is_R: NDArray[np.bool_]) -> "Bits":
+        """The bits that follow, for some of the rows."""
+        ...
+
+
+class SequentialBits:
+    """Bits of one stream for all rows, one row after the other.
+
+    Args:
+        random_bytes: gives that many uniform bytes.
+        rows: R.
+    """
+
+    def __init__(self, random_bytes: Callable[[int], bytes | bytearray], *, rows: int) -> None:
+        self._bytes = random_bytes
+        self._rows = rows
+
+    def words(self, count: int) -> Words:
+        """Give each row's next words (R, count)."""
+        drawn = np.frombuffer(self._bytes(8 * self._rows * count), dtype="<u8", count=self._rows * count)
+        return drawn.reshape(self._rows, count).astype(np.uint64, copy=False)
+
+    def only(self, is_R: NDArray[np.bool_]) -> "SequentialBits":
+        """The bits that follow, for some of the rows."""
+        return SequentialBits(self._bytes, rows=int(is_R.sum()))
+
+
+def check_exact_delta(name: str, delta: float) -> None:
+    """Refuse a delta beside which what the sampler is short of its distribution would count; raises ConfigError."""
+    if not LEAST_DELTA <= delta < 1:
+        raise ConfigError(
+            f"{name}: delta is {delta!r}; it must be at least {LEAST_DELTA:g}, beside which the error of sampling, 2^-100, does "
+            "not count, and below 1: well below one over the number of rows"
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Thresholds:
+    """Numbers of up to 512 bits that uniform ones are compared with: their first bits, and all the others.
+
+    Args:
+        first: those that 64-bit words are compared with.
+        rest: the 448 bits after them.
+    """
+
+    first: Words
+    rest: tuple[int, ...]
+
+    @classmethod
+    def of(cls, whole: list[int]) -> "_Thresholds":
+        below = (1 << (BITS - 64)) - 1
+        first = np.array([each >> (BITS - 64) for each in whole], dtype=np.uint64)
+        return cls(first=first, rest=tuple(each & below for each in whole))
+
+    def above(self, words: Words, which: Any, bits: Bits) -> NDArray[np.bool_]:
+        """Say of each uniform number (R, D), which begins with these words, whether it lies below its threshold."""
+        first = self.first[which]
+        is_below: NDArray[np.bool_] = words < first
+        for row, place in np.argwhere(words == first):
+            threshold = np.broadcast_to(which, words.shape)[row, place]
+            is_below[row, place] = more_bits(bits, int(row)) < self.rest[int(threshold)]
+        return is_below
+
+
+def more_bits(bits: Bits, row: int) -> int:
+    """Draw the 448 bits that decide a tie of one row."""
+    return int.from_bytes(bits.words(EXTRA_WORDS)[row].tobytes(), "little")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AliasTable:
+    """A distribution over integers as an alias table: a uniform column, and there one of two values (Walker 1977).
+
+    Args:
+        low: the least value, which is that of column 0.
+        width: bits of a word that name the column.
+        thresholds: below which number a column gives its own value.
+        other_K: the value that it gives otherwise.
+    """
+
+    low: int
+    width: int
+    thresholds: _Thresholds
+    other_K: Ints
+
+    @classmethod
+    def of(cls, weights: list[int], *, low: int) -> "AliasTable":
+        """Make the table of whole weights, which add up to 2^BITS: without any error (Vose 1991)."""
+        assert sum(weights) == 1 << BITS, "weights are a distribution"
+        width = max(1, (len(weights) - 1).bit_length())
+        height = 1 << (BITS - width)
+        left = weights + [0] * ((1 << width) - len(weights))
+        whole, other_K = [height] * len(left), np.arange(low, low + len(left), dtype=np.int64)
+        short = [column for column, weight in enumerate(left) if weight < height]
+        tall = [column for column, weight in enumerate(left) if weight > height]
+        while short:
+            column, giver = short.pop(), tall[-1]
+            whole[column], other_K[column] = left[column], low + giver
+            left[giver] -= height - left[column]
+            if left[giver] <= height:
+                tall.pop()
+                if left[giver] < height:
+                    short.append(giver)
+        return cls(low=low, width=width, thresholds=_Thresholds.of(whole), other_K=other_K)
+
+    def pick(self, words: Words, bits: Bits) -> Ints:
+        """Give a value for each word (R, D)."""
+        column = (words & np.uint64((1 << self.width) - 1)).astype(np.int64)
+        own = self.thresholds.above(words >> np.uint64(self.width), column, bits)
+        return np.where(own, column + self.low, self.other_K[column])
+
+    def masses(self) -> dict[int, int]:
+        """Give each value's exact chance, times 2^BITS."""
+        height, found = 1 << (BITS - self.width), dict[int, int]()
+        for column, (first, rest) in enumerate(zip(self.thresholds.first.tolist(), self.thresholds.rest, strict=True)):
+            own = (first << (BITS - 64)) + rest
+            found[column + self.low] = found.get(column + self.low, 0) + own
+            other = int(self.other_K[column])
+            found[other] = found.get(other, 0) + height - own
+        return {value: mass for value, mass in found.items() if mass}
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiscreteGaussian:
+    """Integers z with a chance proportional to exp(-z^2 / (2 s^2)): tell no more than continuous noise of s^2 - 2.25^2.
+
+    Two facts carry it, each by completing the square and up to a factor of 1 +- 2^-142. Continuous noise of deviation r, rounded
+    at random by a discrete Gaussian of deviation 2.25 around it, is a discrete Gaussian of s^2 = r^2 + 2.25^2 (Peikert 2010,
+    theorem 3.1): so a discrete release could be made of a continuous one, and what holds of that holds of it, for any epsilon, in
+    any number of coordinates and in every composition. And x + b y, with x and y discrete Gaussians of deviations s' and s'', is
+    one of s^2 = s'^2 + b^2 s''^2 where s' s'' / s >= 2.25 (Micciancio and Walter 2017): so a wide one is drawn as a sum of
+    narrow ones, each from an alias table.
+
+    Args:
+        parts: the factor b and the table of each term.
+    """
+
+    parts: tuple[tuple[int, AliasTable], ...]
+
+    @classmethod
+    def hiding(cls, deviation: float) -> "DiscreteGaussian":
+        """Make the one whose release tells no more than continuous noise of this deviation, in steps of the grid; above 1."""
+        # Half an ulp of the square root and of what follows must not make the noise less than it was asked to be.
+        return _gaussian(math.hypot(deviation, SMOOTHING) * (1 + 1e-13))
+
+    def draw(self, bits: Bits, *, columns: int) -> Ints:
+        """Draw noise (R, D)."""
+        words = bits.words(columns * len(self.parts))
+        drawn = [table.pick(words[:, i * columns : (i + 1) * columns], bits) for i, (_, table) in enumerate(self.parts)]
+        total: Ints = np.zeros_like(drawn[0])
+        for (factor, _), each in zip(self.parts, drawn, strict=True):
+            total += factor * each
+        return total
+
+
+@lru_cache(maxsize=32)
+def _gaussian(deviation: float) -> DiscreteGaussian:
+    parts, factor = [], 1
+    for base, narrow in terms_of(deviation):
+        parts.append((factor, _gaussian_table(narrow)))
+        factor *= base
+    return DiscreteGaussian(parts=tuple(parts))
+
+
+def terms_of(deviation: float) -> list[tuple[int, float]]:
+    """Split a deviation s into those of narrow terms, each with the b that all after it are multiplied by.
+
+    s' = 2.25 (b + 1) makes s' s'' / s at least 2.25, for 2 b + 1 is no less than (s' / s'')^2.
+    """
+    terms = []
+    while deviation > _WIDEST:
+        base = min(math.ceil(deviation / (_WIDEST / 2)), 128)
+        narrow = SMOOTHING * (base + 1)
+        terms.append((base, narrow))
+        deviation = math.sqrt(deviation**2 - narrow**2) / base * (1 + 1e-15)
+    return [*terms, (1, deviation)]
+
+
+@lru_cache(maxsize=64)
+def _gaussian_table(deviation: float) -> AliasTable:
+    """The alias table of a discrete Gaussian, from weights in 640-bit fixed point."""
+    unit = 1 << (BITS + 128)
+    with localcontext() as context:
+        context.prec = _DIGITS
+        ratio = int((-1 / (2 * Decimal(deviation) ** 2)).exp() * unit)
+    # exp(-(k+1)^2 c) = exp(-k^2 c) exp(-(2k+1) c)
+    half, step, squared = [unit], ratio, ratio * ratio // unit
+    for _ in range(math.ceil(_TAIL * deviation)):
+        half.append(half[-1] * step // unit)
+        step = step * squared // unit
+    weights = [*half[:0:-1], *half]
+    total = sum(weights)
+    whole = [(weight << BITS) // total for weight in weights]
+    whole[len(half) - 1] += (1 << BITS) - sum(whole)  # at 0, what rounding down left: less than 2^-495
+    return AliasTable.of(whole, low=1 - len(half))
+
+
+def draw_geometric(scale: float, bits: Bits, *, columns: int) -> Ints:
+    """Draw integers k >= 0 with a chance proportional to exp(-k / scale) (R, D); their binary digits are independent."""
+    coins = _digit_coins(scale)
+    digits = len(coins.rest)
+    words = bits.words(columns * digits)
+    is_one = coins.above(words, np.tile(np.arange(digits), columns)[None, :], bits)
+    weighed = is_one.reshape(len(words), columns, digits) * (np.int64(1) << np.arange(digits, dtype=np.int64))
+    drawn: Ints = weighed.sum(axis=2)
+    return drawn
+
+
+@lru_cache(maxsize=16)
+def _digit_coins(scale: float) -> _Thresholds:
+    """The chance of a one at each binary digit: 1 / (1 + exp(2^i / scale))."""
+    with localcontext() as context:
+        context.prec = _DIGITS
+        unit, power, whole = Decimal(2) ** BITS, Decimal(1), list[int]()
+        while not whole or whole[-1]:
+            whole.append(int(unit / (1 + (power / Decimal(scale)).exp())))
+            power *= 2
+    return _Thresholds.of(whole)
+
+
+def draw_planar_laplace(rate: float, bits: Bits, *, rows: int) -> Ints:
+    """Draw points k of the grid Z^2 with a chance proportional to exp(-rate |k|) (R, 2).
+
+    The planar Laplace noise of Andres, Bordenabe, Chatzikokolakis and Palamidessi (2013), on the grid itself: its normalising sum
+    is the same wherever the middle lies, so two middles d steps apart are alike to within exp(rate d). By rejection: of pairs of
+    discrete Laplace numbers, each of scale sqrt(2) / rate, .79 are taken.
+    """
+    drawn_R2, waiting = np.zeros((rows, 2), dtype=np.int64), np.arange(rows)
+    while len(waiting):
+        signed = draw_geometric(math.sqrt(2) / rate, bits, columns=4)
+        tried = signed[:, :2] - signed[:, 2:]
+        taken = _accepted(tried, rate, bits.words(1)[:, 0], bits)
+        drawn_R2[waiting[taken]] = tried[taken]
+        waiting, bits = waiting[~taken], bits.only(~taken)
+    return drawn_R2
+
+
+def _accepted(tried_R2: Ints, rate: float, words_R: Words, bits: Bits) -> NDArray[np.bool_]:
+    """Flip a coin for each point k that shows heads with chance exp(-rate (|k|_2 - |k|_1 / sqrt(2)))."""
+    tried = np.abs(tried_R2.astype(np.float64))
+    chance_R = np.exp(-rate * (np.hypot(tried[:, 0], tried[:, 1]) - tried.sum(axis=1) / math.sqrt(2)))
+    low_R, margin = words_R.astype(np.float64) * 2.0**-64, 2.0**-40  # far more than float64 is wrong by
+    accepted_R: NDArray[np.bool_] = (low_R + 2.0**-63) * (1 + margin) < chance_R
+    for row in np.flatnonzero(~accepted_R & (low_R * (1 - margin) - 2.0**-63 <= chance_R)):
+        with localcontext() as context:
+            context.prec = _DIGITS
+            x, y = (Decimal(abs(int(value))) for value in tried_R2[row])
+            exact = (-Decimal(rate) * ((x * x + y * y).sqrt() - (x + y) / Decimal(2).sqrt())).exp()
+            uniform = Decimal((int(words_R[row]) << (BITS - 64)) + more_bits(bits, int(row))) / Decimal(2) ** BITS
+        accepted_R[row] = uniform < exact
+    return accepted_R
