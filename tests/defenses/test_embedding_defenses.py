@@ -1,5 +1,7 @@
 """Defences of a feature party's columns: what each does to embeddings, against slow references; and the defended bottom."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -90,6 +92,8 @@ def test_quantized_coordinates_have_the_levels_and_the_gradient_of_what_is_withi
     torch.testing.assert_close(sent_BD, torch.tensor([[-2.0, -1.0, 0.0], [1.0, 2.0, 2.0]]))
     sent_BD.sum().backward()
     assert cut_BD.grad.tolist() == [[0.0, 1.0, 1.0], [1.0, 1.0, 0.0]]
+    levels = QuantizedEmbeddings(levels=7, reach=1.0)(drawn(1000), generator=noise())
+    assert len(levels.unique()) == 7  # to the bit: sums with what was rounded would show it
     values = QuantizedEmbeddings(levels=3)(drawn(1000) * 3, generator=noise())
     assert set(values.flatten().tolist()) == {-1.0, 0.0, 1.0}
 
@@ -184,10 +188,36 @@ def test_noise_comes_from_the_secret_and_from_what_it_hides():
     given = features()
     assert torch.equal(one(given), one(given))
     assert not torch.equal(one(given), other(given))
-    part = one(given.rows(torch.arange(60)))
-    assert not torch.allclose(part - Bottom()(given)[:60], one(given)[:60] - Bottom()(given)[:60])
-    other.load_state_dict(one.state_dict())  # as a resumed run and a prediction do
-    assert torch.equal(one(given), other(given))
+    again = DefendedBottom(Bottom(), made, secret=bytes(32))  # as a resumed run, a retrained one and a prediction have it
+    again.load_state_dict(other.state_dict())
+    assert torch.equal(one(given), again(given))
+    assert not any(bytes(32) in value.numpy().tobytes() for value in one.state_dict().values())
+
+
+def test_a_row_has_one_noise_whatever_rows_stand_beside_it():
+    """Two hundred batches of other companions: the same bytes, so that their mean is no nearer to the embedding than one."""
+    defended, given = DefendedBottom(Bottom(), embedding_chain([EVERY[0]]), secret=bytes(32)), features()
+    defended.eval()
+    whole_BD = defended(given)
+    picked = torch.Generator().manual_seed(1)
+    for _ in range(200):
+        others_B = 1 + torch.randperm(ROWS - 1, generator=picked)[: ROWS - 21]
+        index_B = torch.cat([others_B[:20], torch.zeros(1, dtype=torch.int64), others_B[20:]])
+        assert torch.equal(defended(given.rows(index_B))[20], whole_BD[0])
+        assert torch.equal(defended(given.rows(index_B)), whole_BD[index_B])
+
+
+def test_rows_with_one_embedding_have_independent_noise_and_another_embedding_has_another():
+    """Else a row whose columns are known would show all that equal them. 2,000 rows of 6: no two alike but with chance 1e-10."""
+    defended = DefendedBottom(Bottom(), embedding_chain([EVERY[0]]), secret=bytes(32))
+    like = features(1).rows(torch.zeros(2_000, dtype=torch.int64))
+    like = replace(like, who_N=torch.arange(2_000))
+    sent_BD, made_D = defended(like).detach(), defended.bottom(like)[0].detach()
+    assert len(sent_BD.unique(dim=0)) == 2_000
+    error = 5 * float(sent_BD.std()) / 2_000**0.5
+    torch.testing.assert_close(sent_BD.mean(dim=0), made_D / made_D.norm(), atol=error, rtol=0)
+    moved = defended(replace(like, numeric_NF=like.numeric_NF * 0.5 + 1))
+    assert bool((moved != sent_BD).any(dim=1).all())
 
 
 def test_without_a_defence_there_is_nothing_around():
@@ -222,6 +252,7 @@ def test_strengths_out_of_range_are_refused():
     for make in (
         lambda: GaussianEmbeddings(epsilon=0.0, delta=1e-6, clip=1.0),
         lambda: GaussianEmbeddings(epsilon=1.0, delta=1e-6, clip=-1.0),
+        lambda: GaussianEmbeddings(epsilon=1.0, delta=1e-25, clip=1.0),
         lambda: QuantizedEmbeddings(levels=1),
         lambda: QuantizedEmbeddings(levels=4, reach=0.0),
         lambda: FeatureDistanceCorrelation(weight=0.0),

@@ -89,4 +89,5 @@ def test_a_position_has_one_row_for_the_whole_run_and_own_rows_stay_as_they_are(
     assert torch.equal(one.categorical_NG, other.categorical_NG.flip(0))
     assert torch.equal(one.numeric_NF[[0, 2]], numeric_NF[[5, 7]])
     assert one.present_B.tolist() == [True, False, True, False, False]
+    assert one.who_N.tolist() == [5, -4, 7, -1, -1000]  # a stand-in is known by its position, never as a row of its donor
     assert not any(bool((row_F == numeric_NF).all(dim=1).any()) for row_F in one.numeric_NF[[1, 3, 4]])

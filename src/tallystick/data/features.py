@@ -71,10 +71,15 @@ class FeatureShape:
 
 @dataclass(frozen=True, kw_only=True)
 class Features:
-    """Encoded rows as a model takes them: standardised numbers and category codes."""
+    """Encoded rows as a model takes them: standardised numbers and category codes, and which rows they are.
+
+    A model reads columns alone. ``who_N`` is for noise that is each row's own: a number that tells a row from others with the
+    same columns, wherever it is among them.
+    """
 
     numeric_NF: Tensor  # float32
     categorical_NG: Tensor  # int64, column g in [0, codes[g]) of the FeatureShape: sequences come last
+    who_N: Tensor | None = None  # int64; None where no batch was picked: then its place tells a row
 
     def __len__(self) -> int:
         return self.numeric_NF.shape[0]
@@ -82,7 +87,9 @@ class Features:
     def rows(self, index_B: Tensor) -> "Features":
         """Pick rows, in the order of the index."""
         return Features(
-            numeric_NF=self.numeric_NF.index_select(0, index_B), categorical_NG=self.categorical_NG.index_select(0, index_B)
+            numeric_NF=self.numeric_NF.index_select(0, index_B),
+            categorical_NG=self.categorical_NG.index_select(0, index_B),
+            who_N=index_B if self.who_N is None else self.who_N.index_select(0, index_B),
         )
 
     def crossing(self, cuts_ND: Sequence[Tensor], index_B: Tensor) -> list[Tensor]:
@@ -91,7 +98,8 @@ class Features:
 
     def to(self, device: torch.device) -> "Features":
         """Move to a device."""
-        return Features(numeric_NF=self.numeric_NF.to(device), categorical_NG=self.categorical_NG.to(device))
+        who_N = None if self.who_N is None else self.who_N.to(device)
+        return Features(numeric_NF=self.numeric_NF.to(device), categorical_NG=self.categorical_NG.to(device), who_N=who_N)
 
 
 class FeatureRows(Protocol):
@@ -165,11 +173,13 @@ class PackedFeatures:
         records_MR: the packed rows (M, R), bytes.
         packing: what stands where in one.
         rows_N: which of them these N rows are, in this order; all of them if left out.
+        who_M: a number for each packed row that tells it from others, in another table too; its place if left out.
     """
 
     records_MR: Tensor
     packing: Packing
     rows_N: Tensor | None = None
+    who_M: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.records_MR if self.rows_N is None else self.rows_N)
@@ -177,7 +187,8 @@ class PackedFeatures:
     def rows(self, index_B: Tensor) -> Features:
         """Pick rows, in the order of the index, unpacked."""
         place_B = index_B if self.rows_N is None else self.rows_N.index_select(0, index_B)
-        return self.packing.unpack(self.records_MR.index_select(0, place_B))
+        who_B = place_B if self.who_M is None else self.who_M.index_select(0, place_B)
+        return replace(self.packing.unpack(self.records_MR.index_select(0, place_B)), who_N=who_B)
 
     def picked(self, index_N: Tensor) -> "PackedFeatures":
         """These rows still packed, and not copied."""
@@ -190,7 +201,8 @@ class PackedFeatures:
     def to(self, device: torch.device) -> "PackedFeatures":
         """Move to a device."""
         rows_N = None if self.rows_N is None else self.rows_N.to(device)
-        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N)
+        who_M = None if self.who_M is None else self.who_M.to(device)
+        return replace(self, records_MR=self.records_MR.to(device), rows_N=rows_N, who_M=who_M)
 
 
 def _bytes_of(values_N: NDArray[np.generic]) -> NDArray[np.uint8]:

@@ -68,7 +68,10 @@ class ImputingSource:
             absent_B = own_B < 0
             made_up = self.made_up.rows(self._place_among_absent[index_B[absent_B]]).to(rows.numeric_NF.device)
             rows.numeric_NF[absent_B], rows.categorical_NG[absent_B] = made_up.numeric_NF, made_up.categorical_NG
-        return ImputedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, present_B=own_B >= 0)
+        who_B = rows.who_N
+        if who_B is not None:  # a stand-in is no row of its donor: the same noise would give it away
+            who_B = torch.where(own_B >= 0, who_B, -1 - index_B.to(who_B.device))
+        return ImputedFeatures(numeric_NF=rows.numeric_NF, categorical_NG=rows.categorical_NG, who_N=who_B, present_B=own_B >= 0)
 
     @cached_property
     def _place_among_absent(self) -> Tensor:

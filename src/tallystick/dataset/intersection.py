@@ -77,7 +77,7 @@ class IntersectionDataset(Dataset):
             labels = Labels.of(coder, true_N, weight_N)
         dataset = cls(
             encoder=encoder,
-            source=encoder.encode(here).to(device).rows if encoder is not None else None,
+            source=own.named(encoder.encode(here), rows_M, contract).to(device).rows if encoder is not None else None,
             labels=labels,
             train_N=train_N.to(device),
             validation_N=validation_N.to(device),
@@ -104,7 +104,7 @@ class IntersectionDataset(Dataset):
         if own.is_label and contract.unaligned.used:
             rows_M = np.concatenate([rows_M, own.unlinked()])
             unaligned = UnalignedRows(test_N=torch.arange(len(own.alignment), len(rows_M)))
-        source = encoder.encode(own.at(rows_M)).rows if encoder is not None else None
+        source = own.named(encoder.encode(own.at(rows_M)), rows_M, contract).rows if encoder is not None else None
         return cls(encoder=encoder, source=source, unaligned=unaligned, settings=contract.unaligned)
 
     def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:

@@ -3,8 +3,9 @@
 Shapes: R own rows with a key of their own, N linked positions.
 """
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -14,10 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.outcome import Alignment, Candidates
-from tallystick.config.contract import TargetConfig
+from tallystick.config.contract import Contract, TargetConfig
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import Numbers
+from tallystick.data.features import Numbers, PackedFeatures
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
 from tallystick.data.split import TEST, TRAINING, VALIDATION
@@ -65,6 +66,22 @@ class OwnRows:
     def at(self, rows_M: NDArray[np.int64]) -> Frame:
         """These of the R rows."""
         return self.frame[self.keys.rows_U[rows_M]]
+
+    def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
+        """The packed columns of these of the R rows; each known by its id, where a feature party's noise is a row's own."""
+        if self.is_label or not contract.embedding_defenses().noisy:
+            return packed
+        names = b"".join(hashlib.blake2b(self._name(int(row)), digest_size=8).digest() for row in rows_M)
+        who_M = np.frombuffer(names, dtype="<u8").astype(np.uint64) >> np.uint64(1)
+        return replace(packed, who_M=torch.from_numpy(who_M.astype(np.int64)))
+
+    def _name(self, row: int) -> bytes:
+        """What tells one of the R rows from others, in another table too: its id; with similar keys its number and its key."""
+        if self.keys.similar is None:
+            return self.keys.ids[row]
+        texts = "\0".join(column[row] for column in self.keys.similar.texts)
+        number: bytes = self.keys.similar.numbers_RD[row].tobytes()
+        return self.keys.ids[row] + number + texts.encode()
 
     def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
         """One column of them."""

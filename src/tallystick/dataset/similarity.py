@@ -182,7 +182,7 @@ class SimilarityDataset(Dataset):
     def _encoded(cls, contract: Contract, own: OwnRows, encoder: Encoder | None, device: torch.device) -> "SimilarityDataset":
         features: FeatureRows = no_features(len(own.alignment.own_rows), device)
         if encoder is not None:
-            features = encoder.encode(own.linked()).to(device)
+            features = own.named(encoder.encode(own.linked()), own.alignment.own_rows, contract).to(device)
         linked = own.candidates(contract.feature_parties)
         crossings = tuple(crossing_of(candidates, device) for candidates in linked)
         if not own.is_label:

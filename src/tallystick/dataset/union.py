@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from tallystick.config.contract import Contract, UnionConfig
 from tallystick.data.encoder import Encoder
-from tallystick.data.features import FeatureRows
+from tallystick.data.features import FeatureRows, PackedFeatures
 from tallystick.data.split import split_by_hash
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
@@ -141,7 +141,7 @@ class UnionDataset(Dataset):
         encoder = own.fit_encoder(table, training_rows)
         dataset = cls(
             encoder=encoder,
-            source=imputation.source(encoder.encode(table)) if encoder is not None else None,
+            source=imputation.source(_encoded(encoder, own, contract)) if encoder is not None else None,
             imputation=imputation,
             train_N=train_U,
             validation_N=validation_U,
@@ -170,7 +170,7 @@ class UnionDataset(Dataset):
         """New rows, by the encoder that was fitted in training, and what is imputed at the positions that this party lacks."""
         own_U = torch.from_numpy(own.alignment.rows_N.copy())
         imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
-        source = imputation.source(encoder.encode(own.table())) if encoder is not None else None
+        source = imputation.source(_encoded(encoder, own, contract)) if encoder is not None else None
         return cls(encoder=encoder, source=source, imputation=imputation)
 
     def is_own(self, index_B: Tensor) -> Tensor:
@@ -205,6 +205,10 @@ class UnionDataset(Dataset):
         """The shift, with the line that training fitted, if it did."""
         fitted = state.best_fitted if state is not None else {}
         return replace(self.shift, line=LogitLine(**fitted)) if fitted else self.shift
+
+
+def _encoded(encoder: Encoder, own: OwnRows, contract: Contract) -> PackedFeatures:
+    return own.named(encoder.encode(own.table()), np.arange(len(own.keys.rows_U)), contract)
 
 
 def _universal_ids(own: OwnRows) -> list[bytes]:

@@ -14,6 +14,7 @@ from tallystick.data.lazy import Frame
 from tallystick.job.log import Logbook
 from tallystick.network.channel import Channel
 from tallystick.party.folder import RunFolder
+from tallystick.party.secret import row_noise_secret
 from tallystick.party.trained import Architecture
 
 ALL_PHASES = ("alignment", "training", "evaluation")
@@ -59,7 +60,14 @@ class Job:
     @property
     def architecture(self) -> Architecture:
         """How this party's part of the network is put together."""
-        return Architecture.of(self.contract, self.name, device=self.party.device, bottom=self.bottom, top=self.top)
+        return Architecture.of(
+            self.contract,
+            self.name,
+            device=self.party.device,
+            bottom=self.bottom,
+            top=self.top,
+            secret=row_noise_secret(self.contract, self.party),
+        )
 
 
 def use_threads(threads: int | None) -> None:

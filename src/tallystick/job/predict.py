@@ -28,6 +28,7 @@ from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.network.channel import Channel
 from tallystick.party.folder import RunFolder
+from tallystick.party.secret import row_noise_secret
 from tallystick.party.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
@@ -178,7 +179,8 @@ class _Scoring:
         is_label = self.party.party == self.contract.label_party
         own = OwnRows(party=self.party, is_label=is_label, frame=self.frame, keys=self.keys, alignment=alignment)
         dataset = linkage.dataset.to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
-        architecture = Architecture.of(self.contract, self.party.party)
+        secret = row_noise_secret(self.contract, self.party)
+        architecture = Architecture.of(self.contract, self.party.party, secret=secret)
         batches = torch.split(torch.arange(len(alignment)), self.contract.training.for_rows(len(alignment)).batch_size)
         scores, trained = None, None
         if is_label:

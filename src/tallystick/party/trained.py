@@ -31,7 +31,10 @@ _NOTE = "training"
 
 @dataclass(frozen=True, kw_only=True)
 class Architecture:
-    """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given."""
+    """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given.
+
+    ``secret`` is what the noise on its embeddings follows from (``party/secret.py``), wherever any are to leave.
+    """
 
     model: NetworkModel
     target: TargetConfig
@@ -42,10 +45,18 @@ class Architecture:
     top: nn.Module | None = None
     unaligned: UnalignedConfig = field(default_factory=UnalignedConfig)
     defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
+    secret: bytes | None = field(default=None, repr=False)
 
     @classmethod
     def of(
-        cls, contract: Contract, party: str, *, device: str = "cpu", bottom: nn.Module | None = None, top: nn.Module | None = None
+        cls,
+        contract: Contract,
+        party: str,
+        *,
+        device: str = "cpu",
+        bottom: nn.Module | None = None,
+        top: nn.Module | None = None,
+        secret: bytes | None = None,
     ) -> "Architecture":
         """As the contract says."""
         return cls(
@@ -58,6 +69,7 @@ class Architecture:
             top=top,
             unaligned=contract.unaligned,
             defenses=contract.embedding_defenses(),
+            secret=secret,
         )
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
@@ -65,7 +77,7 @@ class Architecture:
         shape = dataset.known_encoder.feature_shape
         bottom = self.bottom or build_bottom(self.model, self.party, shape, seed=self.seed, cut_width=self.model.cut_width)
         wrapped = dataset.wrap(bottom)
-        return (DefendedBottom(wrapped, self.defenses) if self.defenses else wrapped).to(self.device)
+        return (DefendedBottom(wrapped, self.defenses, secret=self.secret) if self.defenses else wrapped).to(self.device)
 
     def label_model(self, encoder: Encoder | None, widths: Sequence[int], *, candidates: Sequence[int] = ()) -> LabelModel:
         """The label party's share of the network for these cut widths; none of them for its own columns alone.

@@ -7,15 +7,15 @@ predictions; so a defence around the bottom is on wherever an embedding crosses,
 """
 
 import secrets
-from hashlib import blake2b
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tallystick.data.features import Features
 from tallystick.defenses.chain import EmbeddingDefenses
-from tallystick.defenses.noise import NoiseStream
+from tallystick.defenses.noise import RowNoise
 from tallystick.models.build import width_of
 
 SECRET_BYTES = 32
@@ -24,16 +24,18 @@ SECRET_BYTES = 32
 class DefendedBottom(nn.Module):
     """A bottom model whose cut embeddings are defended before anybody sees them.
 
-    A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise comes from a secret, which is
-    part of this module's state so that a resumed run and later predictions have it, and from what it hides: other embeddings
-    get other noise, and the same ones, sent again, the same.
+    A penalty's gradient is added on the backward pass, to the cut gradient that came back. Noise comes from the party's secret,
+    from which row it is and from its embedding (``RowNoise``): a row that is sent again, beside whatever others, in a resumed or
+    another run and in predictions, has the same noise as long as its embedding, rounded to the noise's grid, is the same.
 
-    Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any.
+    Threat model: an honest-but-curious label party. Guarantee: that of ``defenses``, if any. Not protected: whether a row's
+    embedding is the one that was sent before, for equal stays equal. A bottom model in floating point gives a row
+    slightly different embeddings in batches of different sizes; where that crosses the grid, the row has another draw.
 
     Args:
         bottom: the model; on a union the one that imputes.
         defenses: what the contract asks for.
-        secret: 32 random bytes; drawn from the operating system if left out.
+        secret: 32 random bytes, the same for all runs of the party; drawn from the operating system if left out.
     """
 
     def __init__(self, bottom: nn.Module, defenses: EmbeddingDefenses, *, secret: bytes | None = None) -> None:
@@ -52,16 +54,8 @@ class DefendedBottom(nn.Module):
                 cut_BD = _WithPenalty.apply(cut_BD, penalty)  # type: ignore[no-untyped-call]
         if not self._defenses.embeddings:
             return cut_BD
-        hides = blake2b(cut_BD.detach().cpu().contiguous().numpy().tobytes()).digest()
-        return self._defenses.defend(cut_BD, NoiseStream(self._secret, hides=hides))
-
-    def get_extra_state(self) -> Tensor:
-        """The secret, for checkpoints and the trained model."""
-        return torch.frombuffer(bytearray(self._secret), dtype=torch.uint8).clone()
-
-    def set_extra_state(self, state: Tensor) -> None:
-        """Put the secret back."""
-        self._secret = state.cpu().numpy().tobytes()
+        who_B = np.arange(len(cut_BD)) if features.who_N is None else features.who_N.cpu().numpy()
+        return self._defenses.defend(cut_BD, RowNoise(secret=self._secret, who_B=who_B))
 
 
 class _WithPenalty(torch.autograd.Function):

@@ -1,0 +1,73 @@
+"""The secret that a party's noise follows from: one for ever, its own, and what hangs on that across runs and tables."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import polars as pl
+import pytest
+from tiny import columns, contract_values, tables
+
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.data.encoder import Encoder
+from tallystick.data.keys import Keys
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.errors import DamagedFile
+from tallystick.party.secret import noise_secret, row_noise_secret
+from tallystick.simulation import simulate
+
+PARTIES = ("bank", "shop")
+NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}
+NOISY = parse_contract(contract_values(PARTIES, defense=[NOISE]))
+
+
+def shop(folder):
+    values = {"party": "shop", "table": {"path": "t.parquet"}, "privacy": {"ledger": "ledger.sqlite"}}
+    return parse_party(values, folder=folder)
+
+
+def test_the_secret_is_made_once_and_is_the_owners_alone(tmp_path):
+    party = shop(tmp_path)
+    with ThreadPoolExecutor(8) as pool:
+        found = set(pool.map(lambda _: noise_secret(party), range(32)))
+    assert len(found) == 1
+    assert len(found.pop()) == 32
+    (path,) = tmp_path.iterdir()
+    assert (path.name, path.stat().st_mode & 0o777) == ("ledger.noise.json", 0o600)
+    path.write_bytes(path.read_bytes().replace(b"secret", b"Secret"))
+    with pytest.raises(DamagedFile, match=r"ledger\.noise\.json.* put back a copy; or remove it, and noise is drawn anew"):
+        noise_secret(party)
+
+
+def test_only_a_feature_party_with_noise_has_one(tmp_path):
+    quantized = parse_contract(contract_values(PARTIES, defense=[{"method": "quantized-embeddings", "levels": 5}]))
+    assert row_noise_secret(quantized, shop(tmp_path)) is None
+    assert not list(tmp_path.iterdir())
+    assert row_noise_secret(NOISY, shop(tmp_path)) == noise_secret(shop(tmp_path))
+
+
+def test_a_retrained_run_sends_the_same_embeddings_again(tmp_path):
+    """Noise is in every step, so weights that are the same to the bit have seen the same noise."""
+    for _ in range(2):
+        simulate(contract_values(PARTIES, defense=[NOISE]), tables(PARTIES, rows=150), columns(PARTIES), folder=tmp_path)
+    for party in PARTIES:
+        first, second = sorted((tmp_path / party).glob("tiny-*/model.safetensors"))
+        assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_row_is_known_by_its_id_in_another_table_and_at_another_place():
+    def named(order, similar=None):
+        frame = pl.DataFrame({"x": [float(each) for each in order]})
+        ids = [b"id %d" % each for each in order]
+        keys = Keys(ids=ids, rows_U=np.arange(len(order)), report=None, similar=similar)
+        own = OwnRows(party=None, is_label=False, frame=frame, keys=keys, alignment=None)
+        encoder = Encoder(numeric=(), categorical=())
+        return own.named(encoder.encode(frame), np.arange(len(order)), NOISY).who_M.tolist()
+
+    here, there = named(range(6)), named([4, 2, 9, 0])
+    assert there == [here[4], here[2], there[2], here[0]]
+    assert len({*here, *there}) == 7
+    assert min(here) >= 0  # below are the positions of stand-ins
+    places = SimilarKeys(numbers_RD=np.array([[1.0], [2.0]]))
+    assert named([0, 1], places) == named([0, 1], places) != named([0, 1], places.with_numbers(np.array([[1.0], [3.0]])))
