@@ -9,11 +9,16 @@ import pytest
 import yaml
 from tiny import contract_values, free_port, lay_out
 
+from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import check_party, parse_party
+from tallystick.data.frame import as_frame
 from tallystick.data.keys import fingerprint, read_keys
-from tallystick.errors import ConfigError, DataError, IdError
+from tallystick.errors import ConfigError, DataError, IdError, PeerLost
+from tallystick.job.job import Job
+from tallystick.job.log import Logbook, Silent
+from tallystick.job.phases.linkage_audit import audit_linkage
 from tallystick.network.certificates import write_test_certificates
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
@@ -323,3 +328,34 @@ def test_a_linkage_of_texts_shows_examples_and_what_attacks_named():
     page = to_html(result)
     assert "What each attack named" in page
     assert "Links, for example" in page
+
+
+class Lost:
+    """The channel to a helper that died after its part: nothing is received from it any more, so only check() tells."""
+
+    peer = "helper"
+
+    def check(self):
+        raise PeerLost(self.peer, "helper fell silent")
+
+
+def test_a_helper_that_dies_during_the_linkage_audit_ends_it(tmp_path):
+    contract, frame = parse_contract(similarity_contract()), similar_tables()["bank"]
+    party = parse_party({"party": "bank", "table": {"path": "table.parquet"}, **similar_columns()["bank"]}, folder=tmp_path)
+    keys = read_keys(as_frame(frame, source="bank"), columns=party.keys, alignment=contract.alignment)
+    scale = SimilarityScale(mean=0.0, deviation=1.0, sigma=0.0)
+    numbers_NK = np.arange(len(frame))[:, None] % 60 + np.zeros((1, 4), dtype=np.int64) + np.arange(4) * 60
+    links = Candidates(numbers_NK=numbers_NK, rows=240, similarity_NK=np.tile(-np.arange(4.0), (len(frame), 1)), scale=scale)
+    alignment = Alignment(
+        method="similarity", rows_N=np.arange(len(frame)), sizes={"own": len(frame)}, learnt=[], candidates={"shop": links}
+    )
+    job = Job(
+        contract=contract,
+        party=party,
+        frame=as_frame(frame, source="bank"),
+        channels={"helper": Lost()},
+        folder=RunFolder.new(tmp_path / "runs", contract),
+        logbook=Logbook(party="bank", watcher=Silent()),
+    )
+    with pytest.raises(PeerLost, match="helper fell silent"):
+        audit_linkage(job, keys, alignment)

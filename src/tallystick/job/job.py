@@ -57,6 +57,12 @@ class Job:
         """The channels to all other parties, the helper included."""
         return list(self.channels.values())
 
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Show how far work without a peer is, and raise what is known to be wrong with one: it may take long, and is in vain."""
+        self.logbook.watcher.progress(what, done, total)
+        for channel in self.all_channels:
+            channel.check()
+
     @property
     def architecture(self) -> Architecture:
         """How this party's part of the network is put together."""

@@ -82,7 +82,7 @@ def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> M
     own = dataset.features_at(index_V)
     logits_V = complete_logits(model, own, cuts_VD, **how)
     scorer = _scorer(contract.target.type, dataset.known_labels, index_V)
-    shuffling = Shuffling(repeats=wanted.repeats, progress=_progress(job), **how)
+    shuffling = Shuffling(repeats=wanted.repeats, progress=job.progress, **how)
     falls: dict[str, tuple[list[str | None], list[Fall]]] = {}
     if wanted.own_columns and dataset.encoder is not None:
         places = column_places(dataset.encoder)
@@ -153,15 +153,6 @@ def _scorer(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Scor
             return np.nan
 
     return scorer
-
-
-def _progress(job: Job) -> Any:
-    def progress(what: str, done: int, total: int) -> None:
-        job.logbook.watcher.progress(what, done, total)
-        for channel in job.feature_channels:  # the own columns take a while, and nothing is received: if a peer is lost, end soon
-            channel.check()
-
-    return progress
 
 
 def _shown(

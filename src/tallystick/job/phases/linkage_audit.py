@@ -78,7 +78,7 @@ def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSu
 
 
 def _audited(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> shown.LinkageSummary:
-    contract, progress = job.contract, job.logbook.watcher.progress
+    contract, progress = job.contract, job.progress
     sent = sent_keys(contract, job.folder, keys)
     helper = contract.helper or ""
     exposures = exposure_to_helper(keys, sent, terms, party=job.name, helper=helper, progress=progress)
@@ -116,7 +116,7 @@ def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment
     if terms.numbers and terms.helper_sees == "filters":
         notes.append("Keys with text are not attacked beside filters of numbers, which take too much memory for all pairs.")
         return [], notes
-    contract, progress = job.contract, job.logbook.watcher.progress
+    contract, progress = job.contract, job.progress
     found = texts_named_by_helper(keys, terms, party=job.name, helper=contract.helper or "", progress=progress)
     for name, candidates in alignment.candidates.items():
         if not (candidates.numbers_NK != PAD).any():

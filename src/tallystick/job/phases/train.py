@@ -146,11 +146,6 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
 def own_part(job: Job, dataset: Dataset) -> OwnPart:
     """What a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
 
-    def progress(what: str, done: int, total: int) -> None:
-        job.logbook.watcher.progress(f"before joint training: {what}", done, total)
-        for channel in job.channels.values():  # nothing is received here for long: if one is lost, end soon
-            channel.check()
-
     train_N = dataset.unaligned.train_N
     return OwnPart(
         source=dataset.features_at,
@@ -159,7 +154,7 @@ def own_part(job: Job, dataset: Dataset) -> OwnPart:
         training=dataset.settled(job.contract.training),
         store=job.folder.store,
         seed=job.contract.seed,
-        progress=progress,
+        progress=lambda what, done, total: job.progress(f"before joint training: {what}", done, total),
     )
 
 
