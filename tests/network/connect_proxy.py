@@ -51,6 +51,11 @@ async def serve(mode, wanted):
             writer.write(ANSWERS["bad-gateway"])
             writer.close()
             return
+        if mode == "interim":
+            writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            await writer.drain()
+            await asyncio.sleep(0.1)
+            writer.write(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n")
         writer.write(b"HTTP/1.1 200 Connection established\r\nVia: test\r\n\r\n")
         first = await reader.read(65_536)
         say("TLS" if first[:2] == b"\x16\x03" else f"plain {first[:20]!r}")

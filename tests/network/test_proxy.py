@@ -13,8 +13,9 @@ from tiny import QUICK, error_of, within
 from tallystick.errors import ConfigError, PeerLost
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import probe
+from tallystick.network.link import LinkBroken
 from tallystick.network.messages import MEBIBYTE
-from tallystick.network.proxy import Proxy, load_proxy
+from tallystick.network.proxy import Proxy, ProxyRefused, check_answer, is_whole, load_proxy
 
 from .wire import Note
 
@@ -50,8 +51,9 @@ def proxy():
         each.close()
 
 
-def test_a_session_goes_through_a_proxy_and_tls_from_end_to_end(networks, pool, proxy):
-    between = proxy("open", SECRET)
+@pytest.mark.parametrize("mode", ["open", "interim"])  # interim: answers of 1xx come before the one that counts
+def test_a_session_goes_through_a_proxy_and_tls_from_end_to_end(networks, pool, proxy, mode):
+    between = proxy(mode, SECRET)
     bank = networks("bank", listen="127.0.0.1:0")
     shop = networks("shop", proxy=Proxy(address=between.address, credentials=SECRET))
     waiting = pool.submit(bank.connect, {"shop": None})
@@ -123,6 +125,32 @@ def test_a_proxy_that_is_of_no_use_is_named(networks, identity, proxy, mode, sai
     assert str(error).isprintable()
     if mode != "hang":  # it has another timeout
         assert f"the proxy at {between.address} {said}" in probe(identity("shop"), "bank", address, proxy=through)
+
+
+@pytest.mark.parametrize(
+    "interim", [b"", b"HTTP/1.1 100\r\n\r\n", b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.0 103 x\r\na: b\r\n\r\n"]
+)
+@pytest.mark.parametrize(
+    ("final", "error"),
+    [
+        (b"HTTP/1.1 200 OK\r\n\r\n", None),
+        (b"HTTP/1.1 403\r\n\r\n", ProxyRefused),
+        (b"HTTP/1.1 101 Switching Protocols\r\n\r\n", LinkBroken),
+        (b"HTTP/1.1 100", LinkBroken),
+        (b"rubbish", LinkBroken),
+    ],
+)
+def test_interim_answers_are_passed_over_wherever_they_are_cut(interim, final, error):
+    answer, through = interim + final, Proxy(address="proxy.example:3128")
+    whole = [is_whole(answer[:cut]) for cut in range(len(answer))]
+    assert not any(whole[: len(interim) + 6])
+    assert is_whole(answer) == (final != b"HTTP/1.1 100")
+    if error is None:
+        check_answer(answer, through)
+    else:
+        with pytest.raises(LinkBroken) as raised:
+            check_answer(answer, through)
+        assert type(raised.value) is error
 
 
 def test_a_proxy_that_is_not_there_is_named(networks):

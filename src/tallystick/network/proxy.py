@@ -5,6 +5,7 @@ sees, no more.
 """
 
 import base64
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tallystick.network.link import LinkBroken
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"
 _SHOWN_CHARACTERS = 80
+# RFC 9110, section 15.2: what a proxy may say before its answer; 101 is an answer, to what nobody asked.
+_INTERIM = re.compile(rb"HTTP/1\.\d (?!101)1\d\d(?=[ \r]).*?\r\n\r\n", re.DOTALL)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,12 +61,15 @@ def connect_request(proxy: Proxy, address: str) -> bytes:
 
 def is_whole(answer: bytes | bytearray) -> bool:
     """Whether an answer has come to its end, or will never be one: then no more of it is waited for."""
-    return END in answer or len(answer) >= MAX_ANSWER_BYTES or not (answer.startswith(b"HTTP/1.") or len(answer) < 7)
+    if len(answer) >= MAX_ANSWER_BYTES:
+        return True
+    answer = _final(answer)
+    return END in answer or not (answer.startswith(b"HTTP/1.") or len(answer) < 7)
 
 
 def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
     """Return if the tunnel stands; raises ProxyRefused for a refusal, LinkBroken for all else."""
-    where = f"the proxy at {proxy.address}"
+    where, answer = f"the proxy at {proxy.address}", _final(answer)
     status = bytes(answer).partition(b"\r\n")[0]
     version, _, said = status.partition(b" ")
     code, reason = said[:3], _printable(said[4:])
@@ -83,6 +89,13 @@ def check_answer(answer: bytes | bytearray, proxy: Proxy) -> None:
     if code in (b"401", b"403", b"405"):
         raise ProxyRefused(f"{answered}: it does not let this party connect there; ask whoever runs it")
     raise LinkBroken(f"{answered}: it did not reach the peer")
+
+
+def _final(answer: bytes | bytearray) -> bytes | bytearray:
+    """What follows the interim answers (100, 102, 103) that precede the one that counts."""
+    while interim := _INTERIM.match(answer):
+        answer = answer[interim.end() :]
+    return answer
 
 
 def _printable(said: bytes) -> str:
