@@ -74,6 +74,14 @@ def test_noise_stays_in_range_and_events_of_keys_stand_apart():
     assert event == PureDP(epsilon=0.01, unit="key")
     assert total_epsilon([event], unit="record") == math.inf
     assert "geo-indistinguishability" in key_guarantee(terms)
+    degrees = [
+        {"name": "lon", "unit": "degree", "low": 103.0, "high": 104.0, "scale": 2.0, "metres": 55_800.0},
+        {"name": "lat", "unit": "degree", "low": 1.0, "high": 1.5, "metres": 110_574.0},
+    ]
+    places = SimilarityConfig.model_validate(
+        {"dimensions": degrees, "neighbors": 1, "noise": {"keys": "planar-laplace", "radius": 0.001}}
+    )
+    assert "0.001 after scale (0.002 degree = 112 m along lon, 0.001 degree = 111 m along lat)" in key_guarantee(places)
     plain = terms_of()
     assert key_event(plain) is None
     assert key_guarantee(plain) == "no formal guarantee"

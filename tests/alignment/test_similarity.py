@@ -13,7 +13,7 @@ from tallystick.alignment.federal import Pivots, text_bits, text_filters
 from tallystick.alignment.nearest import PAD, rank_distance
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.similarity import Scale, link_feature_party, link_helper, link_label_party
+from tallystick.alignment.similarity import Scale, link_feature_party, link_helper, link_label_party, seen_by_helper
 from tallystick.alignment.similarity_noise import sigma_of_tau, smallest_tau
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
@@ -195,6 +195,40 @@ def test_kept_links_are_those_of_highest_noisy_similarity():
     assert own.scale.sigma == pytest.approx(sigma_of_tau(0.02, own.scale.deviation))
     assert (np.diff(own.similarity_NK, axis=1) <= 0).all()
     np.testing.assert_array_equal(np.sort(own.numbers_NK, axis=1), feature.candidates["shop"].numbers_NK)
+
+
+@pytest.mark.parametrize("noise", [{}, {"tau": 0.5}])
+def test_of_one_row_a_feature_party_is_told_both_distances_to_the_bit(noise):
+    """Mean and deviation cross: with one row and two links they are its distances, whatever noise is on similarities."""
+    terms = terms_of(neighbors=2, helper_sees="clear", noise={**noise, "resolution": 1e-4} if noise else {})
+    row, others = SimilarKeys(numbers_RD=np.array([[103.5, 1.25]])), places(40, seed=2)
+    _, feature, _ = link(row, others, terms)
+    scale = feature.candidates["shop"].scale
+    told = sorted([-scale.mean - scale.deviation, -scale.mean + scale.deviation])
+    true = np.sort(np.linalg.norm(others.numbers_RD - row.numbers_RD, axis=1))[:2]
+    np.testing.assert_allclose(told, true, rtol=1e-12)
+    assert any(f"The mean ({-scale.mean:.6g})" in line and "nearly each distance" in line for line in feature.learnt)
+
+
+def test_the_helper_sees_which_texts_begin_alike_and_says_so():
+    terms = terms_of([{"name": "street", "kind": "text"}], neighbors=1, block=3)
+    texts = (("alder 1", "alder 2", "birch 3"), ("alder 9", "birch 8", "cedar 7"))
+    label, shop = (SimilarKeys(numbers_RD=np.empty((3, 0)), texts=(each,)) for each in texts)
+    tags = [encode_keys(keys, terms, b"secret").blocks_N16.tobytes() for keys in (label, shop)]
+    own, others = ([tag[start : start + 16] for start in (0, 16, 32)] for tag in tags)
+    assert own[0] == own[1] == others[0]
+    assert own[2] == others[1]
+    assert len({*own, *others}) == 3
+    *_, helper = link(label, shop, terms)
+    assert "rows whose street has the same first 3 characters" in helper.learnt[0]
+    assert "tags" not in seen_by_helper(terms_of())
+
+
+def test_similarities_of_noisy_keys_are_not_called_exact():
+    noise = {"keys": "planar-laplace", "epsilon": 1.0, "radius": 0.01}
+    for given, said in (({}, "with exact similarities"), (noise, "with similarities of keys under noise")):
+        label, *_ = link(places(9), places(9, seed=2), terms_of(neighbors=2, noise=given))
+        assert any(said in line for line in label.learnt)
 
 
 def test_noise_has_the_variance_that_tau_asks_for():

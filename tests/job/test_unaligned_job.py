@@ -86,6 +86,9 @@ def test_nothing_that_crosses_tells_how_many_unaligned_rows_there_are(method):
     assert {row for row in more["bank"]["id"] if row in set(more["shop"]["id"])} == common
     quick = {"training__patience": None, "training__epochs": 1, "evaluation": QUICKLY}
     few, many = (run(method, tables_, **quick) for tables_ in (given, more))
+    for result, tables_ in ((few, given), (many, more)):  # the alignment's counts do, and what is learnt says so
+        assert f"bank has {tables_['bank'].height} ids." in [each.what for each in result.learnt if each.party == "shop"]
+        assert any("How many they are follows from two counts" in each.what for each in result.learnt)
     assert few.data.rows == many.data.rows
     assert sent_by_training(few) == sent_by_training(many)
 

@@ -77,12 +77,23 @@ def key_guarantee(terms: SimilarityConfig) -> str:
     """Say in words what the noise on keys promises, or that there is none."""
     noise = terms.noise
     if noise.keys == "planar-laplace":
-        return f"{noise.epsilon:g}-geo-indistinguishability of keys at most {noise.radius:g} apart (planar Laplace noise on keys)"
+        return f"{noise.epsilon:g}-geo-indistinguishability of keys at most {_radius(terms)} apart (planar Laplace noise on keys)"
     if noise.keys == "gaussian":
         return (
-            f"({noise.epsilon:g}, {noise.delta:g})-DP for one key that moves by at most {noise.radius:g} (Gaussian noise on keys)"
+            f"({noise.epsilon:g}, {noise.delta:g})-DP for one key that moves by at most {_radius(terms)} (Gaussian noise on keys)"
         )
     return "no formal guarantee"
+
+
+def _radius(terms: SimilarityConfig) -> str:
+    """The radius in each number's own unit, and in metres where the contract says how many one is: a degree is not the same
+    distance eastwards as northwards."""
+    ways = []
+    for number in terms.numbers:
+        reach = terms.noise.radius * number.scale
+        metres = f" = {reach * number.metres:.3g} m" if number.metres is not None else ""
+        ways.append(f"{reach:g}{f' {number.unit}' if number.unit else ''}{metres} along {number.name}")
+    return f"{terms.noise.radius:g} after scale ({', '.join(ways)})"
 
 
 def planar_laplace(rows: int, rate: float, rng: SecureRandom) -> Floats:

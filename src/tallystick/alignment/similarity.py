@@ -122,8 +122,8 @@ def link_label_party(
     for name, c in found.items():
         pairs = int((c.numbers_NK != PAD).sum())
         learnt.append(
-            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, {_said_of_noise(c.scale)}: from "
-            "these, places of its keys beside own ones can be estimated."
+            f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, "
+            f"{_said_of_noise(c.scale, terms)}: from these, places of its keys beside own ones can be estimated."
         )
     return Alignment(
         method=_METHOD,
@@ -147,7 +147,8 @@ def link_feature_party(
     """Learn from a helper which of this party's rows are linked to each position: a feature party's side.
 
     Threat model, guarantee, arguments and errors as for link_label_party. This side learns which of its rows are linked to a
-    position, but neither how similar they are nor which is the most similar.
+    position, in no order, and of the similarities the mean and the standard deviation of all linked distances, exact whatever
+    noise there is on similarities: where the label party has one row and two links, these two numbers are both distances.
     """
     with notify_peers([peer, helper]):
         (positions,) = _meet(keys, [peer], terms, max_rows=max_rows)
@@ -172,6 +173,8 @@ def link_feature_party(
         f"Which own rows are linked to each of {peer.peer}'s rows, at most {terms.links}, in no order: {used} of the "
         f"{len(keys)} own "
         "rows are; where own rows that share links lie, rows of the other side can be placed.",
+        f"The mean ({-scale.mean:.6g}) and the standard deviation ({scale.deviation:.6g}) of the distances of all links, without "
+        "noise from tau: of few links they tell nearly each distance.",
         _said_of_helper(helper.peer, terms),
     ]
     return Alignment(
@@ -224,7 +227,15 @@ def link_helper(
 
 
 def seen_by_helper(terms: SimilarityConfig) -> str:
-    """Say as what the helper sees keys."""
+    """Say as what the helper sees keys; ``block`` shows beside them which rows begin alike."""
+    if not terms.block:
+        return _encoded(terms)
+    letters = "character" if terms.block == 1 else f"{terms.block} characters"
+    tags = f"tags under a secret, equal for rows whose {terms.texts[0].name} has the same first {letters}"
+    return f"{_encoded(terms)}; and {tags}, so which rows of both sides these are and how often each beginning occurs"
+
+
+def _encoded(terms: SimilarityConfig) -> str:
     if terms.helper_sees == "clear":
         return "they are, in the clear, as the contract says"
     if terms.helper_sees == "filters":
@@ -238,9 +249,9 @@ def _said_of_helper(helper: str, terms: SimilarityConfig) -> str:
     return f"{helper} saw how many rows there are, and the keys as {seen_by_helper(terms)}."
 
 
-def _said_of_noise(scale: SimilarityScale | None) -> str:
+def _said_of_noise(scale: SimilarityScale | None, terms: SimilarityConfig) -> str:
     if scale is None or not scale.sigma:
-        return "with exact similarities"
+        return "with exact similarities" if terms.noise.keys == "none" else "with similarities of keys under noise"
     return f"with similarities under noise of {scale.sigma:.3g} standard deviations"
 
 

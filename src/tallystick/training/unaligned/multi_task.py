@@ -20,9 +20,9 @@ class MultiTask(LocalBatches):
     """Alternate training without any synthetic embedding: the ablation that FedAds leaves out.
 
     FedAds, section 4.1.2, whose two branches share the label party's bottom model; here the local branch reads its output alone.
-    Threat model: honest-but-curious feature parties, who see nothing of local steps, not even how many rows they take: the
-    contract says how many steps there are. No formal guarantee. Not protected: what these labels do to the shared weights shows
-    in later cut gradients.
+    Threat model: honest-but-curious feature parties, who see nothing of local steps: the
+    contract says how many there are. How many unaligned rows there are follows from the alignment's counts. No formal guarantee.
+    Not protected: what these labels do to the shared weights shows in later cut gradients.
     """
 
     name: ClassVar[str] = "multi-task"
