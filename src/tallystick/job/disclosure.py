@@ -67,7 +67,8 @@ def unaligned_lines(contract: Contract) -> list[str]:
     return [
         f"Of {label}'s rows without a partner's row nothing crosses (unaligned.method = {method}): {steps}. Their labels shape "
         "the weights behind later cut gradients, as aligned rows' do; a defence that replaces labels replaces theirs too. "
-        f"How many they are follows from two counts that the alignment tells a feature party: {label}'s ids, and how many of these all parties have."
+        f"How many they are follows from two counts that the alignment tells a feature party: {label}'s ids, and how many of "
+        "these all parties have."
     ]
 
 
