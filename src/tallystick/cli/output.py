@@ -12,6 +12,7 @@ from rich.text import Text
 
 from tallystick.cli.signals import EXIT_INTERRUPTED, NOTHING_BEGUN, interruptible, load
 from tallystick.errors import ConfigError, DataError, TallystickError
+from tallystick.terminal import PlainWordsConsole, printable_lines
 
 EXIT_USAGE, EXIT_FAILED = 2, 3
 LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
@@ -23,7 +24,7 @@ def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], No
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")
         return
-    console = Console(highlight=False)
+    console = PlainWordsConsole(highlight=False)
     if show is not None:
         show(console)
         return
@@ -55,7 +56,7 @@ def guarded(work: Callable[[], None], *, as_json: bool, loads: Sequence[str] = (
         code = EXIT_USAGE if isinstance(error, ConfigError | DataError) else EXIT_FAILED
         _fail(error, code, as_json=as_json)
     except KeyboardInterrupt as stop:
-        sys.stderr.write(f"{str(stop) or line}\n")
+        sys.stderr.write(f"{printable_lines(str(stop) or line)}\n")
         raise typer.Exit(EXIT_INTERRUPTED) from None
 
 
@@ -63,7 +64,7 @@ def _fail(error: TallystickError, code: int, *, as_json: bool) -> NoReturn:
     if as_json:
         facts = {name: value for name, value in vars(error).items() if isinstance(value, str | int | list | type(None))}
         sys.stdout.write(json.dumps({"error": {"type": type(error).__name__, "message": str(error), **facts}}) + "\n")
-    sys.stderr.write(f"error: {error}\n")
+    sys.stderr.write(f"error: {printable_lines(str(error))}\n")
     raise typer.Exit(code)
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
+from tallystick.terminal import printable_lines
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
@@ -101,7 +102,8 @@ def check(
         finish(found, as_json=as_json, show=lambda console: _show(console, found))
         if found["problems"]:
             if as_json:  # the problems are in the one JSON object; a second one would hide it
-                sys.stderr.write(f"error: {len(found['problems'])} problem(s): {'; '.join(found['problems'])}\n")
+                told = printable_lines("; ".join(found["problems"]))
+                sys.stderr.write(f"error: {len(found['problems'])} problem(s): {told}\n")
             raise typer.Exit(EXIT_USAGE)
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, "tallystick.check"))

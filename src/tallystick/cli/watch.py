@@ -5,12 +5,12 @@ import sys
 import time
 from typing import Any
 
-from rich.console import Console
 from rich.progress import TaskID
 
 from tallystick.cli.options import Style
 from tallystick.job.log import Silent, Watcher
 from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
+from tallystick.terminal import PlainWordsConsole, printable_lines
 
 
 def watcher_of(style: Style) -> Watcher:
@@ -44,7 +44,7 @@ class Lines:
 
     def _write(self, text: str) -> None:
         self._last = time.monotonic()
-        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {text}\n")
+        sys.stderr.write(f"{time.strftime('%H:%M:%S')} {printable_lines(text)}\n")
         sys.stderr.flush()
 
 
@@ -86,7 +86,7 @@ class ProgressOfParties:
 
     def __init__(self, style: Style) -> None:
         self._style = style
-        self._console = Console(stderr=True, highlight=False)
+        self._console = PlainWordsConsole(stderr=True, highlight=False)
         self._bars = progress_bars(self._console)
         self._tasks: dict[str, TaskID] = {}
         self._lines: dict[str, Lines] = {}

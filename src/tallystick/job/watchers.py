@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from tallystick.job.log import Silent, Watcher
+from tallystick.terminal import PlainWordsConsole
 
 SHOW_AFTER_S = 2.0
 REDRAW_S = 0.1
@@ -84,7 +85,7 @@ class Bars:
     """A bar for whatever takes longer than two seconds."""
 
     def __init__(self) -> None:
-        self._console = Console(stderr=True, highlight=False)
+        self._console = PlainWordsConsole(stderr=True, highlight=False)
         self._bars = progress_bars(self._console)
         self._task: TaskID | None = None
         self._what = ""

@@ -1,0 +1,50 @@
+"""Words of others do not act on a terminal: not from a table, nor from a result that somebody sent."""
+
+import io
+
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.markup import escape
+from rich.table import Table
+from typer.testing import CliRunner
+
+from tallystick.cli.app import app
+from tallystick.terminal import PlainWordsConsole, printable_lines
+
+EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202eevil\r"
+
+
+def harmless(shown):
+    return all(character.isprintable() or character == "\n" for character in shown)
+
+
+@given(st.text(max_size=60))
+def test_nothing_that_is_printed_acts(words):
+    console = PlainWordsConsole(file=io.StringIO(), highlight=False)
+    table = Table(title=escape(words))
+    table.add_column(escape(words), overflow="fold")
+    table.add_row(escape(words))
+    console.print(table)
+    console.print(words, markup=False)
+    assert harmless(console.file.getvalue())
+    assert harmless(printable_lines(words))
+
+
+def test_styles_and_lines_stay():
+    console = PlainWordsConsole(file=io.StringIO(), force_terminal=True, color_system="standard", highlight=False)
+    console.print("[bold]a[/bold]\nb\x1b[2J")
+    assert console.file.getvalue() == "\x1b[1ma\x1b[0m\nb\\x1b[2J\n"
+
+
+@pytest.mark.parametrize("where", ["column", "value"])
+def test_check_shows_a_hostile_table_in_plain_words(lay_out_job, where):
+    home = lay_out_job(rows=50).home("bank")
+    frame = pl.read_parquet(home / "table.parquet")
+    column = pl.lit(EVIL).alias("extra" if where == "value" else EVIL)
+    frame.with_columns(column).write_parquet(home / "table.parquet")
+    done = CliRunner().invoke(app, ["check", str(home / "party.yaml"), str(home / "contract.yaml")])
+    assert done.exit_code == 0, done.output
+    assert harmless(done.stdout)
+    assert harmless(done.stderr)
