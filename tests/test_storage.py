@@ -13,18 +13,29 @@ import torch
 from tiny import PATIENCE_S
 
 from tallystick.errors import ConfigError, DamagedFile, StorageError
-from tallystick.storage import check_sealed, locked, make_folder, read_json, write_bytes, write_json, written
+from tallystick.storage import (
+    Origin,
+    check_digest,
+    locked,
+    make_folder,
+    read_json,
+    write_bytes,
+    write_json,
+    written,
+)
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
 
 
 def json_file(path):
-    write_json(path, b'{"secret": "00ff", "spent": [1.5, 2]}')
-    return read_json
+    origin = Origin(folder=path.parent)
+    write_json(path, b'{"secret": "00ff", "spent": [1.5, 2]}', origin=origin)
+    return lambda path: read_json(path, origin=origin)
 
 
 def tensor_file(path):
-    write_tensors(path, {"rows": torch.arange(7), "weight": torch.ones(3, 2)}, {"alignment": '{"digest":"no"}', "b": "2"})
-    return read_tensors
+    origin, metadata = Origin(folder=path.parent), {"alignment": '{"seal":"no"}', "b": "2"}
+    write_tensors(path, {"rows": torch.arange(7), "weight": torch.ones(3, 2)}, metadata, origin=origin)
+    return lambda path: read_tensors(path, origin=origin)
 
 
 @pytest.mark.parametrize("write", [json_file, tensor_file])
@@ -75,11 +86,51 @@ def test_random_bytes_missing_files_and_folders_are_damage_not_tracebacks(tmp_pa
     for length in [*range(40), *(draw.randrange(5_000) for _ in range(300))]:
         path.write_bytes(draw.randbytes(length))
         with pytest.raises(DamagedFile):
-            check_sealed(path)
+            check_digest(path)
     with pytest.raises(DamagedFile, match="it is missing"):
-        check_sealed(tmp_path / "absent")
+        check_digest(tmp_path / "absent")
     with pytest.raises(DamagedFile, match="it cannot be read: Is a directory"):
-        check_sealed(tmp_path)
+        check_digest(tmp_path)
+
+
+def test_a_seal_says_run_party_and_place_and_another_is_named(tmp_path):
+    runs = {}
+    for run, party in (("one", "bank"), ("other", "bank"), ("theirs", "shop")):
+        (tmp_path / run).mkdir()
+        runs[run] = Origin.create(tmp_path / run, party=party, contract="c")
+        assert Origin.of(tmp_path / run) == runs[run]
+        write_json(tmp_path / run / "note.json", b'{"a": 1}', origin=runs[run])
+    own = tmp_path / "one" / "note.json"
+    kept, place = own.read_bytes(), f"note.json of run {runs['one'].run} of bank"
+    for path in (tmp_path / "other" / "note.json", tmp_path / "theirs" / "note.json", tmp_path / "one" / "origin.json"):
+        own.write_bytes(path.read_bytes())
+        theirs = Origin.of(path.parent)
+        with pytest.raises(DamagedFile) as caught:
+            read_json(own, origin=runs["one"])
+        is_, expected = f"{path.name} of run {theirs.run} of {theirs.party}", place
+        assert str(caught.value) == (
+            f"{own} is damaged: it is another file, written as {is_}; expected {expected}; put the right one back"
+        )
+        own.write_bytes(kept)
+    assert read_json(own, origin=runs["one"]) == b'{"a": 1}'
+    shutil.copy(own, tmp_path / "other" / "origin.json")
+    with pytest.raises(DamagedFile, match=r"it is another file, written as note\.json of run"):
+        Origin.of(tmp_path / "other")
+
+
+def test_the_best_weights_are_those_of_the_step_that_a_run_goes_on_from(tmp_path):
+    store, module = CheckpointStore(tmp_path), torch.nn.Linear(1, 1)
+    for epoch in range(4):
+        torch.nn.init.constant_(module.weight, float(epoch))
+        store.save_best(module, epoch=epoch)
+        store.save(TrainingState(step=10 * epoch + 10, best_epoch=epoch), module, None)
+    assert store.intact() == ([30, 40], [])
+    assert sorted(path.name for path in tmp_path.glob("best-*")) == ["best-2.safetensors", "best-3.safetensors"]
+    state = store.load(30, module, None)  # the others do not have step 40
+    store.drop_after(state)
+    store.load_best(module, epoch=state.best_epoch)
+    assert module.weight.item() == 2.0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-2.safetensors", "step-30.safetensors"]
 
 
 def test_sealed_files_stay_plain_json_and_safetensors(tmp_path):
@@ -87,15 +138,15 @@ def test_sealed_files_stay_plain_json_and_safetensors(tmp_path):
 
     from safetensors.torch import load_file
 
-    json_file(tmp_path / "a")
+    read = json_file(tmp_path / "a")
     assert json.loads((tmp_path / "a").read_bytes())["spent"] == [1.5, 2]
-    assert json.loads(read_json(tmp_path / "a")) == {"secret": "00ff", "spent": [1.5, 2]}
-    write_json(tmp_path / "empty", b"{}")
-    assert read_json(tmp_path / "empty") == b"{}"
-    tensor_file(tmp_path / "b")
+    assert json.loads(read(tmp_path / "a")) == {"secret": "00ff", "spent": [1.5, 2]}
+    write_json(tmp_path / "empty", b"{}", origin=Origin(folder=tmp_path))
+    assert read(tmp_path / "empty") == b"{}"
+    read = tensor_file(tmp_path / "b")
     assert torch.equal(load_file(tmp_path / "b")["rows"], torch.arange(7))
-    tensors, metadata = read_tensors(tmp_path / "b")
-    assert metadata == {"alignment": '{"digest":"no"}', "b": "2"}
+    tensors, metadata = read(tmp_path / "b")
+    assert metadata == {"alignment": '{"seal":"no"}', "b": "2"}
     assert torch.equal(tensors["weight"], torch.ones(3, 2))
 
 
@@ -118,8 +169,8 @@ def test_a_folder_that_was_removed_does_not_come_back_half(tmp_path):
     shutil.rmtree(tmp_path / "run")
     for write in (
         lambda: store.save(TrainingState(step=2), module, None),
-        lambda: store.save_best(module),
-        lambda: write_json(tmp_path / "run" / "training.json", b"{}"),
+        lambda: store.save_best(module, epoch=0),
+        lambda: write_json(tmp_path / "run" / "training.json", b"{}", origin=Origin(folder=tmp_path / "run")),
     ):
         with pytest.raises(StorageError, match="its folder is gone, removed while it was in use; start a new run"):
             write()
@@ -143,7 +194,7 @@ READ_ONLY = textwrap.dedent(
     def lock():
         with locked(folder):
             pass
-    for work in (lambda: store.save(TrainingState(step=15), module, None), lambda: store.drop_after(5), lock):
+    for work in (lambda: store.save(TrainingState(step=15), module, None), lambda: store.drop_after(TrainingState(step=5)), lock):
         try:
             work()
         except StorageError as error:
@@ -195,23 +246,23 @@ def test_a_folder_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path)
 def test_only_steps_whose_files_are_intact_are_offered(tmp_path):
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(2, 2)
     store.save(TrainingState(step=5), module, None)
-    store.save_best(module)
+    store.save_best(module, epoch=0)
     store.save(TrainingState(step=10, best_epoch=0), module, None)
     (tmp_path / "step-abc.safetensors").write_bytes(b"")
     (tmp_path / "step-007.safetensors").write_bytes(b"")
     assert store.steps() == [5, 10]
     assert store.intact() == ([5, 10], [])
-    flip(tmp_path / "best.safetensors")
+    flip(tmp_path / "best-0.safetensors")
     steps, (error,) = store.intact()
-    assert (steps, error.path.name) == ([5], "best.safetensors")
-    (tmp_path / "best.safetensors").unlink()
+    assert (steps, error.path.name) == ([5], "best-0.safetensors")
+    (tmp_path / "best-0.safetensors").unlink()
     steps, (error,) = store.intact()
     assert steps == [5]
     assert "it is missing" in str(error)
     flip(tmp_path / "step-5.safetensors")
     steps, damaged = store.intact()
     assert steps == []
-    assert [error.path.name for error in damaged] == ["step-5.safetensors", "best.safetensors"]
+    assert [error.path.name for error in damaged] == ["step-5.safetensors", "best-0.safetensors"]
 
 
 @pytest.mark.parametrize("shared", [False, True])

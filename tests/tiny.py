@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import yaml
+from safetensors.torch import load_file, save
 
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.cli.jobs import LOADS
@@ -257,8 +258,13 @@ class OnDisk:
         return sorted((self.home(party) / "runs").glob("*"), key=lambda path: int(path.name.rpartition("-")[2]))
 
     def models(self, party):
-        """Bytes of the trained models, one per run folder that has one, oldest first."""
-        return [(path / "model.safetensors").read_bytes() for path in self.runs(party) if (path / "model.safetensors").exists()]
+        """Weights of the trained models, one per run folder that has one, oldest first."""
+        return [weights(path / "model.safetensors") for path in self.runs(party) if (path / "model.safetensors").exists()]
+
+
+def weights(path):
+    """The bits of a file's tensors, without its seal, which says of which run they are."""
+    return save(load_file(path))
 
 
 def lay_out(root, parties, contract, frames=None, *, rows=600):

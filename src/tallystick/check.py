@@ -63,7 +63,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
     """What the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
     try:
-        kept = RunFolder.latest(party.runs, contract).load_alignment()
+        kept = RunFolder.latest(party.runs, contract, party.party).load_alignment()
     except ConfigError:
         return []
     lines = []

@@ -115,7 +115,7 @@ def _simulate(
                     party=party,
                     frame=tables.get(name, pl.DataFrame()),
                     channels=channels[name],
-                    folder=RunFolder.new(party.runs, contract),
+                    folder=RunFolder.new(party.runs, contract, name),
                     logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),
                     bottom=bottoms.get(name),
                     top=top if name == contract.label_party else None,

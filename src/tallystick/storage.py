@@ -1,30 +1,92 @@
 """A party's own files: whole or not at all, safe on disk before they count, and read back only as they were written.
 
 A file is written beside its place, flushed to disk and renamed, and then its folder is flushed: a full disk, a kill or a power
-cut leaves the last good version. A *sealed* file carries the SHA-256 of all its bytes as a field ``digest`` of its JSON (in a
-safetensors file, of the header's metadata), taken with zeros in that field's place: so it stays plain JSON or safetensors, and
-one rename brings content and digest together. Whatever reads a sealed file back checks it first.
+cut leaves the last good version. A *sealed* file carries a field ``seal`` in its JSON (in a safetensors file, in the header's
+metadata): the SHA-256 of all its bytes, taken with zeros in its own place, and what the file is: its place in the run's folder,
+which says kind and step, the run and the party. So it stays plain JSON or safetensors, and one rename brings content and seal
+together. Whatever reads a sealed file back checks both first.
 
-Guarantee: what a disk did to a sealed file is noticed. Not protected: somebody who writes to the disk can write a digest too.
+Guarantee: what a disk did to a sealed file is noticed, and so is a file of another run, party, kind or step in its place. Not
+protected: somebody who writes to the disk can write a seal too; an older copy of a file in its own place is still that file.
 """
 
 import errno
 import fcntl
 import hashlib
+import json
 import os
 import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
-from tallystick.errors import ConfigError, DamagedFile, StorageError, advice
+from tallystick.errors import ConfigError, DamagedFile, StorageError, advice, printable
 
-BLANK = "0" * 64
-_FIELD = b'"digest":"'
+SEAL = "seal"
+ORIGIN = "origin.json"
+_BLANK = "0" * 64
+_FIELD = b'"seal":"'
 _JSON_START = b"{" + _FIELD
 _MOST_HEADER = 100 << 20  # of a safetensors file; its own reader takes no more
 _CHUNK = 1 << 20
+_MOST_PLACE = 500  # bytes that say what a file is
+
+
+@dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Whose files a folder holds, and of which run: every sealed file in it, or below it, says so.
+
+    A folder of which nobody asks that binds its files to their names alone.
+
+    Args:
+        folder: the run's folder, from which a file's place in it is told.
+        run: drawn when the folder is made, so no two runs have the same.
+        party: whose it is.
+        contract: hash of the contract that is run.
+        only: what the only file is that is sealed with this, in place of where it lies: it may be moved.
+    """
+
+    folder: Path
+    run: str = ""
+    party: str = ""
+    contract: str = ""
+    only: str = ""
+
+    @classmethod
+    def create(cls, folder: Path, *, party: str, contract: str) -> "Origin":
+        """Say in a new folder whose it is; raises StorageError."""
+        origin = cls(folder=folder, run=secrets.token_hex(8), party=party, contract=contract)
+        facts = {"run": origin.run, "party": party, "contract": contract}
+        write_json(folder / ORIGIN, json.dumps(facts).encode(), origin=origin)
+        return origin
+
+    @classmethod
+    def of(cls, folder: Path) -> "Origin":
+        """Read what ``create`` wrote; raises DamagedFile."""
+        path = folder / ORIGIN
+        place = check_digest(path)
+        try:
+            origin = cls(folder=folder, **json.loads(_unsealed_of(path)))
+        except (TypeError, ValueError):
+            origin = cls(folder=folder)
+        if not origin.run or place != origin.place_of(path):
+            raise DamagedFile(
+                path, f"it is another file, written as {printable(place)}; expected one that says whose run this is"
+            )
+        return origin
+
+    def place_of(self, path: Path) -> str:
+        """What a file of this folder is: the second half of its seal."""
+        if self.only:
+            return self.only
+        place = path.relative_to(self.folder).as_posix()
+        return f"{place} of run {self.run} of {self.party}" if self.run else place
+
+    def blank_seal(self, path: Path) -> str:
+        """The seal to write a file with: ``write_sealed`` puts the digest into its place."""
+        return f"{_BLANK} {self.place_of(path)}"
 
 
 def write_bytes(path: Path, *parts: bytes | memoryview, private: bool = False) -> None:
@@ -65,50 +127,58 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
 
 
 def write_sealed(path: Path, content: bytes, *, private: bool = False) -> None:
-    """Write content that has BLANK as its digest, with the digest in its place; raises StorageError like write_bytes."""
-    at = content.index(_FIELD + BLANK.encode()) + len(_FIELD)
+    """Write content that has a blank seal, with the digest in its place; raises StorageError like write_bytes."""
+    at = content.index(_FIELD + _BLANK.encode()) + len(_FIELD)
     digest = hashlib.sha256(content).hexdigest().encode()
     whole = memoryview(content)
     write_bytes(path, whole[:at], digest, whole[at + len(digest) :], private=private)
 
 
-def write_json(path: Path, content: bytes, *, private: bool = False) -> None:
+def write_json(path: Path, content: bytes, *, origin: Origin, private: bool = False) -> None:
     """Write a JSON object, sealed; raises StorageError like write_bytes."""
     rest = content.lstrip()[1:]
     between = b'"' if rest.lstrip().startswith(b"}") else b'",'
-    write_sealed(path, _JSON_START + BLANK.encode() + between + rest, private=private)
+    write_sealed(path, _JSON_START + origin.blank_seal(path).encode() + between + rest, private=private)
 
 
-def read_json(path: Path) -> bytes:
-    """Read a sealed JSON object back, without its digest; raises DamagedFile if it is not as it was written."""
-    check_sealed(path)
-    try:
-        return unsealed(path.read_bytes())
-    except OSError as error:
-        raise _unreadable(path, error) from None
+def read_json(path: Path, *, origin: Origin) -> bytes:
+    """Read a sealed JSON object back, without its seal; raises DamagedFile if it is another one, or not as it was written."""
+    check_sealed(path, origin=origin)
+    return _unsealed_of(path)
 
 
 def unsealed(content: bytes) -> bytes:
-    """Give a sealed JSON object without its digest, unchecked; any other content as it is."""
-    end = len(_JSON_START) + len(BLANK) + 1
-    return b"{" + content[end:].removeprefix(b",") if content.startswith(_JSON_START) else content
+    """Give a sealed JSON object without its seal, unchecked; any other content as it is."""
+    if not content.startswith(_JSON_START):
+        return content
+    end = content.find(b'"', len(_JSON_START)) + 1
+    return b"{" + content[end:].removeprefix(b",")
 
 
-def check_sealed(path: Path) -> None:
-    """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it."""
+def check_sealed(path: Path, *, origin: Origin) -> None:
+    """Raise DamagedFile unless a sealed file is there, holds what was written to it, and belongs in its place."""
+    place, expected = check_digest(path), origin.place_of(path)
+    if place != expected:
+        raise DamagedFile(path, f"it is another file, written as {printable(place)}; expected {expected}; put the right one back")
+
+
+def check_digest(path: Path) -> str:
+    """Raise DamagedFile unless a sealed file is there, can be read and holds what was written to it; say which file it is."""
     try:
         with path.open("rb") as file:
-            whole, digest = _digest_of(file)
+            whole, seal = _seal_of(file)
     except OSError as error:
         raise _unreadable(path, error) from None
-    if digest is None:
+    if seal is None:
         raise DamagedFile(path, "it carries no digest of itself")
+    digest, _, place = seal.partition(" ")
     if whole != digest:
         raise DamagedFile(path, "its content does not have the digest that it was written with")
+    return place
 
 
-def _digest_of(file: BinaryIO) -> tuple[str, str | None]:
-    """The digest that a sealed file has, and the one that it states; None if it states none."""
+def _seal_of(file: BinaryIO) -> tuple[str, str | None]:
+    """The digest that a sealed file has, and the seal that it states; None if it states none."""
     head = file.read(len(_JSON_START))
     if head != _JSON_START:
         size = int.from_bytes(head[:8], "little")
@@ -116,13 +186,21 @@ def _digest_of(file: BinaryIO) -> tuple[str, str | None]:
             return "", None
         head += file.read(max(0, 8 + size - len(head)))
     at = head.find(_FIELD) + len(_FIELD)
-    head += file.read(max(0, at + len(BLANK) - len(head)))
     if at < len(_FIELD):
         return "", None
-    digest = hashlib.sha256(head[:at] + BLANK.encode() + head[at + len(BLANK) :])
+    head += file.read(max(0, at + len(_BLANK) + _MOST_PLACE - len(head)))
+    end = head.find(b'"', at)
+    digest = hashlib.sha256(head[:at] + _BLANK.encode() + head[at + len(_BLANK) :])
     while chunk := file.read(_CHUNK):
         digest.update(chunk)
-    return digest.hexdigest(), head[at : at + len(BLANK)].decode("ascii", "replace")
+    return digest.hexdigest(), head[at:end].decode("ascii", "replace") if end > at else ""
+
+
+def _unsealed_of(path: Path) -> bytes:
+    try:
+        return unsealed(path.read_bytes())
+    except OSError as error:
+        raise _unreadable(path, error) from None
 
 
 def _unreadable(path: Path, error: OSError) -> DamagedFile:

@@ -6,7 +6,7 @@ import stat
 import numpy as np
 import polars as pl
 import pytest
-from tiny import columns, contract_values, seed_system, tables
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.attacks.feature_inference import evaluate
 from tallystick.config.contract import parse_contract
@@ -24,6 +24,7 @@ from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.report.words import column_promise, feature_headline, leak_headline
 from tallystick.simulation import simulate
+from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 PARTIES = ("bank", "shop")
@@ -163,7 +164,7 @@ def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_se
     create_ledger(party)
     for method in ("intersection", "union"):
         contract = parse_contract(contract_values(PARTIES, defense=[NOISE], alignment__method=method))
-        folder = RunFolder.new(tmp_path / "runs", contract)
+        folder = RunFolder.new(tmp_path / "runs", contract, "shop")
         for _ in range(2):  # the second is a run that goes on
             spend_on_embeddings(contract, party, folder, epochs=3, what=f"{method} run")
     bounded, unbounded = Ledger(party.privacy.ledger, party="shop").entries("customers-embeddings")
@@ -211,9 +212,9 @@ def test_of_a_training_that_diverged_no_column_is_measured_and_that_is_said(unde
     path = tmp_path / "run"
     shutil.copytree(run_folder(undefended[1]), path)
     for name in (path / "view").glob("**/rows-*.safetensors"):
-        tensors, metadata = read_tensors(name)
+        tensors, metadata = read_tensors(name, origin=Origin.of(path))
         tensors["sum_ND"][0] = np.inf
-        write_tensors(name, tensors, metadata, private=True)
+        write_tensors(name, tensors, metadata, origin=Origin.of(path), private=True)
     found = audit_recorded(path, watcher=Silent()).features
     assert (found.columns, found.means) == ([], [])
     assert found.not_measured[0].endswith("mean embeddings are NaN or infinite; training diverged or the record is damaged")
@@ -248,7 +249,7 @@ def test_damaged_columns_are_named(undefended, tmp_path):
 def test_an_audit_of_features_changes_no_weight(undefended, tmp_path):
     contract = contract_values(PARTIES, model__embedding_width=2)
     simulate(contract, frames(), columns(PARTIES), folder=tmp_path)
-    one, other = ((run_folder(folder) / "model.safetensors").read_bytes() for folder in (undefended[1], tmp_path))
+    one, other = (weights(run_folder(folder) / "model.safetensors") for folder in (undefended[1], tmp_path))
     assert one == other
 
 

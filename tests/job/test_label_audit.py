@@ -7,7 +7,7 @@ import stat
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, seed_system, tables
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.data.features import FeatureShape
@@ -23,6 +23,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
+from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 PARTIES = ("bank", "shop")
@@ -87,7 +88,7 @@ def test_a_defended_label_party_starts_from_a_secret(undefended, tmp_path):
     assert len(unmeasured) == 2
     assert "the top model's start, which does not follow from the contract here" in unmeasured[0]
     contract = parse_contract(contract_values(PARTIES, defense=[MARVELL]))
-    folders = [RunFolder.new(tmp_path / name, contract) for name in ("one", "other")]
+    folders = [RunFolder.new(tmp_path / name, contract, "bank") for name in ("one", "other")]
     seeds = [RunDefense.of(contract, folder).start_seed(1) for folder in folders]
     assert len({1, *seeds}) == 3
     assert RunDefense.of(contract, folders[0]).start_seed(1) == seeds[0]  # a run that goes on starts alike
@@ -188,8 +189,8 @@ def recorded_again(folder, path, change, *, file="epoch-*"):
     """A copy of a recorded run, some of whose tensors were changed, attacked again."""
     shutil.copytree(run_folder(folder), path)
     for name in (path / "view").glob(f"**/{file}.safetensors"):
-        tensors, metadata = read_tensors(name)
-        write_tensors(name, change(tensors), metadata, private=True)
+        tensors, metadata = read_tensors(name, origin=Origin.of(path))
+        write_tensors(name, change(tensors), metadata, origin=Origin.of(path), private=True)
     return audit_recorded(path, watcher=Silent()).leakage
 
 
@@ -275,7 +276,7 @@ def test_an_audit_changes_no_weight(undefended, tmp_path):
     result = simulate(contract, rare(), given, folder=tmp_path)
     assert result.sections.leakage is None
     for party in PARTIES:
-        one, other = ((run_folder(folder, party) / "model.safetensors").read_bytes() for folder in (undefended[1], tmp_path))
+        one, other = (weights(run_folder(folder, party) / "model.safetensors") for folder in (undefended[1], tmp_path))
         assert one == other
 
 
@@ -283,7 +284,7 @@ def test_a_recorded_run_can_be_attacked_again_with_the_same_result(undefended):
     result, folder = undefended
     path = run_folder(folder)
     contract = parse_contract(json.loads((path / "contract.json").read_text()))
-    assert audit_labels(RunFolder(path=path), contract, watcher=Silent()) == result.sections.leakage
+    assert audit_labels(RunFolder.open(path), contract, watcher=Silent()) == result.sections.leakage
 
 
 def test_secrets_and_labels_are_for_their_owners_eyes(undefended):

@@ -7,6 +7,7 @@ import torch
 
 from tallystick.errors import ConfigError, DataError
 from tallystick.party.recorder import MAX_VIEW_BYTES, Recorder, RecordingPlan, ViewStore
+from tallystick.storage import Origin
 from tallystick.training.plan import Schedule
 
 ROWS, BATCH, WIDTH = 22, 4, 3
@@ -24,7 +25,7 @@ def embedding(index_B):
 
 def crossed(schedule, folder, *, epochs=3, skip=0, plan=None, contract="abc", run_id="r"):
     """What crosses in a training run, observed by a recorder; gives its store."""
-    store = ViewStore(folder=folder, contract=contract, run_id=run_id)
+    store = ViewStore(folder=folder, contract=contract, origin=Origin(folder=folder), run_id=run_id)
     plan = plan or RecordingPlan.of(schedule, first=1, later=4, epochs=epochs, width=WIDTH)
     recorder = Recorder(plan=plan, store=store)
     for epoch in range(epochs):
@@ -124,14 +125,14 @@ def other_bytes(path):
 def other_tensors(path):
     from tallystick.training.checkpoint import read_tensors, write_tensors
 
-    tensors, metadata = read_tensors(path)
-    write_tensors(path, tensors | {"rows_S": tensors["rows_S"] + 1}, metadata)
+    tensors, metadata = read_tensors(path, origin=Origin(folder=path.parent))
+    write_tensors(path, tensors | {"rows_S": tensors["rows_S"] + 1}, metadata, origin=Origin(folder=path.parent))
 
 
 def no_facts(path):
     from tallystick.training.checkpoint import read_tensors, write_tensors
 
-    write_tensors(path, read_tensors(path)[0], {})
+    write_tensors(path, read_tensors(path, origin=Origin(folder=path.parent))[0], {}, origin=Origin(folder=path.parent))
 
 
 @pytest.mark.parametrize(
@@ -155,11 +156,11 @@ def test_a_damaged_view_is_named(schedule, tmp_path, damage, says):
 def test_a_view_of_another_contract_or_run_is_refused(schedule, tmp_path):
     crossed(schedule, tmp_path)
     with pytest.raises(DataError, match="is of contract abc, run r, but here contract other"):
-        ViewStore(folder=tmp_path, contract="other").load("cut_gradient")
+        ViewStore(folder=tmp_path, contract="other", origin=Origin(folder=tmp_path)).load("cut_gradient")
     with pytest.raises(DataError, match="but here contract abc, run other"):
-        ViewStore(folder=tmp_path, contract="abc", run_id="other").load("cut_gradient")
+        ViewStore(folder=tmp_path, contract="abc", origin=Origin(folder=tmp_path), run_id="other").load("cut_gradient")
 
 
 def test_an_empty_view_says_how_to_record_one(tmp_path):
     with pytest.raises(DataError, match=r"holds no recorded step; run the contract with `audit: true`"):
-        ViewStore(folder=tmp_path, contract="abc").load("cut_gradient")
+        ViewStore(folder=tmp_path, contract="abc", origin=Origin(folder=tmp_path)).load("cut_gradient")

@@ -19,7 +19,7 @@ def job(lay_out_job):
 @pytest.fixture
 def folder(job):
     """A run folder of the bank's, as format 1 had it: no file says its format."""
-    made = RunFolder.new(job.home("bank") / "runs", load_contract(job.home("bank") / "contract.yaml"))
+    made = RunFolder.new(job.home("bank") / "runs", load_contract(job.home("bank") / "contract.yaml"), "bank")
     (made.path / "format").unlink()
     (made.path / "fills.json").write_text('{"seed": 1}')
     (made.path / "model.safetensors").write_bytes(b"whatever it was")
@@ -46,7 +46,7 @@ def test_jobs_refuse_it(job, folder, command):
 
 def test_a_prediction_holds_the_run_folder(job):
     home = job.home("bank")
-    made = RunFolder.new(home / "runs", load_contract(home / "contract.yaml"))
+    made = RunFolder.new(home / "runs", load_contract(home / "contract.yaml"), "bank")
     arguments = ("predict", home / "contract.yaml", "--party", home / "party.yaml", "--output", home / "scores.csv")
     with made.locked():
         assert f"{made.path}: another process (id " in refused(*arguments)
@@ -70,13 +70,13 @@ def test_what_the_file_says_counts(job, folder, written, which):
     (folder / "format").write_text(written)
     contract = load_contract(job.home("bank") / "contract.yaml")
     with pytest.raises(ConfigError, match=f"of {which} version") as caught:
-        RunFolder.latest(folder.parent, contract)
+        RunFolder.latest(folder.parent, contract, "bank")
     assert ("its file `format` is damaged" in str(caught.value)) == (which == "another")
     (folder / "format").write_text(f"{FORMAT}\n")
-    assert RunFolder.latest(folder.parent, contract).path == folder
+    assert RunFolder.latest(folder.parent, contract, "bank").path == folder
 
 
 def test_a_new_folder_says_its_format(tmp_path, job):
     contract = load_contract(job.home("bank") / "contract.yaml")
-    assert (RunFolder.new(tmp_path, contract).path / "format").read_text() == f"{FORMAT}\n"
-    assert RunFolder.latest(tmp_path, contract).path.is_dir()
+    assert (RunFolder.new(tmp_path, contract, "bank").path / "format").read_text() == f"{FORMAT}\n"
+    assert RunFolder.latest(tmp_path, contract, "bank").path.is_dir()

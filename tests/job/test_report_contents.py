@@ -4,7 +4,7 @@ import json
 
 import polars as pl
 import pytest
-from tiny import columns, contract_values, error_of, tables
+from tiny import columns, contract_values, error_of, tables, weights
 
 from tallystick.errors import DataError
 from tallystick.party.folder import RunFolder
@@ -27,7 +27,7 @@ def run(folder, *, target="binary", report=None, parties=PARTIES, rows=800, **ch
 
 
 def models(folder):
-    return {name: next((folder / name).glob("*/model.safetensors")).read_bytes() for name in PARTIES}
+    return {name: weights(next((folder / name).glob("*/model.safetensors"))) for name in PARTIES}
 
 
 def evaluation_bytes(results, party="shop"):
@@ -133,7 +133,7 @@ def test_costs_and_groups_come_from_the_party_file(tmp_path):
         found["bank"].evaluation["label_mean"]
     )
     assert len(day["groups"]) == 4
-    frame = pl.read_parquet(RunFolder(path=next((tmp_path / "bank").glob("*"))).scores)
+    frame = pl.read_parquet(RunFolder.open(next((tmp_path / "bank").glob("*"))).scores)
     assert frame.height == sum(rows)
     contract = json.dumps(found["shop"].contract.yaml)
     assert "cost" not in contract

@@ -8,6 +8,7 @@ import torch
 from tallystick.attacks.row_sums import RowSums, most_looks
 from tallystick.errors import DataError
 from tallystick.party.row_recorder import MOST_BYTES, MOST_ROWS, RowRecorder, RowStore
+from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Schedule
 
@@ -20,7 +21,16 @@ def schedule():
 
 
 def store_of(folder, **changes):
-    return RowStore(**{"folder": folder, "contract": "abc", "run_id": "r", "received": "cut_embedding", **changes})
+    return RowStore(
+        **{
+            "folder": folder,
+            "contract": "abc",
+            "origin": Origin(folder=folder),
+            "run_id": "r",
+            "received": "cut_embedding",
+            **changes,
+        }
+    )
 
 
 def recorded(schedule, folder, *, epochs, resume_epoch=0, skip=0):
@@ -72,12 +82,12 @@ def short(path):
 
 
 def other(path):
-    tensors, facts = read_tensors(path)
-    write_tensors(path, tensors | {"rows_N": tensors["rows_N"].flip(0)}, facts)
+    tensors, facts = read_tensors(path, origin=Origin(folder=path.parent))
+    write_tensors(path, tensors | {"rows_N": tensors["rows_N"].flip(0)}, facts, origin=Origin(folder=path.parent))
 
 
 def nothing_said(path):
-    write_tensors(path, read_tensors(path)[0], {})
+    write_tensors(path, read_tensors(path, origin=Origin(folder=path.parent))[0], {}, origin=Origin(folder=path.parent))
 
 
 @pytest.mark.parametrize(

@@ -118,7 +118,7 @@ def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(tmp_path):
         (entry,) = Ledger(tmp_path / name, party=party).entries("labels-keys")
         assert entry.event.unit == "key"
         assert entry.event.epsilon == 0.5
-        (folder,) = (RunFolder(path=path) for path in (tmp_path / party).glob("tiny-*"))
+        (folder,) = (RunFolder.open(path) for path in (tmp_path / party).glob("tiny-*"))
         assert (folder.path / "noisy-keys.safetensors").exists()
         assert folder.load_noisy_keys(of="another table") is None
     exact = simulate(similarity_contract(), similar_tables(), similar_columns())
@@ -354,7 +354,7 @@ def test_a_helper_that_dies_during_the_linkage_audit_ends_it(tmp_path):
         party=party,
         frame=as_frame(frame, source="bank"),
         channels={"helper": Lost()},
-        folder=RunFolder.new(tmp_path / "runs", contract),
+        folder=RunFolder.new(tmp_path / "runs", contract, "bank"),
         logbook=Logbook(party="bank", watcher=Silent()),
     )
     with pytest.raises(PeerLost, match="helper fell silent"):

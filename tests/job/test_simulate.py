@@ -14,7 +14,7 @@ import polars as pl
 import pytest
 import torch
 from rich.console import Console
-from tiny import PATIENCE_S, columns, contract_values, tables
+from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
 from tallystick.cli.jobs import key_figures, show_headline
 from tallystick.data import encoder
@@ -107,9 +107,7 @@ def test_a_users_module_by_import_path_and_as_an_object(tmp_path):
 def test_two_simulations_give_the_same_bits(tmp_path):
     for name in ("one", "two"):
         run(folder=tmp_path / name)
-    one, two = (
-        [path.read_bytes() for path in sorted((tmp_path / name).glob("*/*/model.safetensors"))] for name in ("one", "two")
-    )
+    one, two = ([weights(path) for path in sorted((tmp_path / name).glob("*/*/model.safetensors"))] for name in ("one", "two"))
     assert len(one) == 2
     assert one == two
 

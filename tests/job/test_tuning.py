@@ -142,7 +142,7 @@ def test_each_trial_is_charged_and_a_search_over_the_cap_is_refused(lay_out_job)
     assert any("each trial a release of its own: label-dp" in item["guarantee"] for item in result["learnt"])
     # What was charged is not charged again; another search would be over the cap.
     contract, party = load_contract(job.home("bank") / "contract.yaml"), load_party(job.home("bank") / "party.yaml")
-    assert trials_left(contract, party, RunFolder.latest(party.runs, contract, use="tune")) == 0
+    assert trials_left(contract, party, RunFolder.latest(party.runs, contract, party.party, use="tune")) == 0
     refused = job.start("bank", "tune")
     assert refused.end() == 2
     assert "2 trials, each charged like a run, would bring the label-DP epsilon" in refused.error

@@ -6,7 +6,8 @@ import math
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, tables
+from safetensors.torch import load_file
+from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as FACTS
@@ -17,8 +18,6 @@ from tallystick.party.alone import calibrated_alone
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
-from tallystick.storage import read_json
-from tallystick.training.checkpoint import read_tensors
 from tallystick.training.unaligned.table import METHODS
 
 PARTIES = ("bank", "shop")
@@ -99,15 +98,15 @@ def test_what_a_feature_partys_own_rows_change(method, tmp_path):
     given = frames()
     others = tables(PARTIES, rows=300, seed=2)["shop"].with_columns(id="other-" + pl.col("id"))
     more = given | {"shop": pl.concat([given["shop"], others])}
-    found, weights = [], []
+    found, trained = [], []
     for number, each in enumerate((given, more)):
         values, folder = contract(method, training__epochs=1, evaluation=QUICKLY), tmp_path / str(number)
         found.append(simulate(values, each, own_columns(), watcher=Silent(), folder=folder))
         (path,) = (folder / "shop").glob("*/model.safetensors")
-        weights.append(read_tensors(path)[0])
+        trained.append(load_file(path))
     assert sent_by_training(found[0]) == sent_by_training(found[1])
     assert found[0].data.rows == found[1].data.rows
-    same = all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    same = all(torch.equal(trained[0][name], trained[1][name]) for name in trained[0])
     assert same is (method == "warm-start")
 
 
@@ -156,7 +155,7 @@ def test_the_line_that_calibrates_own_scores_is_fitted_and_kept(tmp_path):
     values = contract("warm-start", training__epochs=1, evaluation=QUICKLY)
     simulate(values, frames(), own_columns(), watcher=Silent(), folder=tmp_path)
     (path,) = (tmp_path / "bank").glob("*/training.json")
-    kept = json.loads(read_json(path))["alone"]
+    kept = json.loads(path.read_bytes())["alone"]
     assert kept["slope"] > 0
     assert (kept["slope"], kept["intercept"]) != (1.0, 0.0)
 
@@ -164,12 +163,12 @@ def test_the_line_that_calibrates_own_scores_is_fitted_and_kept(tmp_path):
 def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
     given = frames()
     fewer = given | {"bank": given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))}
-    weights = []
+    trained = []
     for number, each in enumerate((given, fewer)):
         simulate(contract("none"), each, columns(PARTIES), watcher=Silent(), folder=tmp_path / str(number))
         (path,) = (tmp_path / str(number)).glob("bank/*/model.safetensors")
-        weights.append(read_tensors(path)[0])
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[1])
+        trained.append(load_file(path))
+    assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[1])
 
 
 @pytest.mark.parametrize(
@@ -194,7 +193,7 @@ def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path,
     job.run_all("run", "--resume")
     for party in PARTIES:
         (path,) = (tmp_path / "simulated").glob(f"{party}/*/model.safetensors")
-        assert job.models(party)[-1] == path.read_bytes()
+        assert job.models(party)[-1] == weights(path)
 
 
 def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job):

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
-from tiny import columns, contract_values, seed_system, tables
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.attacks.view import StepView
@@ -94,7 +94,7 @@ def test_randomness_of_the_system_can_be_seeded_for_tests(tmp_path):
             simulate(
                 union_contract(union__audit=False), tables(PARTIES, rows=200), columns(PARTIES), folder=tmp_path / str(number)
             )
-        models.append([path.read_bytes() for path in sorted((tmp_path / str(number)).glob("*/*/model.safetensors"))])
+        models.append([weights(path) for path in sorted((tmp_path / str(number)).glob("*/*/model.safetensors"))])
     assert len(models[0]) == 2
     assert models[0] == models[1]
 
@@ -132,9 +132,11 @@ def test_only_labels_of_training_rows_shape_imputed_values_and_shifts(tmp_path):
     sizes = {"own": frame.height, "shop": frame.height - 20, "intersection": frame.height - 40, "union": frame.height + 20}
     alignment = Alignment(method="union", rows_N=np.concatenate([own_U, np.full(20, -1)]), sizes=sizes, learnt=[])
 
+    folder = RunFolder.new(tmp_path, contract, "bank")
+
     def found(frame):
         own = OwnRows(party=party, is_label=True, frame=frame, keys=keys, alignment=alignment)
-        return UnionDataset.of(contract, own, [], secret_seed=RunFolder(path=tmp_path).secret_seed)
+        return UnionDataset.of(contract, own, [], secret_seed=folder.secret_seed)
 
     rows = found(frame)
     training = keys.rows_U[alignment.rows_N[rows.train_N[rows.is_own(rows.train_N)]]]

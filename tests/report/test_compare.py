@@ -13,7 +13,7 @@ from tallystick.evaluation.decisions import decide
 from tallystick.evaluation.measure import compare_models
 from tallystick.report.compare import compare_html, compare_results, read_run
 from tallystick.report.result import AttackResult, Audit, PrivacySummary, Release, Sections
-from tallystick.storage import write_json
+from tallystick.storage import Origin, write_json
 
 
 def evaluation(shift: float, rows: int = 500):
@@ -119,15 +119,42 @@ def test_read_run_takes_a_folder_or_its_file(runs, tmp_path) -> None:
     assert read_run(tmp_path).to_dict() == read_run(tmp_path / "result.json").to_dict() == runs[0].to_dict()
 
 
+def test_a_received_result_does_not_act_on_the_terminal(runs, tmp_path) -> None:
+    evil = "\x1b]0;owned\x07\x1b[2J\u202e"
+    for number, run in enumerate(runs):
+        attack = AttackResult(name=f"norm{evil}", view=evil, auc=0.9 + number / 100)
+        audit = Audit(summary=evil, defense=evil, attacks=[attack])
+        written = run.contract.yaml.replace(f"epochs: {8 + number}", f"epochs: {json.dumps(evil + str(number))}")
+        told = msgspec.structs.replace(run.contract, yaml=written, name=evil)
+        sections = msgspec.structs.replace(run.sections, leakage=audit)
+        sent = msgspec.structs.replace(run, party=evil, contract=told, sections=sections)
+        (tmp_path / f"{number}.json").write_text(sent.to_json())
+    done = CliRunner(env={"COLUMNS": "300"}).invoke(app, ["compare", str(tmp_path / "0.json"), str(tmp_path / "1.json")])
+    assert done.exit_code == 0, done.output
+    assert "owned" in done.stdout
+    assert all(character.isprintable() or character == "\n" for character in done.stdout)
+
+
+def test_another_runs_result_in_a_run_folder_is_named(runs, tmp_path) -> None:
+    for number, run in enumerate(runs):
+        (tmp_path / str(number)).mkdir()
+        origin = Origin.create(tmp_path / str(number), party="carrier", contract=run.contract.hash)
+        write_json(tmp_path / str(number) / "result.json", run.to_json().encode(), origin=origin)
+    (tmp_path / "0" / "result.json").write_bytes((tmp_path / "1" / "result.json").read_bytes())
+    with pytest.raises(DamagedFile, match="it is another file"):
+        read_run(tmp_path / "0")
+    assert read_run(tmp_path / "1").to_dict() == runs[1].to_dict()
+
+
 def test_a_result_with_a_flipped_bit_is_damaged_not_another_result(runs, tmp_path) -> None:
     path = tmp_path / "result.json"
-    write_json(path, runs[0].to_json().encode())
+    write_json(path, runs[0].to_json().encode(), origin=Origin(folder=tmp_path))
     whole = path.read_bytes()
     place = whole.index(b'"auc"') + whole[whole.index(b'"auc"') :].index(b"0.") + 2  # the first digit of a figure
     path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
     with pytest.raises(DamagedFile, match=r"result\.json is damaged: its content does not have the digest"):
         read_run(tmp_path)
-    path.write_bytes(whole.replace(b'"digest"', b'"dihest"', 1))
+    path.write_bytes(whole.replace(b'"seal"', b'"sead"', 1))
     with pytest.raises(DataError, match="not a result"):
         read_run(tmp_path)
     path.write_bytes(whole)

@@ -3,11 +3,12 @@
 import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of
+from safetensors.torch import load_file
 
 from tallystick.cut.messages import CutEmbedding, CutGradient, all_finite
 from tallystick.errors import Diverged, ProtocolError
 from tallystick.network.messages import Array
-from tallystick.training.checkpoint import CheckpointStore, read_tensors
+from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.finite import refuse_lost_weights
 
 PARTIES = ("bank", "shop")
@@ -40,7 +41,7 @@ class Poisoned:
 def steps_on_disk(folder):
     """What can be resumed from, by party; fails if any tensor on disk is not finite."""
     for path in folder.rglob("*.safetensors"):
-        for name, tensor in read_tensors(path)[0].items():
+        for name, tensor in load_file(path).items():
             assert not tensor.is_floating_point() or all_finite(tensor), f"{path}: {name}"
     return {party: CheckpointStore(folder / party).steps() for party in PARTIES}
 

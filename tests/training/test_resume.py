@@ -9,7 +9,7 @@ from loops import Setting, assert_same_bits, training, weights_of
 from tiny import PATIENCE_S
 
 from tallystick.errors import Diverged, StorageError
-from tallystick.storage import write_bytes
+from tallystick.storage import Origin, write_bytes
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
 from tallystick.training.objective import Supervised
 from tallystick.training.updates import Updates
@@ -115,9 +115,9 @@ store = CheckpointStore(Path(sys.argv[1]))
 small = torch.nn.Linear(10, 10)
 torch.nn.init.constant_(small.weight, 7.0)
 store.save(TrainingState(step=5), small, None)
-store.save_best(small)
+store.save_best(small, epoch=0)
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-for save in (lambda m: store.save(TrainingState(step=10), m, None), store.save_best):
+for save in (lambda m: store.save(TrainingState(step=10), m, None), lambda m: store.save_best(m, epoch=1)):
     try:
         save(torch.nn.Linear(300, 300))
     except StorageError as error:
@@ -134,12 +134,12 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
     assert first.startswith(
         f"cannot write {tmp_path / 'step-10.safetensors'}: File too large; the last good version is untouched"
     )
-    assert "best.safetensors" in second
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["best.safetensors", "step-5.safetensors"]
+    assert "best-1.safetensors" in second
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["best-0.safetensors", "step-5.safetensors"]
     store, module = CheckpointStore(tmp_path), torch.nn.Linear(10, 10)
     assert store.load(5, module, None).step == 5
     assert module.weight.eq(7.0).all()
-    store.load_best(module)
+    store.load_best(module, epoch=0)
 
 
 def test_a_damaged_checkpoint_is_a_clear_error(tmp_path):
@@ -156,7 +156,7 @@ def test_two_generations_stay(tmp_path):
     for step in (5, 10, 15, 100):
         store.save(TrainingState(step=step), module, None)
     assert store.steps() == [15, 100]
-    store.drop_after(15)
+    store.drop_after(TrainingState(step=15))
     assert store.steps() == [15]
 
 
@@ -179,8 +179,8 @@ def test_updates_and_random_state_come_back(tmp_path):
 def test_tensors_and_metadata_round_trip(tmp_path):
     path = tmp_path / "file.safetensors"
     tensors = {"a": torch.arange(6).reshape(2, 3).T, "b": torch.empty(0)}
-    write_tensors(path, tensors, {"who": "shop"})
-    found, metadata = read_tensors(path)
+    write_tensors(path, tensors, {"who": "shop"}, origin=Origin(folder=tmp_path))
+    found, metadata = read_tensors(path, origin=Origin(folder=tmp_path))
     assert metadata == {"who": "shop"}
     assert all(torch.equal(found[name], tensors[name]) for name in tensors)
     write_bytes(path, b"replaced")

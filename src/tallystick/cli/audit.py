@@ -96,9 +96,8 @@ def _counts(text: str) -> tuple[int, ...]:
 def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], watcher: "Watcher", *, as_json: bool) -> None:
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
     from tallystick.job.phases.audit import audit_recorded
-    from tallystick.report.result import read_result
+    from tallystick.report.compare import read_run
     from tallystick.report.words import promise
-    from tallystick.storage import read_json
 
     found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows)
     report = folder / "report.html"
@@ -112,7 +111,7 @@ def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], 
         if found.leakage is not None:
             show_leakage(console, found.leakage)
             result = folder / "result.json"  # without one the run was not finished
-            if result.exists() and (bounds := promise(read_result(read_json(result)))):
+            if result.exists() and (bounds := promise(read_run(folder))):
                 console.print(bounds, markup=False)
         if found.features is not None:
             show_features(console, found.features)
@@ -171,10 +170,10 @@ def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
     """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
     from tallystick.party.folder import new_folder
     from tallystick.report.page import render
-    from tallystick.storage import write_json
+    from tallystick.storage import Origin, write_json
 
     folder = new_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit")
-    write_json(folder / "result.json", result.to_json().encode())
+    write_json(folder / "result.json", result.to_json().encode(), origin=Origin(folder=folder))
     report = render(result, folder / "report.html")
     found = {
         "folder": str(folder),

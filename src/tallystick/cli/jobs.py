@@ -156,7 +156,7 @@ def _run(
             phases=ALL_PHASES if phases is None else phases,
             how_to_resume=f"{again}{' --resume' if command == 'run' else ''}, and the same on the other side",
         )
-        folder = RunFolder.latest(own.runs, agreed)
+        folder = RunFolder.latest(own.runs, agreed, own.party)
         finish(
             {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)},
             as_json=as_json,

@@ -37,9 +37,10 @@ from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
 from tallystick.party.ledger import create_ledger
+from tallystick.report.compare import read_run
 from tallystick.report.page import render
-from tallystick.report.result import Result, merge, read_result
-from tallystick.storage import read_json, write_json
+from tallystick.report.result import Result, merge
+from tallystick.storage import Origin, write_json
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"
 OnEvent = Callable[[str, dict[str, Any]], None]
@@ -139,8 +140,8 @@ def run_demo(folder: Path, *, on_event: OnEvent, alignment: str = "intersection"
         said = "\n".join(f"{party} (exit {code}): {outputs[party][1]}" for party, code in failed.items())
         raise TallystickError(f"the demo failed; its files are in {run}\n{said}")
     facts = {party: json.loads(outputs[party][0].splitlines()[-1]) for party in homes}
-    merged = merge([read_result(read_json(Path(facts[party]["result"]))) for party in homes])
-    write_json(run / "result.json", merged.to_json().encode())
+    merged = merge([read_run(Path(facts[party]["result"])) for party in homes])
+    write_json(run / "result.json", merged.to_json().encode(), origin=Origin(folder=run))
     render(merged, run / "report.html")
     found = {
         "folder": str(run),

@@ -63,7 +63,7 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         return _help(contract, party, watcher)
     _check_output(contract, party, output)
     source = _source(party, table)
-    folder = RunFolder.latest(party.runs, contract)
+    folder = RunFolder.latest(party.runs, contract, party.party)
     with folder.locked():
         return _predict(contract, party, folder, source=source, output=output, watcher=watcher)
 

@@ -68,7 +68,7 @@ def run_process(
     """
     tunes = "tuning" in phases
     use = command if tunes else ""
-    folder = RunFolder.latest(party.runs, contract, use=use) if resume or "alignment" not in phases else None
+    folder = RunFolder.latest(party.runs, contract, party.party, use=use) if resume or "alignment" not in phases else None
     if tunes:
         allowed_keys(contract, party)
     frame = require(contract, party, folder=folder, trials=trials_left(contract, party, folder) if tunes else None)
@@ -89,7 +89,7 @@ def run_process(
             party=party,
             frame=frame,
             channels=channels,
-            folder=folder or hold(RunFolder.new(party.runs, contract, use=use)),
+            folder=folder or hold(RunFolder.new(party.runs, contract, party.party, use=use)),
             logbook=logbook,
             command=command,
             resume=resume or "alignment" not in phases,

@@ -48,7 +48,7 @@ def run_tuning(
         result = run_process(
             contract, party, watcher=watcher, command=USE, resume=resume, phases=phases, how_to_resume=how_to_resume
         )
-        return result, RunFolder.latest(party.runs, contract, use=USE)
+        return result, RunFolder.latest(party.runs, contract, party.party, use=USE)
     if not is_label:
         raise ConfigError(f"party = {party.party}: has no labels to tune by; only the label party can tune alone")
     return _by_itself(contract, party, watcher=watcher, resume=resume)
@@ -60,7 +60,7 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
     keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
     load_optimizers()
     use_threads(party.threads)
-    folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, use=USE_ALONE)
+    folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE)
     log = RunLog(watcher)
     with ExitStack() as held:
         held.enter_context(folder.locked())

@@ -4,7 +4,7 @@ import json
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass
 from functools import partial
@@ -18,19 +18,31 @@ import torch
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import read_yaml
-from tallystick.errors import ConfigError, DamagedFile, StorageError
+from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
 from tallystick.privacy.randomness import SEED_BITS
-from tallystick.storage import check_sealed, locked, make_folder, read_json, remove, sync_folder, write_bytes, write_json
+from tallystick.storage import (
+    ORIGIN,
+    Origin,
+    check_sealed,
+    locked,
+    make_folder,
+    read_json,
+    remove,
+    sync_folder,
+    write_bytes,
+    write_json,
+)
 from tallystick.structs import prepared
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
 IMPUTATION = "imputation"
-FORMAT = 3  # of a run folder; another version's files have other names and other keys
+FORMAT = 4  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
 _ANEW = "start a new run on all sides, without --resume"
 _RESUME = "`tallystick run` with --resume on all sides makes it again from the last good checkpoint"
 _HELPS = {
+    "origin": "no file of this folder can be known for this run's without it: " + _ANEW,
     "alignment": "no step can be taken up without it: " + _ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
     "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
@@ -68,30 +80,52 @@ class RunFolder:
     """Paths of one run: alignment, checkpoints, model and encoders, result and report."""
 
     path: Path
+    origin: Origin
 
     @classmethod
-    def new(cls, runs: Path, contract: Contract, *, use: str = "") -> "RunFolder":
-        """Make the folder of a fresh run, or of another ``use`` of the contract; earlier ones of the same contract stay."""
+    def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> "RunFolder":
+        """Make the folder of a party's fresh run, or of another ``use`` of the contract; earlier ones of the same one stay."""
         path = new_folder(runs, _prefix(contract, use), number=len(_folders_of(runs, contract, use)) + 1)
         write_bytes(path / "format", f"{FORMAT}\n".encode())
-        write_bytes(path / "contract.json", contract.canonical_json().encode())  # its own hash, in every view, is its digest
-        return cls(path=path)
+        origin = Origin.create(path, party=party, contract=contract.hash)
+        write_bytes(path / "contract.json", contract.canonical_json().encode())  # its hash, which the origin has, is its digest
+        return cls(path=path, origin=origin)
 
     @classmethod
-    def latest(cls, runs: Path, contract: Contract, *, use: str = "") -> "RunFolder":
-        """Find the last run, or other ``use``, of this contract; raises ConfigError if there is none."""
-        found = _folders_of(runs, contract, use)
-        if not found:
-            others = sorted(path.name for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
-            changed = (
-                f" ({others[-1]} is of another text of it: a key has changed, or a default, with the version)" if others else ""
-            )
-            raise ConfigError(
-                f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}{changed}; "
-                f"begin one with {f'`tallystick {use}`' if use else '`tallystick run` or `tallystick align`'}, without --resume"
-            )
-        require_format(found[-1])
-        return cls(path=found[-1])
+    def open(cls, path: Path) -> "RunFolder":
+        """Take a run folder as it is; raises ConfigError for one of another version, DamagedFile for one that is nobody's."""
+        require_format(path)
+        return cls(path=path, origin=_advised(partial(Origin.of, path), path / ORIGIN))
+
+    @classmethod
+    def latest(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> "RunFolder":
+        """Find a party's last run, or other ``use``, of this contract; raises ConfigError if there is none."""
+        found = next(cls.all(runs, contract, party, use=use), None)
+        if found is not None:
+            return found
+        others = sorted(path.name for path in runs.glob(f"{contract.name}-*-*") if path.is_dir())
+        changed = f" ({others[-1]} is of another text of it: a key has changed, or a default, with the version)" if others else ""
+        raise ConfigError(
+            f"no {f'{use} ' if use else ''}run of contract {contract.name} ({contract.hash[:8]}) in {runs}{changed}; "
+            f"begin one with {f'`tallystick {use}`' if use else '`tallystick run` or `tallystick align`'}, without --resume"
+        )
+
+    @classmethod
+    def all(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> Iterator["RunFolder"]:
+        """A party's runs of this contract, the last one first, each looked at when it is asked for."""
+        for path in reversed(_folders_of(runs, contract, use)):
+            if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
+                continue  # killed while it was made
+            folder = cls.open(path)
+            folder.require(contract)
+            if folder.origin.party == party:  # several parties may keep their runs in one place
+                yield folder
+
+    def require(self, contract: Contract) -> None:
+        """Raise DamagedFile if this is a run of another contract than its name says."""
+        if self.origin.contract != contract.hash:
+            why = f"it is of contract {printable(self.origin.contract[:8])}; expected {contract.hash[:8]}"
+            raise DamagedFile(self.path / ORIGIN, why, "give the folder back the name that it had")
 
     @property
     def result(self) -> Path:
@@ -146,14 +180,14 @@ class RunFolder:
         if trained and self.trained:
             coders = [path for path in (self.encoder, self.label_coder) if path.exists()]
             for path in (*self._of_model(), *coders):
-                _advised(partial(check_sealed, path), path)
+                _advised(partial(check_sealed, path, origin=self.origin), path)
 
     def damage(self) -> list[DamagedFile]:
         """What is wrong with a model that was trained: nothing, if it can be used."""
         found = []
         for path in self._of_model() if self.trained else ():
             try:
-                check_sealed(path)
+                check_sealed(path, origin=self.origin)
             except DamagedFile as error:
                 found.append(error)
         return found
@@ -165,11 +199,11 @@ class RunFolder:
         """The folder of one trial of a search, made if it is not there."""
         path = self.path / f"{TRIAL}{number}"
         make_folder(path)
-        return RunFolder(path=path)
+        return RunFolder(path=path, origin=self.origin)
 
     def store(self, name: str = "checkpoints") -> CheckpointStore:
         """Checkpoints of the joint training, or of another one by its name."""
-        return CheckpointStore(self.path / name)
+        return CheckpointStore(self.path / name, origin=self.origin)
 
     def save_alignment(self, alignment: Alignment, *, run_id: str, table: str) -> None:
         """Keep an alignment; ``table`` is the fingerprint of the ids that it is about."""
@@ -194,14 +228,15 @@ class RunFolder:
                 tensors[f"{name} own rows"] = torch.from_numpy(found.own_rows.copy())
             if found.similarity_NK is not None:
                 tensors[f"{name} similarities"] = torch.from_numpy(found.similarity_NK.copy())
-        write_tensors(self.path / "alignment.safetensors", tensors, {"alignment": msgspec.json.encode(saved).decode()})
+        path = self.path / "alignment.safetensors"
+        write_tensors(path, tensors, {"alignment": msgspec.json.encode(saved).decode()}, origin=self.origin)
 
     def load_alignment(self) -> tuple[SavedAlignment, Alignment] | None:
         """The kept alignment, or None if the run was not that far."""
         path = self.path / "alignment.safetensors"
         if not path.exists():
             return None
-        tensors, metadata = _advised(partial(read_tensors, path), path)
+        tensors, metadata = _advised(partial(read_tensors, path, origin=self.origin), path)
         saved = msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment))
         uids = tensors.get("uids")
         alignment = Alignment(
@@ -218,14 +253,14 @@ class RunFolder:
     def save_noisy_keys(self, numbers_RD: np.ndarray[Any, np.dtype[np.float64]], *, of: str) -> None:
         """Keep keys with the noise that was charged for; ``of`` is a digest of the true keys and of the terms."""
         tensors = {"numbers": torch.from_numpy(numbers_RD.copy())}
-        write_tensors(self.path / NOISY_KEYS, tensors, {"of": of}, private=True)
+        write_tensors(self.path / NOISY_KEYS, tensors, {"of": of}, origin=self.origin, private=True)
 
     def load_noisy_keys(self, *, of: str) -> np.ndarray[Any, np.dtype[np.float64]] | None:
         """Keys with noise that was drawn for the same keys before, if any: to draw it anew would tell more of them."""
         path = self.path / NOISY_KEYS
         if not path.exists():
             return None
-        tensors, metadata = _advised(partial(read_tensors, path), path)
+        tensors, metadata = _advised(partial(read_tensors, path, origin=self.origin), path)
         return np.asarray(tensors["numbers"].numpy(), dtype=np.float64) if metadata.get("of") == of else None
 
     def forget_training(self) -> None:
@@ -247,7 +282,7 @@ class RunFolder:
 
     def note(self, name: str, facts: dict[str, object], *, private: bool = False) -> None:
         """Keep facts of a phase for a later step or a resumed run; ``private`` ones hold a secret."""
-        write_json(self.path / f"{name}.json", json.dumps(facts).encode(), private=private)
+        write_json(self.path / f"{name}.json", json.dumps(facts).encode(), origin=self.origin, private=private)
 
     def noted(self, name: str) -> dict[str, object]:
         """Facts kept under a name; empty if there are none. Raises DamagedFile with what helps."""
@@ -266,11 +301,11 @@ class RunFolder:
 
     def write(self, path: Path, text: str) -> None:
         """Write one of this folder's JSON files, sealed."""
-        write_json(path, text.encode())
+        write_json(path, text.encode(), origin=self.origin)
 
     def read_json(self, path: Path) -> bytes:
         """Read one of this folder's JSON files; raises DamagedFile with what helps."""
-        return _advised(partial(read_json, path), path)
+        return _advised(partial(read_json, path, origin=self.origin), path)
 
 
 def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.Tensor]) -> Candidates:

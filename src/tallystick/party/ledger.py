@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -107,8 +108,10 @@ def known_budget(party: PartyFile) -> tuple[list[Event], Cap | None]:
 def _ledger_notes(runs: Path) -> dict[Path, LedgerNote]:
     """What every run folder, and every trial of a search, knows of the ledger that it was charged to."""
     found = {}
-    for path in sorted([*runs.glob(f"*/{LEDGER_NOTE}.json"), *runs.glob(f"*/{TRIAL}*/{LEDGER_NOTE}.json")]):
-        found[path] = msgspec.convert(RunFolder(path=path.parent).noted(LEDGER_NOTE), prepared(LedgerNote))
+    for place, above in ((f"*/{LEDGER_NOTE}.json", 0), (f"*/{TRIAL}*/{LEDGER_NOTE}.json", 1)):
+        for path in sorted(runs.glob(place)):
+            folder = replace(RunFolder.open(path.parents[above]), path=path.parent)
+            found[path] = msgspec.convert(folder.noted(LEDGER_NOTE), prepared(LedgerNote))
     return found
 
 

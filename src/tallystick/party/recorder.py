@@ -18,7 +18,7 @@ from torch import Tensor
 from tallystick.attacks.view import Received, StepView
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.messages import MEBIBYTE
-from tallystick.storage import make_folder, remove
+from tallystick.storage import Origin, make_folder, remove
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch, Schedule
 
@@ -35,13 +35,14 @@ class ViewStore:
 
     folder: Path
     contract: str  # its hash
+    origin: Origin
     run_id: str = ""
 
     def save(self, epoch: int, tensors: dict[str, Tensor]) -> None:
         """Write an epoch whole or not at all."""
         make_folder(self.folder)
         facts = {"version": VIEW_VERSION, "contract": self.contract, "run_id": self.run_id, "epoch": epoch}
-        write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)}, private=True)
+        write_tensors(self._path(epoch), tensors, {"view": json.dumps(facts)}, origin=self.origin, private=True)
 
     def drop(self, epoch: int) -> None:
         """Forget an epoch."""
@@ -68,7 +69,7 @@ class ViewStore:
 
     def _read(self, path: Path, received: Received) -> list[StepView]:
         try:
-            tensors, metadata = read_tensors(path)
+            tensors, metadata = read_tensors(path, origin=self.origin)
             facts = json.loads(metadata["view"])
             epoch = int(facts["epoch"])
             if facts["contract"] != self.contract or (self.run_id and facts["run_id"] != self.run_id):

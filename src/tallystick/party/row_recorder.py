@@ -21,7 +21,7 @@ from tallystick.attacks.view import Received
 from tallystick.errors import DataError, StorageError
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.recorder import RecordingPlan
-from tallystick.storage import make_folder, remove
+from tallystick.storage import Origin, make_folder, remove
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
@@ -42,6 +42,7 @@ class RowStore:
     folder: Path
     contract: str  # its hash
     received: Received
+    origin: Origin
     run_id: str = ""
 
     def save(self, epoch: int, sums: RowSums) -> None:
@@ -50,7 +51,7 @@ class RowStore:
         facts = {"version": ROWS_VERSION, "contract": self.contract, "run_id": self.run_id}
         facts |= {"received": self.received, "epochs": list(sums.epochs), "looks": list(sums.look_epochs)}
         tensors = {name: getattr(sums, name) for name in _TENSORS}
-        write_tensors(self._path(epoch), tensors, {"rows": json.dumps(facts)}, private=True)
+        write_tensors(self._path(epoch), tensors, {"rows": json.dumps(facts)}, origin=self.origin, private=True)
         for stale in _KEPT.stale(self.epochs()):
             remove(self._path(stale))
 
@@ -69,7 +70,7 @@ class RowStore:
         """Read the sums up to an epoch's end; raises DataError for a damaged file or one of another contract or run."""
         path = self._path(epoch)
         try:
-            tensors, metadata = read_tensors(path)
+            tensors, metadata = read_tensors(path, origin=self.origin)
             facts = json.loads(metadata["rows"])
             of, run_id, received = str(facts["contract"]), str(facts["run_id"]), facts["received"]
             epochs, looks = (tuple(int(each) for each in facts[name]) for name in ("epochs", "looks"))

@@ -8,7 +8,7 @@ from pathlib import Path
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import DamagedFile, StorageError, advice
-from tallystick.storage import read_json, remove, sync_folder, write_json
+from tallystick.storage import Origin, read_json, remove, sync_folder, write_json
 
 SECRET_BYTES = 32
 _HELPS = (
@@ -33,16 +33,21 @@ def noise_secret(party: PartyFile) -> bytes:
     if not path.exists():
         _make(path)
     try:
-        secret = bytes.fromhex(json.loads(read_json(path))["secret"])
+        secret = bytes.fromhex(json.loads(read_json(path, origin=_origin(path)))["secret"])
     except DamagedFile as error:
         raise DamagedFile(path, error.why, _HELPS) from None
     return secret
 
 
+def _origin(path: Path) -> Origin:
+    return Origin(folder=path.parent, only="secret of noise")
+
+
 def _make(path: Path) -> None:
     """Write a fresh secret, unless another process was faster: then its one stays."""
     own = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    write_json(own, json.dumps({"secret": secrets.token_bytes(SECRET_BYTES).hex()}).encode(), private=True)
+    content = json.dumps({"secret": secrets.token_bytes(SECRET_BYTES).hex()}).encode()
+    write_json(own, content, origin=_origin(path), private=True)
     try:
         os.link(own, path)
         sync_folder(path.parent)

@@ -205,13 +205,13 @@ def epochs_trained(folder: RunFolder) -> int | None:
 
 def _keep(folder: RunFolder, module: nn.Module, state: TrainingState, facts: dict[str, Any]) -> None:
     folder.note(_NOTE, {"state": vars(state), **facts})
-    write_tensors(folder.model, dict(module.state_dict()), {})
+    write_tensors(folder.model, dict(module.state_dict()), {}, origin=folder.origin)
 
 
 def _load(folder: RunFolder, module: nn.Module) -> None:
     if not folder.trained:
         raise DataError(f"{folder.path} holds no trained model; run `tallystick train` on both sides first")
-    load_weights(module, folder.model)
+    load_weights(module, folder.model, origin=folder.origin)
 
 
 def _facts(folder: RunFolder) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from tallystick.errors import DataError
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import TargetType
-from tallystick.storage import unsealed
+from tallystick.storage import SEAL, unsealed
 from tallystick.structs import prepared
 
 RESULT_VERSION = 2
@@ -538,7 +538,7 @@ def read_result(source: str | bytes | dict[str, Any]) -> Result:
     try:
         _require_version(source)
         if isinstance(source, dict):
-            return msgspec.convert({name: value for name, value in source.items() if name != "digest"}, prepared(Result))
+            return msgspec.convert({name: value for name, value in source.items() if name != SEAL}, prepared(Result))
         return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
     except msgspec.MsgspecError as error:
         raise DataError(f"this is not a result of tallystick: {error}") from None

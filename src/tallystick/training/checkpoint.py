@@ -2,7 +2,7 @@
 
 Two generations stay: the parties commit the same steps, so when one is killed between two commits, or a disk damages the
 newest file, there is a step that all have. Every file is sealed (``tallystick.storage``), and only steps whose files are as they
-were written are offered to the others.
+were written, and belong there, are offered to the others.
 """
 
 import json
@@ -17,11 +17,12 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from tallystick.errors import DamagedFile, DataError
-from tallystick.storage import BLANK, check_sealed, make_folder, remove, write_sealed
+from tallystick.storage import SEAL, Origin, check_sealed, make_folder, remove, write_sealed
 from tallystick.training.updates import Updates
 
 _KEPT = 2
 _STEP = re.compile(r"step-(0|[1-9][0-9]*)\.safetensors")
+_BEST = re.compile(r"best-(0|[1-9][0-9]*)\.safetensors")
 
 
 @dataclass(kw_only=True)
@@ -40,39 +41,36 @@ class TrainingState:
 
 
 class CheckpointStore:
-    """A folder of one party's checkpoints and its best weights so far."""
+    """A folder of one party's checkpoints and its best weights so far, which are named by their epoch.
 
-    def __init__(self, folder: Path) -> None:
+    ``origin`` says what run's folder this one lies in; without it files are bound to their names alone.
+    """
+
+    def __init__(self, folder: Path, *, origin: Origin | None = None) -> None:
         self._folder = folder
+        self._origin = origin or Origin(folder=folder)
 
     def steps(self) -> list[int]:
         """Steps that were committed, oldest first, whether or not their files are intact; 0, the start, is not listed."""
-        names = (_STEP.fullmatch(path.name) for path in self._folder.glob("step-*.safetensors"))
-        return sorted(int(name[1]) for name in names if name is not None)
+        return self._numbers(_STEP)
 
     def intact(self) -> tuple[list[int], list[DamagedFile]]:
         """Steps that can be resumed from, oldest first, and what is wrong with the files of the others.
 
         A step needs its own file and, once an epoch was the best so far, the best weights.
         """
-        good, damaged = [], []
-        best = self._folder / "best.safetensors"
+        good = []
+        damaged: dict[Path, DamagedFile] = {}
         for step in self.steps():
             try:
-                _, metadata = read_tensors(self._path(step), only_metadata=True)
-            except DamagedFile as error:
-                damaged.append(error)
-                continue
-            if json.loads(metadata["state"])["best_epoch"] is None:
-                good.append(step)
-                continue
-            try:
-                if best not in (error.path for error in damaged):
-                    check_sealed(best)
+                best = self._state(step).best_epoch
+                if best is None or (path := self._best(best)) not in damaged:
+                    if best is not None:
+                        check_sealed(path, origin=self._origin)
                     good.append(step)
             except DamagedFile as error:
-                damaged.append(error)
-        return good, damaged
+                damaged[error.path] = error
+        return good, list(damaged.values())
 
     def save(self, state: TrainingState, module: nn.Module, updates: Updates | None) -> None:
         """Commit a step; raises StorageError and leaves the earlier ones if it cannot be written."""
@@ -80,16 +78,18 @@ class CheckpointStore:
         tensors |= updates.tensors() if updates is not None else {}
         tensors["random"] = torch.get_rng_state()
         make_folder(self._folder)
-        write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))})
+        write_tensors(self._path(state.step), tensors, {"state": json.dumps(vars(state))}, origin=self._origin)
         for step in self.steps()[:-_KEPT]:
             remove(self._path(step))
+        for epoch in self._numbers(_BEST)[:-_KEPT]:  # between two steps at most one epoch is the best so far
+            remove(self._best(epoch))
 
     def load(self, step: int, module: nn.Module, updates: Updates | None) -> TrainingState:
         """Put a committed step back into the module and its updates.
 
         Raises DamagedFile, and DataError if it is of another module.
         """
-        tensors, metadata = read_tensors(self._path(step))
+        tensors, metadata = read_tensors(self._path(step), origin=self._origin)
         weights = {name[6:]: tensor for name, tensor in tensors.items() if name.startswith("model/")}
         put_weights(module, weights, source=self._path(step))
         if updates is not None:
@@ -97,46 +97,62 @@ class CheckpointStore:
         torch.set_rng_state(tensors["random"])
         return TrainingState(**json.loads(metadata["state"]))
 
-    def drop_after(self, step: int) -> None:
-        """Forget steps after the one that all parties resume from."""
+    def drop_after(self, state: TrainingState) -> None:
+        """Forget steps, and best weights, after those of the step that all parties resume from."""
         for later in self.steps():
-            if later > step:
+            if later > state.step:
                 remove(self._path(later))
+        for epoch in self._numbers(_BEST):
+            if state.best_epoch is None or epoch > state.best_epoch:
+                remove(self._best(epoch))
 
-    def save_best(self, module: nn.Module) -> None:
+    def save_best(self, module: nn.Module, *, epoch: int) -> None:
         """Keep the module's weights as the best so far."""
         make_folder(self._folder)
-        write_tensors(self._folder / "best.safetensors", dict(module.state_dict()), {})
+        write_tensors(self._best(epoch), dict(module.state_dict()), {}, origin=self._origin)
 
-    def load_best(self, module: nn.Module) -> None:
+    def load_best(self, module: nn.Module, *, epoch: int) -> None:
         """Put the best weights into the module."""
-        load_weights(module, self._folder / "best.safetensors")
+        load_weights(module, self._best(epoch), origin=self._origin)
+
+    def _state(self, step: int) -> TrainingState:
+        _, metadata = read_tensors(self._path(step), origin=self._origin, only_metadata=True)
+        return TrainingState(**json.loads(metadata["state"]))
+
+    def _numbers(self, name: re.Pattern[str]) -> list[int]:
+        found = (name.fullmatch(path.name) for path in self._folder.glob("*.safetensors"))
+        return sorted(int(each[1]) for each in found if each is not None)
 
     def _path(self, step: int) -> Path:
         return self._folder / f"step-{step}.safetensors"
 
+    def _best(self, epoch: int) -> Path:
+        return self._folder / f"best-{epoch}.safetensors"
 
-def write_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], *, private: bool = False) -> None:
+
+def write_tensors(
+    path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, str], *, origin: Origin, private: bool = False
+) -> None:
     """Write a safetensors file, sealed, whole or not at all."""
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_sealed(path, save(plain, {**metadata, "digest": BLANK}), private=private)
+    write_sealed(path, save(plain, {**metadata, SEAL: origin.blank_seal(path)}), private=private)
 
 
-def read_tensors(path: Path, *, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """Read a safetensors file: its tensors and its metadata; raises DamagedFile unless it is as write_tensors left it."""
-    check_sealed(path)
+def read_tensors(path: Path, *, origin: Origin, only_metadata: bool = False) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Read a safetensors file: its tensors and its metadata; raises DamagedFile unless it is as write_tensors left it there."""
+    check_sealed(path, origin=origin)
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = {name: value for name, value in file.metadata().items() if name != "digest"}
+            metadata = {name: value for name, value in file.metadata().items() if name != SEAL}
             names = [] if only_metadata else file.keys()
             return {name: file.get_tensor(name) for name in names}, metadata
     except (OSError, SafetensorError) as error:
         raise DamagedFile(path, str(error)) from None
 
 
-def load_weights(module: nn.Module, path: Path) -> None:
+def load_weights(module: nn.Module, path: Path, *, origin: Origin) -> None:
     """Put saved weights into a module; raises DamagedFile, and DataError if they are another module's."""
-    put_weights(module, read_tensors(path)[0], source=path)
+    put_weights(module, read_tensors(path, origin=origin)[0], source=path)
 
 
 def put_weights(module: nn.Module, weights: Mapping[str, Tensor], *, source: Path) -> None:

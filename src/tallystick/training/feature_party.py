@@ -71,12 +71,13 @@ def train_feature_party(
             if decision.improved:
                 state.best_epoch = decision.epoch
                 with updates.averaged():
-                    run.store.save_best(bottom)
+                    run.store.save_best(bottom, epoch=decision.epoch)
             if observer is not None:
                 observer.epoch_ended(decision.epoch)
             run.store.save(state, bottom, updates)
             run.committed(last_commit)  # the label party commits before its decision
-    run.store.load_best(bottom)
+    assert state.best_epoch is not None, "the first epoch is the best so far"
+    run.store.load_best(bottom, epoch=state.best_epoch)
     return state
 
 

@@ -86,7 +86,8 @@ def train_label_party(
             train_loss = loss_sum.item() / schedule.rows(state.epoch)
             _end_epoch(learner, own, peers, run, state, train_loss=train_loss, started=started)
             last_commit = state.step
-    run.store.load_best(model)
+    assert state.best_epoch is not None, "the first epoch is the best so far"
+    run.store.load_best(model, epoch=state.best_epoch)
     return state
 
 
@@ -111,7 +112,7 @@ def _end_epoch(
     refuse_lost_weights(model, updates, step=state.step)
     if decision.improved:
         with updates.averaged():
-            run.store.save_best(model)
+            run.store.save_best(model, epoch=decision.epoch)
         state.best_fitted = objective.fitted()
     run.store.save(state, model, updates)
     for peer in peers:

@@ -49,7 +49,7 @@ class TrainingRun:
     def resume(self, module: nn.Module, updates: Updates) -> TrainingState:
         """Take a module and its updates up where the run goes on; later checkpoints are dropped."""
         state = self.store.load(self.resume_from, module, updates) if self.resume_from else TrainingState()
-        self.store.drop_after(self.resume_from)
+        self.store.drop_after(state)
         return state
 
     def messages(self, state: TrainingState) -> Iterator[tuple[Batch, ...]]:

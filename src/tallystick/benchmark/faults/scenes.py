@@ -269,7 +269,7 @@ def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
 
     def play(channels: Channels, folder: Path) -> Any:
         mine = parse_party(own, folder=folder)
-        run = RunFolder.latest(mine.runs, agreed) if resume else RunFolder.new(mine.runs, agreed)
+        run = (RunFolder.latest if resume else RunFolder.new)(mine.runs, agreed, name)
         logbook = Logbook(party=name, watcher=Silent())
         return run_party(
             Job(contract=agreed, party=mine, frame=frame, channels=channels, folder=run, logbook=logbook, resume=resume)

@@ -18,6 +18,7 @@ from tallystick.benchmark.shared import one_thread
 from tallystick.dataset.similarity import AllCandidates, DistinctCandidates
 from tallystick.demo.processes import LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import width_of
+from tallystick.storage import Origin
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
@@ -36,7 +37,10 @@ def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_
         with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:
             arguments = {"folder": str(folder.absolute()), "set": name, "neighbors": neighbors, "steps": steps, "form": form}
             results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
-            found = {role: read_tensors(Path(scratch) / role / "model.safetensors")[0] for role in results}
+            found = {
+                role: read_tensors(Path(scratch) / role / "model.safetensors", origin=Origin(folder=Path(scratch) / role))[0]
+                for role in results
+            }
         network, _ = _network(arguments, FORMS["distinct rows"])
         with one_thread():  # as the parties train: more threads add up in another order
             for _ in network.epoch(0):
@@ -71,7 +75,7 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
     seconds = time.perf_counter() - started
     crossed = channel.traffic.bytes_sent + channel.traffic.bytes_received - before
     module = network.model if stage.name == LABEL else bottom
-    write_tensors(stage.home / "model.safetensors", dict(module.state_dict()), {})
+    write_tensors(stage.home / "model.safetensors", dict(module.state_dict()), {}, origin=Origin(folder=stage.home))
     return {"bytes_per_step": crossed / run.steps, "steps_per_s": run.steps / seconds, "steps": run.steps}
 
 

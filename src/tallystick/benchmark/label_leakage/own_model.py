@@ -31,9 +31,15 @@ def attacked_with_model(contract: Contract, partner: SimulatedPartner, runs: Pat
 
     The same rows and labels are told as in the run's own audit.
     """
-    label, feature = (RunFolder.latest(runs / name, contract) for name in (partner.label, partner.feature))
+    label, feature = (RunFolder.latest(runs / name, contract, name) for name in (partner.label, partner.feature))
     kept = load_labels(label, contract)
-    store = RowStore(folder=label.views / partner.feature, contract=contract.hash, received="cut_gradient", run_id=kept.run_id)
+    store = RowStore(
+        folder=label.views / partner.feature,
+        contract=contract.hash,
+        origin=label.origin,
+        received="cut_gradient",
+        run_id=kept.run_id,
+    )
     view = replace(
         store.load(store.epochs()[-1]).view(classes=contract.target.classes), own_model=_own_model(contract, partner, feature)
     )

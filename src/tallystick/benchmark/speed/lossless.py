@@ -14,6 +14,7 @@ from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel, LabelModel
+from tallystick.storage import Origin
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
@@ -33,7 +34,10 @@ def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
     """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)
-        federated = {role: read_tensors(Path(folder) / role / "model.safetensors")[0] for role in (LABEL, FEATURE)}
+        federated = {
+            role: read_tensors(Path(folder) / role / "model.safetensors", origin=Origin(folder=Path(folder) / role))[0]
+            for role in (LABEL, FEATURE)
+        }
     bottom, label = _modules(seed)
     data = _Data(seed)
     steps = EPOCHS * data.schedule.steps_per_epoch
@@ -76,7 +80,12 @@ def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
         train_label_party(label, data.own.rows, data.objective, [FeaturePeer(channel=channel, width=_WIDTH)], run)
     else:
         train_feature_party(bottom, data.feature.rows, channel, run)
-    write_tensors(stage.home / "model.safetensors", dict((label if stage.name == LABEL else bottom).state_dict()), {})
+    write_tensors(
+        stage.home / "model.safetensors",
+        dict((label if stage.name == LABEL else bottom).state_dict()),
+        {},
+        origin=Origin(folder=stage.home),
+    )
     return {"done": True}
 
 

@@ -39,7 +39,6 @@ from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.report.result import read_result
-from tallystick.storage import write_json
 from tallystick.structs import prepared
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Schedule
@@ -106,7 +105,7 @@ def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, w
 
 def _sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
     """The running sums beside a peer's recorded steps."""
-    return RowStore(folder=store.folder, contract=store.contract, run_id=store.run_id, received=received)
+    return RowStore(folder=store.folder, contract=store.contract, origin=store.origin, run_id=store.run_id, received=received)
 
 
 def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
@@ -188,7 +187,8 @@ def keep_audited(folder: RunFolder, audited: Audited) -> None:
 
 def _stores(job: Job, run_id: str) -> list[ViewStore]:
     peers = job.contract.feature_parties if job.is_label else (job.contract.label_party,)
-    return [ViewStore(folder=job.folder.views / peer, contract=job.contract.hash, run_id=run_id) for peer in peers]
+    folder, contract = job.folder, job.contract.hash
+    return [ViewStore(folder=folder.views / peer, contract=contract, origin=folder.origin, run_id=run_id) for peer in peers]
 
 
 def _evaluate_membership(job: Job, own_N: Tensor, *, run_id: str) -> shown.Audit:
@@ -214,7 +214,7 @@ def save_labels(
     """Keep the true labels beside the views, readable by this user alone, so that attacks can be measured again later."""
     facts = {"contract": contract.hash, "run_id": run_id, "start": start.facts() if start is not None else None}
     tensors = {"label_N": true_N.to(torch.int64), "own_N": own_N}
-    write_tensors(folder.views / _LABELS, tensors, {"labels": json.dumps(facts)}, private=True)
+    write_tensors(folder.views / _LABELS, tensors, {"labels": json.dumps(facts)}, origin=folder.origin, private=True)
 
 
 def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
@@ -227,7 +227,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
             "any run, give the contract and --party"
         )
     try:
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = read_tensors(path, origin=folder.origin)
         facts = json.loads(metadata["labels"])
         of, start = str(facts["contract"]), KnownStart.read(facts.get("start"))
         kept = KeptLabels(label_N=tensors["label_N"], own_N=tensors["own_N"], run_id=str(facts["run_id"]), start=start)
@@ -265,7 +265,7 @@ def audit_labels(
     seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
-        store = ViewStore(folder=folder.views / peer, contract=contract.hash, run_id=kept.run_id)
+        store = ViewStore(folder=folder.views / peer, contract=contract.hash, origin=folder.origin, run_id=kept.run_id)
         start = kept.start.seen_by(number, contract) if kept.start is not None else None
         steps = _real_rows(store.load("cut_gradient"), own_N)
         view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start))
@@ -471,8 +471,9 @@ def audit_recorded(
     Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
     of another contract or run.
     """
-    folder = RunFolder(path=path)
     contract = contract_of(path)
+    folder = RunFolder.open(path)
+    folder.require(contract)
     with folder.locked():
         if (folder.views / COLUMNS).exists():
             rows = len(load_columns(folder, contract)[0].rows_R)
@@ -496,5 +497,5 @@ def _replace(folder: RunFolder, found: Audited) -> None:
         new |= {"features": [found.features]} if found.features is not None else {}
         result = read_result(folder.read_json(folder.result))
         result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
-        write_json(folder.result, result.to_json().encode())
+        folder.write(folder.result, result.to_json())
         render(result, folder.report)

@@ -122,14 +122,14 @@ def save_columns(folder: RunFolder, contract: Contract, party: str, truth: Truth
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         tensors |= {f"{name}/numeric": columns.numeric_NF, f"{name}/categorical": columns.categorical_NG}
         facts[name] = {"numeric": columns.numeric, "categorical": columns.categorical, "categories": columns.categories}
-    write_tensors(folder.views / COLUMNS, tensors, {"columns": json.dumps(facts)}, private=True)
+    write_tensors(folder.views / COLUMNS, tensors, {"columns": json.dumps(facts)}, origin=folder.origin, private=True)
 
 
 def load_columns(folder: RunFolder, contract: Contract) -> tuple[Truth, str, str]:
     """Read them back, whose they are and of which run; raises DataError if that fails."""
     path = folder.views / COLUMNS
     try:
-        tensors, metadata = read_tensors(path)
+        tensors, metadata = read_tensors(path, origin=folder.origin)
         facts = json.loads(metadata["columns"])
         of, run_id, party = (str(facts[name]) for name in ("contract", "run_id", "party"))
         used, unused = (
@@ -162,7 +162,8 @@ def audit_features(
     Raises DataError if the folder holds no sums, damaged ones, or those of another contract or run.
     """
     truth, party, run_id = load_columns(folder, contract)
-    store = RowStore(folder=folder.views / contract.label_party, contract=contract.hash, run_id=run_id, received="cut_embedding")
+    views = folder.views / contract.label_party
+    store = RowStore(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id, received="cut_embedding")
     epochs = store.epochs()
     if not epochs:
         raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again with `audit: true`")
