@@ -6,10 +6,12 @@ from typing import Any
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, dialled, load_party
-from tallystick.data.profile import profile
+from tallystick.data.lazy import Frame
+from tallystick.data.profile import keys_as_written, profile
+from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines, membership_lines
+from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines, membership_lines, repeats_lines
 from tallystick.job.phases.defense import budget_outlook
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
@@ -29,7 +31,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         found = preflight(contract, party)
     else:
         found = read
-        found.frame = found.tried(lambda: read_party_table(party)) if party.table is not None else None
+        found.frame = found.tried(lambda: _table(party)) if party.table is not None else None
         found.identity = found.tried(lambda: identity_of(party)) if party.tls is not None else None
     shown: dict[str, Any] = {"party": party.party, "problems": [], "warnings": list(found.warnings), "peers": []}
     if found.notes:
@@ -60,6 +62,12 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     return shown
 
 
+def _table(party: PartyFile) -> Frame:
+    """The table, with what its party file makes of rows with one key, where there is no contract."""
+    frame = read_party_table(party)
+    return with_summaries(frame, party, keys_as_written(party)) if party.keys else frame
+
+
 def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
     """What the latest linkage under this contract promises, without any training; nothing before the first, or for others."""
     try:
@@ -81,7 +89,11 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
 def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract, party: PartyFile) -> None:
     shown["contract_hash"] = contract.hash
     shown["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
-    shown["disclosures"] = [*membership_lines(contract, own_columns=found.own_columns), *disclosure_lines(contract)]
+    shown["disclosures"] = [
+        *membership_lines(contract, own_columns=found.own_columns),
+        *repeats_lines(contract),
+        *disclosure_lines(contract),
+    ]
     try:
         shown["defenses"] = defense_lines(contract)
         budget = budget_outlook(contract, party) if party.party in contract.parties else None

@@ -19,6 +19,7 @@ from torch import nn
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.data.frame import as_frame
+from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook, Silent, Watcher
@@ -109,11 +110,12 @@ def _simulate(
             check_party(contract, party, network=False, source=name)
             if _charges(contract, name) and not party.privacy.ledger.exists():
                 create_ledger(party)  # nothing leaves a simulation
+            frame = with_summaries(tables[name], party, contract.alignment) if name in tables else pl.DataFrame()
             results[name] = run_party(
                 Job(
                     contract=contract,
                     party=party,
-                    frame=tables.get(name, pl.DataFrame()),
+                    frame=frame,
                     channels=channels[name],
                     folder=RunFolder.new(party.runs, contract, name),
                     logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),

@@ -117,7 +117,7 @@ ROWS = ["b", None, "a", "b", "", "c", "a", "a"]
 @pytest.mark.parametrize(("rule", "wanted", "rows"), [("first", [b"b", b"a", b"c"], [0, 2, 5]), ("drop", [b"c"], [5])])
 def test_nulls_and_duplicates_are_counted_and_settled(rule: str, wanted: list[bytes], rows: list[int]) -> None:
     keys = read_keys(pl.DataFrame({"k": ROWS}), columns={"k": "k"}, alignment=alignment(duplicates=rule))
-    assert (keys.ids, keys.rows_U.tolist()) == (wanted, rows)
+    assert (keys.ids, keys.rows_R.tolist()) == (wanted, rows)
     report = keys.report
     assert (report.rows, report.null_rows, report.duplicated_keys, report.used) == (8, 2, 2, len(wanted))
     assert report.rows == report.null_rows + report.duplicate_rows + report.used
@@ -134,7 +134,7 @@ def test_first_rule_matches_a_slow_reference(values: list[str | None]) -> None:
             ids(values)
         return
     keys = read_keys(pl.DataFrame({"k": values}), columns={"k": "k"}, alignment=alignment())
-    assert dict(zip(keys.ids, keys.rows_U.tolist(), strict=True)) == {key.encode(): row for key, row in seen.items()}
+    assert dict(zip(keys.ids, keys.rows_R.tolist(), strict=True)) == {key.encode(): row for key, row in seen.items()}
 
 
 @pytest.mark.parametrize(

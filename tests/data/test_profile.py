@@ -68,7 +68,8 @@ def test_warnings_name_what_looks_wrong() -> None:
     warnings = profile(FRAME, party(), CONTRACT).warnings
     assert warnings == (
         "1 of 6 rows have no key",
-        "1 keys stand in more than one row; 1 rows are left out",
+        "1 keys stand in more than one row; 1 of 6 rows are left out: the first row of a key counts "
+        "(alignment.duplicates = first); agree on alignment.duplicates: all to use every row",
         "column 'x' has 1 infinite numbers; make them null or clip them",
         "column 'name' has a category of its own in every row; it identifies rows and cannot help",
         "column 'leak' all but equals the label; is it known before the label is? (leakage)",

@@ -39,7 +39,7 @@ def test_test_rows_of_one_class_end_a_run_no_other_way_than_noise_does(tmp_path,
     )
     frames = tables(PARTIES, rows=200)
     keys = read_keys(frames["bank"], columns={"id": "id"}, alignment=contract.alignment)
-    of_test = np.asarray(keys.rows_U)[split_by_hash(keys.ids, contract.split, seed=contract.seed) == TEST]
+    of_test = np.asarray(keys.rows_R)[split_by_hash(keys.ids, contract.split, seed=contract.seed) == TEST]
     labels = frames["bank"]["y"].to_numpy().copy()
     labels[of_test] = value
     frames["bank"] = frames["bank"].with_columns(y=labels)

@@ -139,7 +139,7 @@ def test_only_labels_of_training_rows_shape_imputed_values_and_shifts(tmp_path):
         return UnionDataset.of(contract, own, [], secret_seed=folder.secret_seed)
 
     rows = found(frame)
-    training = keys.rows_U[alignment.rows_N[rows.train_N[rows.is_own(rows.train_N)]]]
+    training = keys.rows_R[alignment.rows_N[rows.train_N[rows.is_own(rows.train_N)]]]
     labels = 1 - frame["y"].to_numpy()
     labels[training] = frame["y"].to_numpy()[training]
     flipped = found(frame.with_columns(y=labels))

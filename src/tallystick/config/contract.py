@@ -77,8 +77,10 @@ class AlignmentConfig(Model):
     nulls: Literal["drop", "error"] = Field(
         default="drop", description="rows with a null in any key column: leave them out, or stop"
     )
-    duplicates: Literal["first", "drop", "error"] = Field(
-        default="first", description="rows with the same key: keep the first, leave all of them out, or stop"
+    duplicates: Literal["first", "all", "drop", "error"] = Field(
+        default="first",
+        description="rows with the same key: keep the first; keep all of the label party, each with the others' row of its key "
+        "(intersection only); leave all of them out; or stop",
     )
     max_rows: int | None = Field(
         default=None,
@@ -468,11 +470,18 @@ def _key_problems(alignment: AlignmentConfig, linkage: LinkageFacts) -> list[str
             problems.append(f"alignment.similarity: is missing; alignment.method = {method} links by it")
         if names:
             problems.append(f"alignment.keys: alignment.method = {method} has none; give alignment.similarity.dimensions")
+        if alignment.duplicates == "all":
+            problems.append(f"alignment.duplicates = all: alignment.method = {method} links every row anyway; leave it out")
         return problems
     if not names:
         problems.append(f"alignment.keys: is missing; alignment.method = {method} needs at least one")
     if alignment.similarity is not None:
         problems.append("alignment.similarity: goes with alignment.method = similarity only; leave it out")
+    if alignment.duplicates == "all" and linkage.imputes:
+        problems.append(
+            "alignment.duplicates = all: on a union the number of an id's rows would tell the feature party which of its ids are "
+            "common; align by intersection, or let the label party's file say under repeats which row counts"
+        )
     if len(set(names)) != len(names):
         problems.append(f"alignment.keys = {shown(names)}: each key name must be given once")
     return problems

@@ -60,6 +60,10 @@ def _codec(name: str) -> str:
     return name
 
 
+def _one_or_more(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
 def _auto_is_none(value: Any) -> Any:
     if isinstance(value, str) and value != "auto":
         raise ValueError("must be auto or a mapping with numeric and categorical")
@@ -159,6 +163,31 @@ class EncodingConfig(Model):
     max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
 
 
+Statistic = Literal["mean", "median", "sum", "min", "max", "std", "count", "distinct", "first", "last"]
+
+
+class RepeatsConfig(Model):
+    """What becomes of several rows with one key: the latest of them counts, with columns that sum all of them up."""
+
+    latest: Text | None = Field(
+        default=None, description="column by which a key's latest row is found, and counts; null takes the last in the table"
+    )
+    aggregate: dict[Text, Annotated[tuple[Statistic, ...], BeforeValidator(_one_or_more), Field(min_length=1)]] = Field(
+        default_factory=dict,
+        description="column to what is made of all its values of a key, in place of the latest: mean, median, sum, min, max, "
+        "std, count, distinct, first or last, or a list of these, which gives a column COLUMN_mean and so on for each",
+    )
+    count: Text | None = Field(default=None, description="name of a further column: how many rows the key has")
+
+    @property
+    def words(self) -> str:
+        """Which row of a key counts, and what sums up all of them."""
+        latest = f"the latest by {self.latest!r}" if self.latest is not None else "the last in the table"
+        columns = [repr(column) for column in self.aggregate] + ([repr(self.count)] if self.count is not None else [])
+        summed = f", and all of them in {', '.join(columns)}" if columns else ""
+        return f"of a key's rows {latest} counts{summed} (repeats in the party file)"
+
+
 class Tls(Model):
     """Certificates for mutual TLS, in PEM."""
 
@@ -225,6 +254,9 @@ class PartyFile(Model):
     units: dict[Text, Text] = Field(
         default_factory=dict, description="contract's key name to the unit of the own column (similarity only)"
     )
+    repeats: RepeatsConfig | None = Field(
+        default=None, description="which of several rows with one key counts; null does as alignment.duplicates says"
+    )
     label: Text | None = Field(default=None, description="label column (label party only)")
     weight: Text | None = Field(default=None, description="sample-weight column (label party only, not on a union)")
     time: Text | None = Field(default=None, description="time column (label party only, for split.method = time)")
@@ -260,6 +292,12 @@ class PartyFile(Model):
         twice = sorted({column for column in named if named.count(column) > 1})
         problems += [f"features: column {shown(column)} is given twice" for column in twice]
         problems += self._sequence_problems()
+        problems += [
+            f"repeats.aggregate.{column}: is the {use}, which is that of the latest row; leave it out"
+            for column in (self.repeats.aggregate if self.repeats is not None else ())
+            for use, taken in (("label", self.label), ("weight", self.weight), ("time", self.time), ("key", None))
+            if column == taken or (use == "key" and column in self.keys.values())
+        ]
         for use in ("label", "weight"):
             column = getattr(self, use)
             if column is not None and column in named:
@@ -346,6 +384,8 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
     problems += [
         f"keys.{name}: is not a key of the contract; {did_you_mean(name, wanted)}" for name in sorted(set(party.keys) - wanted)
     ]
+    if party.repeats is not None:
+        problems += _repeats_problems(contract, role)
     problems += _unit_problems(contract, party)
     if contract.linkage.imputes:
         if party.weight is not None:
@@ -370,6 +410,14 @@ def _table_problems(contract: "Contract", party: PartyFile) -> list[str]:
                 f"{use} = {shown(getattr(party, use))}: only the label party has one; leave it out (role here: {role})"
             )
     return problems
+
+
+def _repeats_problems(contract: "Contract", role: str) -> list[str]:
+    if contract.linkage.similar:
+        return ["repeats: rows are linked by similarity here, so that none is left out; leave it out"]
+    if role == "label" and contract.alignment.duplicates == "all":
+        return ["repeats: by alignment.duplicates = all every row of the label party takes part; leave it out, or agree on first"]
+    return []
 
 
 def _unit_problems(contract: "Contract", party: PartyFile) -> list[str]:

@@ -1,6 +1,6 @@
 """Keys: the ids by which rows are matched, spelt the same way by every party.
 
-Shapes: N rows of the table, U rows with a key of their own.
+Shapes: N rows of the table, R of them that take part, U ids.
 """
 
 import hashlib
@@ -13,12 +13,14 @@ import polars as pl
 from numpy.typing import NDArray
 
 from tallystick.config.contract import AlignmentConfig
+from tallystick.config.linkage import LINKAGES
+from tallystick.config.party import PartyFile, RepeatsConfig
 from tallystick.config.reading import Step
 from tallystick.data.lazy import Frame
 from tallystick.data.similar_keys import SimilarKeys, read_similar_keys
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
-from tallystick.errors import IdError
+from tallystick.errors import DataError, IdError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,6 +32,7 @@ class KeyReport:
     duplicated_keys: int  # keys that stand in more than one row
     duplicate_rows: int  # rows left out because another row has their key
     used: int  # rows that take part
+    repeats: str = ""  # in words: what becomes of rows that have one key
 
     def to_dict(self) -> dict[str, Any]:
         """Give plain values for JSON."""
@@ -41,21 +44,27 @@ class KeyReport:
         if self.null_rows:
             lines.append(f"{self.null_rows} of {self.rows} rows have no key")
         if self.duplicated_keys:
-            lines.append(f"{self.duplicated_keys} keys stand in more than one row; {self.duplicate_rows} rows are left out")
+            left_out = f"{self.duplicate_rows} of {self.rows} rows are left out" if self.duplicate_rows else "no row is left out"
+            lines.append(f"{self.duplicated_keys} keys stand in more than one row; {left_out}: {self.repeats}")
         return lines
 
 
 @dataclass(frozen=True, kw_only=True)
 class Keys:
-    """Unique ids, in the table's order, and the row that each stands in; what rows are linked by, where that is similarity.
+    """Unique ids, in the order in which the table first has them, the rows that take part, and the id of each.
 
     Similar keys name no row: then an id is the row's number in the table, and tells the others nothing.
     """
 
     ids: list[bytes]  # U
-    rows_U: NDArray[np.int64]
+    rows_R: NDArray[np.int64]  # of the table, in its order
+    id_R: NDArray[np.int64]  # which of the ids is each row's; several rows may have one (alignment.duplicates = all)
     report: KeyReport
     similar: SimilarKeys | None = None
+
+    def ids_of(self, rows_M: NDArray[np.int64]) -> list[bytes]:
+        """The ids of these of the R rows."""
+        return [self.ids[index] for index in self.id_R[rows_M]]
 
 
 def fingerprint(keys: Keys) -> str:
@@ -63,18 +72,29 @@ def fingerprint(keys: Keys) -> str:
     digest = hashlib.blake2b(digest_size=16)
     for uid in keys.ids:
         digest.update(len(uid).to_bytes(4, "big") + uid)
+    if len(keys.rows_R) > len(keys.ids):
+        digest.update(keys.id_R.astype("<i8").tobytes())
     if keys.similar is not None:
         digest.update(keys.similar.digest())
     return digest.hexdigest()
 
 
-def read_keys(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
-    """Normalise a table's keys and settle its nulls and duplicates as the contract says.
+def read_keys(
+    frame: Frame,
+    *,
+    columns: Mapping[str, str],
+    alignment: AlignmentConfig,
+    repeats: RepeatsConfig | None = None,
+    is_label: bool = True,
+) -> Keys:
+    """Normalise a table's keys and settle its nulls and duplicates as the contract and the party file say.
 
     Args:
         frame: N rows.
         columns: contract's key name to own column.
         alignment: the key columns in order with their steps, and the rules for nulls and duplicates.
+        repeats: what the party file says of rows with one key; it goes before the contract's rule.
+        is_label: whether this is the label party, the only one whose rows may all take part.
 
     Raises DataError for an absent column, and IdError for more rows than ``max_rows``, for keys that are all null, for duplicates
     that leave nothing, and for any null or duplicate where the rule is ``error``. Rows are named by number, never by content.
@@ -82,14 +102,9 @@ def read_keys(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentC
     if alignment.max_rows is not None and frame.height > alignment.max_rows:
         raise IdError(f"the table has {frame.height} rows, over alignment.max_rows = {alignment.max_rows} of the contract")
     if alignment.similarity is not None:
-        similar, rows_U = read_similar_keys(frame, columns=columns, terms=alignment.similarity, nulls=alignment.nulls)
-        report = KeyReport(
-            rows=frame.height, null_rows=frame.height - len(rows_U), duplicated_keys=0, duplicate_rows=0, used=len(rows_U)
-        )
-        return Keys(ids=[b"row %d" % row for row in rows_U], rows_U=rows_U, report=report, similar=similar)
-    parts = [normalise(require_column(frame, columns[key.name], use="key"), key.normalise) for key in alignment.keys]
-    key = join(parts)
-    names = ", ".join(columns[key.name] for key in alignment.keys)
+        return _similar_keys(frame, columns, alignment)
+    key = key_of(frame, columns=columns, alignment=alignment)
+    names = ", ".join(columns[each.name] for each in alignment.keys)
     null_rows = key.null_count()
     if null_rows == frame.height:
         raise IdError(f"key ({names}): all {frame.height} rows are null or empty; check the column and the normalise steps")
@@ -98,27 +113,96 @@ def read_keys(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentC
             f"key ({names}): null or empty in {rows_listed(key.is_null())} rows; the contract's alignment.nulls is error"
         )
     table = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
-    counts = table.group_by("key").len().filter(pl.col("len") > 1)
-    if counts.height and alignment.duplicates == "error":
-        raise IdError(
-            f"key ({names}): {counts.height} keys stand in more than one row: "
-            f"{rows_listed(key.is_duplicated() & key.is_not_null())} rows; the contract's alignment.duplicates is error"
-        )
-    kept = table.unique("key", keep="first" if alignment.duplicates == "first" else "none", maintain_order=True)
+    duplicated = table.group_by("key").len().filter(pl.col("len") > 1).height
+    if repeats is not None:
+        kept, words = _latest(frame, table, repeats), repeats.words
+    else:
+        if duplicated:
+            _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
+        kept, words = _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
     if not kept.height:
         raise IdError(
             f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
-            "use a key that names a row, or duplicates: first"
+            "use a key that names a row, or duplicates: all"
         )
     report = KeyReport(
         rows=frame.height,
         null_rows=null_rows,
-        duplicated_keys=counts.height,
+        duplicated_keys=duplicated,
         duplicate_rows=table.height - kept.height,
         used=kept.height,
+        repeats=words if duplicated else "",
     )
-    ids: list[bytes] = kept.get_column("key").cast(pl.Binary).to_list()
-    return Keys(ids=ids, rows_U=kept.get_column("row").cast(pl.Int64).to_numpy(), report=report)
+    ids = kept.select("key").unique(maintain_order=True).with_row_index("id")
+    id_R = kept.join(ids, on="key", how="left", maintain_order="left").get_column("id")
+    return Keys(
+        ids=ids.get_column("key").cast(pl.Binary).to_list(),
+        rows_R=kept.get_column("row").cast(pl.Int64).to_numpy(),
+        id_R=id_R.cast(pl.Int64).to_numpy(),
+        report=report,
+    )
+
+
+def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
+    """A party's keys; see read_keys. Who names a label is the label party."""
+    return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=party.label is not None)
+
+
+def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:
+    """The key of each row as text, null where a row has none; raises DataError for an absent column."""
+    return join([normalise(require_column(frame, columns[key.name], use="key"), key.normalise) for key in alignment.keys])
+
+
+def latest_last(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
+    """The rows of ``table``, which has their numbers, in the order in which later ones stand below; raises DataError."""
+    if repeats.latest is None:
+        return table
+    times = require_column(frame, repeats.latest, use="repeats.latest")
+    if times.dtype.is_nested() or times.dtype == pl.Binary:
+        raise DataError(f"repeats.latest: column {repeats.latest!r} has type {times.dtype}; give dates, numbers or ISO text")
+    return table.with_columns(time=times.gather(table.get_column("row"))).sort("time", "row", nulls_last=False).drop("time")
+
+
+def _similar_keys(frame: Frame, columns: Mapping[str, str], alignment: AlignmentConfig) -> Keys:
+    assert alignment.similarity is not None
+    similar, rows_R = read_similar_keys(frame, columns=columns, terms=alignment.similarity, nulls=alignment.nulls)
+    report = KeyReport(
+        rows=frame.height, null_rows=frame.height - len(rows_R), duplicated_keys=0, duplicate_rows=0, used=len(rows_R)
+    )
+    ids = [b"row %d" % row for row in rows_R]
+    return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(ids)), report=report, similar=similar)
+
+
+def _latest(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
+    return latest_last(frame, table, repeats).unique("key", keep="last").sort("row")
+
+
+def _by_rule(table: pl.DataFrame, alignment: AlignmentConfig) -> pl.DataFrame:
+    if alignment.duplicates == "all":
+        return table
+    return table.unique("key", keep="first" if alignment.duplicates == "first" else "none", maintain_order=True)
+
+
+def _check_repeats(what: str, key: pl.Series, alignment: AlignmentConfig, *, is_label: bool) -> None:
+    """Refuse keys that repeat where they may not; raises IdError."""
+    if alignment.duplicates == "error":
+        repeated = rows_listed(key.is_duplicated() & key.is_not_null())
+        raise IdError(f"{what}: {repeated} rows; the contract's alignment.duplicates is error")
+    if alignment.duplicates == "all" and not is_label:
+        raise IdError(
+            f"{what}; with alignment.duplicates = all the label party's rows alone may: say under repeats in the party file "
+            "which row of a key counts, such as repeats: {latest: COLUMN}"
+        )
+
+
+def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
+    rule = f"alignment.duplicates = {alignment.duplicates}"
+    if alignment.duplicates == "all":
+        return f"each takes the other side's row of its key ({rule})"
+    counts = "the first row of a key counts" if alignment.duplicates == "first" else "none of a key's rows counts"
+    takes_all = is_label and not LINKAGES[alignment.method].imputes
+    instead = "agree on alignment.duplicates: all to use every row" if takes_all else "say under repeats which one is to count"
+    return f"{counts} ({rule}); {instead}"
 
 
 def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:

@@ -93,6 +93,11 @@ class LazyTable:
         """Read some columns."""
         return pl.DataFrame([self.get_column(name) for name in names])
 
+    def beside(self, names: Iterable[str], columns: pl.DataFrame) -> "LazyTable":
+        """Some of the columns, and others beside them that stay in memory."""
+        assert self.rows is None, "a table as it was read"
+        return LazyTable(pl.concat([self.source.select(cs.by_name(*names)), columns.lazy()], how="horizontal"), held=self.held)
+
     def collect(self) -> pl.DataFrame:
         """Read all of it."""
         return self.select(self.columns)

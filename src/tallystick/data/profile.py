@@ -12,7 +12,7 @@ import polars as pl
 from tallystick.config.contract import AlignmentConfig, Contract, KeyColumn
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import feature_columns
-from tallystick.data.keys import KeyReport, read_keys
+from tallystick.data.keys import KeyReport, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.target import classes_of
@@ -63,8 +63,7 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
     """
     if not party.keys:
         raise ConfigError(f"keys: the party file of {party.party} names no key column; say which one each key of the contract is")
-    alignment = contract.alignment if contract else AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
-    keys = read_keys(frame, columns=party.keys, alignment=alignment)
+    keys = keys_of(frame, party, contract.alignment if contract else keys_as_written(party))
     uses = _uses(frame, party)
     columns = tuple(_column(frame.get_column(name), uses.get(name, "unused")) for name in frame.columns)
     label = require_column(frame, party.label, use="label") if party.label is not None else None
@@ -76,6 +75,11 @@ def profile(frame: Frame, party: PartyFile, contract: Contract | None = None) ->
         positive_class=_positive_class(label, contract) if label is not None else None,
         warnings=tuple(_warnings(frame, columns, keys.report, label)),
     )
+
+
+def keys_as_written(party: PartyFile) -> AlignmentConfig:
+    """How keys are compared where there is no contract that says it."""
+    return AlignmentConfig(keys=tuple(KeyColumn(name=name) for name in party.keys))
 
 
 def _uses(frame: Frame, party: PartyFile) -> dict[str, str]:

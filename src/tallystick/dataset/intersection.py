@@ -145,7 +145,7 @@ def _with_unaligned(contract: Contract, own: OwnRows, parts_N: Parts) -> tuple[R
     others = own.unlinked()
     parts_M = np.full(len(others), TRAINING, dtype=np.uint8)  # without labels or times a feature party's are for training alone
     if contract.split.method == "hash":
-        parts_M = split_by_hash([own.keys.ids[row] for row in others], contract.split, seed=contract.seed)
+        parts_M = split_by_hash(own.keys.ids_of(others), contract.split, seed=contract.seed)
     elif own.is_label:
         assert own.party.time is not None
         times = own.column_at(own.party.time, np.concatenate([linked_N, others]), use="time")
@@ -188,7 +188,7 @@ def check_unaligned(settings: UnalignedConfig, encoder: Encoder | None, coder: L
 
 def _parts(split: SplitConfig, seed: int, own: OwnRows, channels: Sequence[Channel]) -> Parts:
     if split.method == "hash":
-        return split_by_hash([own.keys.ids[row] for row in own.alignment.rows_N], split, seed=seed)
+        return split_by_hash(own.keys.ids_of(own.alignment.rows_N), split, seed=seed)
     return parts_by_time(split, own, channels)
 
 

@@ -1,6 +1,6 @@
 """What every way of linking rows begins with: a party's table beside its alignment, its columns encoded, its labels fitted.
 
-Shapes: R own rows with a key of their own, N linked positions.
+Shapes: R own rows that take part, N linked positions.
 """
 
 import hashlib
@@ -31,7 +31,7 @@ Parts = NDArray[np.uint8]
 
 @dataclass(frozen=True, kw_only=True)
 class OwnRows:
-    """A party's table, its unique ids, and where they stand in the alignment."""
+    """A party's table, the rows of it that take part, and where they stand in the alignment."""
 
     party: PartyFile
     is_label: bool
@@ -41,12 +41,12 @@ class OwnRows:
     numbers: Literal["auto"] | Numbers = "plain"
 
     def table(self) -> Frame:
-        """The R rows that have a key of their own, in the order of the ids."""
-        return self.frame[self.keys.rows_U]
+        """The R rows, in the table's order."""
+        return self.frame[self.keys.rows_R]
 
     def linked(self) -> Frame:
         """The own rows as links count them; where that is by position, every position has to have one."""
-        return self.frame[self.keys.rows_U[self.alignment.own_rows]]
+        return self.frame[self.keys.rows_R[self.alignment.own_rows]]
 
     def candidates(self, feature_parties: Sequence[str]) -> list[Candidates]:
         """The candidates of each feature party in this order; a feature party has its own alone."""
@@ -55,17 +55,17 @@ class OwnRows:
 
     def crossed(self, rows_R: NDArray[np.int64]) -> Frame:
         """A feature party's rows that crossed the cut: by position, or by number where rows have candidates."""
-        return self.frame[self.keys.rows_U[self.alignment.own_rows[rows_R]]]
+        return self.frame[self.keys.rows_R[self.alignment.own_rows[rows_R]]]
 
     def unlinked(self) -> NDArray[np.int64]:
-        """Which of the R rows stand at no position, in the order of the ids."""
-        is_linked_R = np.zeros(len(self.keys.rows_U), dtype=bool)
+        """Which of the R rows stand at no position, in the table's order."""
+        is_linked_R = np.zeros(len(self.keys.rows_R), dtype=bool)
         is_linked_R[self.alignment.rows_N[self.alignment.rows_N >= 0]] = True
         return np.flatnonzero(~is_linked_R)
 
     def at(self, rows_M: NDArray[np.int64]) -> Frame:
         """These of the R rows."""
-        return self.frame[self.keys.rows_U[rows_M]]
+        return self.frame[self.keys.rows_R[rows_M]]
 
     def named(self, packed: PackedFeatures, rows_M: NDArray[np.int64], contract: Contract) -> PackedFeatures:
         """The packed columns of these of the R rows; each known by its id, where a feature party's noise is a row's own."""
@@ -85,16 +85,16 @@ class OwnRows:
 
     def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
         """One column of them."""
-        return require_column(self.frame, name, use=use).gather(self.keys.rows_U[rows_M])
+        return require_column(self.frame, name, use=use).gather(self.keys.rows_R[rows_M])
 
     def linked_column(self, name: str, *, use: str) -> pl.Series:
         """One column of those rows."""
-        return require_column(self.frame, name, use=use).gather(self.keys.rows_U[self.alignment.rows_N])
+        return require_column(self.frame, name, use=use).gather(self.keys.rows_R[self.alignment.rows_N])
 
     def label(self) -> pl.Series:
         """The R labels: which classes there are does not hang on who else is in the alignment."""
         assert self.party.label is not None
-        return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_U)
+        return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_R)
 
     def fit_labels(self, target: TargetConfig, training_R: NDArray[np.int64]) -> LabelCoder:
         """Fit the coding of labels, of which the training rows settle the scale."""

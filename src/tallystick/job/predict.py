@@ -17,6 +17,7 @@ from tallystick.config.party import PartyFile, TableConfig, check_party
 from tallystick.data.encoder import Encoder
 from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.lazy import Frame
+from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
@@ -97,7 +98,7 @@ def _predict(
     if not folder.trained:
         raise ConfigError(f"{folder.path} holds no trained model; run `tallystick run` or `tallystick train` first")
     folder.check(trained=True)
-    frame = read_table(source, text=party.text_columns)
+    frame = with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
@@ -173,6 +174,12 @@ class _Scoring:
     keys: Keys
     encoder: Encoder | None
 
+    @property
+    def _has_rows_of_one_key(self) -> bool:
+        """Whether several rows may have the same key, so that a score needs the number of its row."""
+        alignment = self.contract.alignment
+        return alignment.similarity is not None or alignment.duplicates == "all"
+
     def score(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
         """Give the scores that this party may have, of its own rows, beside their keys."""
         linkage = linkage_of(self.contract)
@@ -195,9 +202,9 @@ class _Scoring:
             if linkage.shares_scores:
                 scores = receive_scores(channel, len(alignment))
         own_N = alignment.rows_N >= 0
-        rows = self.keys.rows_U[alignment.rows_N[own_N]]
+        rows = self.keys.rows_R[alignment.rows_N[own_N]]
         keys = self.frame[rows].select(self.party.keys.values())
-        if alignment.candidates:  # several rows may have the same key
+        if self._has_rows_of_one_key:
             keys = keys.insert_column(0, pl.Series(ROW, rows, dtype=pl.Int64))
         order = np.argsort(rows, kind="stable")  # the table's
         if scores is None:
@@ -205,7 +212,10 @@ class _Scoring:
         scored = keys.hstack(scores.filter(own_N))[order]
         if trained is None or trained.alone is None:
             return scored
-        others = own.at(own.unlinked()).select(self.party.keys.values())
+        unlinked = own.unlinked()
+        others = own.at(unlinked).select(self.party.keys.values())
+        if self._has_rows_of_one_key:
+            others = others.insert_column(0, pl.Series(ROW, self.keys.rows_R[unlinked], dtype=pl.Int64))
         alone = others.hstack(predict_alone(trained, dataset))
         named = ((scored, JOINT), (alone, ALONE))
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])

@@ -25,8 +25,9 @@ from tallystick.config.reading import shown
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys, fingerprint, read_keys
+from tallystick.data.keys import Keys, fingerprint, keys_of
 from tallystick.data.lazy import Frame
+from tallystick.data.repeats import with_summaries
 from tallystick.data.sequences import check_separators
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.data.table import read_party_table, require_column
@@ -98,12 +99,12 @@ def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encod
     """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does."""
     found = Preflight()
     _check_side(contract, party, found)
-    keys = found.tried(lambda: read_keys(frame, columns=party.keys, alignment=contract.alignment))
+    keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
     if keys is not None:
         is_label = contract.role_of(party.party) == "label"
         found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
         if encoder is not None:
-            found.tried(lambda: encoder.encode(frame[keys.rows_U]))  # all columns, and nothing infinite in them
+            found.tried(lambda: encoder.encode(frame[keys.rows_R]))  # all columns, and nothing infinite in them
     _raise(found)
     assert keys is not None
     return keys
@@ -139,6 +140,8 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
         found.tried(lambda: known_ledger(party))  # noise on keys is charged, by every party that has rows
     elif contract.role_of(party.party) == "feature" and noises_on_embeddings(contract):
         found.tried(lambda: known_ledger(party))  # noise on embeddings is charged, by those who add it
+    if (frame := found.frame) is not None:
+        found.frame = found.tried(lambda: with_summaries(frame, party, contract.alignment))
     if found.frame is not None:
         _check_table(contract, party, found, found.frame, folder)
     return found
@@ -183,7 +186,7 @@ def check_kept(party: PartyFile, keys: Keys, folder: RunFolder) -> None:
 
 
 def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: Frame, folder: RunFolder | None) -> None:
-    keys = found.keys = found.tried(lambda: read_keys(frame, columns=party.keys, alignment=contract.alignment))
+    keys = found.keys = found.tried(lambda: keys_of(frame, party, contract.alignment))
     is_label = contract.role_of(party.party) == "label"
     found.tried(lambda: check_subgroups(frame, party))
     if keys is None:
@@ -191,7 +194,7 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
     found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
     if folder is not None:
         found.tried(lambda: check_kept(party, keys, folder))
-    here = frame[keys.rows_U]
+    here = frame[keys.rows_R]
     training = np.arange(here.height)  # all that may be for training
     if (parts := _hash_parts(contract, keys, is_label=is_label)) is not None:
         if found.tried(lambda: _check_parts(contract, parts)) and not contract.linkage.similar:
@@ -225,7 +228,7 @@ def _hash_parts(contract: Contract, keys: Keys, *, is_label: bool) -> "np.ndarra
         return None
     if contract.linkage.similar:
         return split_positions(len(keys.ids), contract.split, seed=contract.seed)
-    return split_by_hash(keys.ids, contract.split, seed=contract.seed)
+    return split_by_hash(keys.ids_of(np.arange(len(keys.rows_R))), contract.split, seed=contract.seed)
 
 
 def _check_ids(contract: Contract, keys: Keys, *, is_label: bool) -> None:

@@ -9,7 +9,7 @@ its file in ``phases/``.
 """
 
 from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys, read_keys
+from tallystick.data.keys import Keys, keys_of
 from tallystick.errors import ConfigError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job, use_threads
@@ -108,8 +108,10 @@ def _run_helper(job: Job, job_state: JobState) -> None:
 
 
 def _read_keys(job: Job, job_state: JobState) -> Keys:
-    keys = read_keys(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
+    keys = keys_of(job.frame, job.party, job.contract.alignment)
     job_state.keys = keys.report
+    for note in keys.report.notes():
+        job.logbook.watcher.say(f"table of {job.name}: {note}")
     return keys
 
 

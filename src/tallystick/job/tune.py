@@ -5,7 +5,8 @@ from contextlib import ExitStack
 from tallystick import __version__
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
-from tallystick.data.keys import read_keys
+from tallystick.data.keys import keys_of
+from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
 from tallystick.job.job import Job, use_threads
@@ -56,8 +57,8 @@ def run_tuning(
 
 def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume: bool) -> tuple[Result, RunFolder]:
     check_party(contract, party, network=False)
-    frame = read_party_table(party)
-    keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
+    frame = with_summaries(read_party_table(party), party, contract.alignment)
+    keys = keys_of(frame, party, contract.alignment)
     load_optimizers()
     use_threads(party.threads)
     folder = (RunFolder.latest if resume else RunFolder.new)(party.runs, contract, party.party, use=USE_ALONE)

@@ -11,7 +11,9 @@ import polars as pl
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns, PartyFile
 from tallystick.data.encoder import feature_columns
+from tallystick.data.keys import keys_of
 from tallystick.data.lazy import Frame
+from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, DataError
 
 
@@ -58,6 +60,9 @@ class SimulatedPartner:
             raise DataError(f"the table of {party.party} has no rows")
         if rows < 1:
             raise ConfigError(f"--rows {rows}: must be at least 1")
+        if party.repeats is not None:
+            frame = with_summaries(frame, party, contract.alignment)
+            frame = frame[keys_of(frame, party, contract.alignment).rows_R]
         columns = feature_columns(frame, party)
         names = [*columns.numeric, *columns.categorical, *party.sequences]
         given = _named(split, names) if split is not None else _drawn(names, share, seed)
@@ -73,6 +78,7 @@ class SimulatedPartner:
         }
         label_values = {use: getattr(party, use) for use in ("label", "weight", "time") if getattr(party, use) is not None}
         kept = [name for name in names if name not in given]
+        repeats: dict[str, Any] = {"repeats": {}} if contract.alignment.duplicates == "all" else {}  # one row of each key
         return cls(
             label=party.party,
             feature=feature,
@@ -82,7 +88,7 @@ class SimulatedPartner:
             },
             columns={
                 party.party: {**values, **label_values, **_features(party, columns, kept)},
-                feature: {**values, **_features(party, columns, given)},
+                feature: {**values, **repeats, **_features(party, columns, given)},
             },
             given=tuple(given),
             kept=tuple(kept),

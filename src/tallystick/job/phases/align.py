@@ -9,6 +9,7 @@ from tallystick.alignment.key_noise import key_event, noisy_keys
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
 from tallystick.config.contract import MAX_IDS, Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
@@ -102,7 +103,12 @@ def align(
         threads=threads,
         progress=progress,
     )
-    return (linkage.label_party if is_label else linkage.feature_party)(meeting)
+    alignment = (linkage.label_party if is_label else linkage.feature_party)(meeting)
+    if contract.alignment.duplicates != "all":
+        return alignment
+    if is_label:
+        return repeat_label_party(alignment, keys.id_R, meeting.peers)
+    return repeat_feature_party(alignment, meeting.peers[0], max_rows=max_positions(contract, len(keys.ids)))
 
 
 def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:
@@ -138,6 +144,13 @@ def max_rows(contract: Contract, own: int, *, expected: int = 0) -> int:
     if contract.alignment.max_rows is not None:
         return contract.alignment.max_rows
     return min(max(usual_max_rows(own), expected), MAX_IDS)
+
+
+def max_positions(contract: Contract, own: int) -> int:
+    """Most rows of the label party that a feature party with ``own`` ids accepts for these."""
+    if contract.alignment.max_rows is not None:
+        return contract.alignment.max_rows
+    return min(max(ROWS_OF_AN_ID * own, USUAL_ROWS), MAX_IDS)
 
 
 def require_match_rate(contract: Contract, party: str, alignment: Alignment) -> None:

@@ -131,9 +131,9 @@ def spend_on_embeddings(contract: Contract, party: PartyFile, folder: RunFolder,
 
     The guarantee is given the bottom model's weights, which learn from all rows, so it is kept in a data set of its own, apart
     from what holds without a condition, and the entry says so. Validation, evaluation and predictions are not in it: there a
-    row's embedding costs the defence's epsilon each time that it is sent. Where a row may serve for others, on a union or
-    linked by similarity, nothing bounds how often it is sent, and the entry is one of what is not private. Raises
-    BudgetExceeded over the cap.
+    row's embedding costs the defence's epsilon each time that it is sent. Where a row may serve for others, on a union, linked by
+    similarity or with several rows of the label party for it, nothing bounds how often it is sent, and the entry is one of what
+    is not private. Raises BudgetExceeded over the cap.
     """
     noises = noises_on_embeddings(contract)
     if not noises or folder.noted(_EMBEDDINGS_NOTE):
@@ -157,9 +157,12 @@ def check_teacher(contract: Contract) -> None:
 
 
 def serves_others(contract: Contract) -> bool:
-    """Whether a feature party's row may be sent for other rows than its own: on a union, and linked by similarity."""
+    """Whether a feature party's row may be sent several times in an epoch.
+
+    On a union, linked by similarity, and where the label party may have several rows for it.
+    """
     linkage = LINKAGES[contract.alignment.method]
-    return linkage.imputes or linkage.similar
+    return linkage.imputes or linkage.similar or contract.alignment.duplicates == "all"
 
 
 def noises_on_embeddings(contract: Contract) -> list[GaussianEmbeddings]:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -52,6 +53,8 @@ class Truth:
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     """Encode this party's columns at those of the recorded rows that it has."""
     rows_R = rows_R[dataset.is_own(rows_R)]
+    # A row at several positions counts once: else it could be known and attacked at the same time.
+    rows_R = rows_R[torch.from_numpy(np.unique(own.alignment.own_rows[rows_R.numpy()], return_index=True)[1]).sort().values]
     here_R = rows_R.to(dataset.train_N.device)  # a recording is read to the CPU, the columns lie where the party trains
     features, encoder = dataset.columns_of(here_R), dataset.known_encoder
     targets = _targets(encoder)

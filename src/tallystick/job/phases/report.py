@@ -16,6 +16,7 @@ from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.psu_helper import HelperOutcome
+from tallystick.alignment.repeats import counts_learnt
 from tallystick.config.contract import Contract, TrainingTerms
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
@@ -30,6 +31,7 @@ from tallystick.job.disclosure import (
     deviation_of,
     embedded_once_more,
     membership_lines,
+    repeats_lines,
     shared_with_feature_parties,
     shuffled_embeddings,
     unaligned_lines,
@@ -161,6 +163,7 @@ def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> lis
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
     # With an if also at the label party, whose own columns stand beside it: all reports of a run then say the same.
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
+    notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
     if not contract.audit or contract.role_of(party.party) != "feature":
         return notes
@@ -213,10 +216,14 @@ def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.Alignment
 
 def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown.Learnt]:
     guarantee = linkage_of(contract).guarantee
+    counts = _counts_learnt(contract, found.alignment)
     items = [
         shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
         for sentence in (found.alignment.learnt if found.alignment is not None else [])
+        if sentence not in counts
     ]
+    told = contract.feature_parties if party.party == contract.label_party else (party.party,)
+    items += [shown.Learnt(step="alignment", party=name, what=what, guarantee=UNPROTECTED) for what in counts for name in told]
     if found.alignment is not None and found.alignment.method == "intersection":
         items += _learnt_by_peers(contract, party, found.alignment)
     if found.helper is not None:
@@ -234,6 +241,13 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown
     for peer in contract.feature_parties:
         items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.training.epoch, finished=found.finished)
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
+
+
+def _counts_learnt(contract: Contract, alignment: Alignment | None) -> list[str]:
+    """What every feature party learnt of several rows of one id, for which nothing stands."""
+    if alignment is None or contract.alignment.duplicates != "all":
+        return []
+    return [counts_learnt(contract.label_party, len(alignment), alignment.sizes["intersection"])]
 
 
 def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment) -> list[shown.Learnt]:

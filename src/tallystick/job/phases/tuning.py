@@ -220,7 +220,7 @@ def _search(
 
 def _every_row(keys: Keys) -> Alignment:
     """The alignment of a party with nobody: each of its rows."""
-    count = len(keys.ids)
+    count = len(keys.rows_R)
     return Alignment(method="none", rows_N=np.arange(count), sizes={"own": count, "intersection": count}, learnt=[])
 
 
