@@ -60,7 +60,8 @@ def test_a_row_is_known_by_its_id_in_another_table_and_at_another_place():
     def named(order, similar=None):
         frame = pl.DataFrame({"x": [float(each) for each in order]})
         ids = [b"id %d" % each for each in order]
-        keys = Keys(ids=ids, rows_U=np.arange(len(order)), report=None, similar=similar)
+        rows = np.arange(len(order))
+        keys = Keys(ids=ids, rows_R=rows, id_R=rows, report=None, similar=similar)
         own = OwnRows(party=None, is_label=False, frame=frame, keys=keys, alignment=None)
         encoder = Encoder(numeric=(), categorical=())
         return own.named(encoder.encode(frame), np.arange(len(order)), NOISY).who_M.tolist()

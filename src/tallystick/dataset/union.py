@@ -208,7 +208,7 @@ class UnionDataset(Dataset):
 
 
 def _encoded(encoder: Encoder, own: OwnRows, contract: Contract) -> PackedFeatures:
-    return own.named(encoder.encode(own.table()), np.arange(len(own.keys.rows_U)), contract)
+    return own.named(encoder.encode(own.table()), np.arange(len(own.keys.rows_R)), contract)
 
 
 def _universal_ids(own: OwnRows) -> list[bytes]:
