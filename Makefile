@@ -2,11 +2,14 @@
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
+TOOLS := .tools
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+PIP := $(BIN)/pip --disable-pip-version-check --quiet
+HASHED := install --no-deps --no-build-isolation --require-hashes --requirement
 WORKERS ?= 4
 
-.PHONY: help demo test lint types imports tests format reference clean
+.PHONY: help demo test lint types imports tests format reference pins sbom clean
 
 help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
@@ -14,6 +17,8 @@ help:
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
 	@echo "make imports  import-linter: the map      make tests    pytest, $(WORKERS) at a time, warnings are errors"
 	@echo "make format   let ruff fix and format     make reference  write docs/reference.md from the docstrings"
+	@echo "make pins     write constraints.txt and the hashes of requirements*.txt; UPGRADE=--upgrade takes newer versions"
+	@echo "make sbom     write dist/sbom.json (CycloneDX): every package that make test installs"
 	@echo "make clean    remove $(VENV), caches and builds"
 
 demo: $(READY)
@@ -48,13 +53,43 @@ format: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 
+# PyTorch's CPU build bears the same version as PyPI's, with other files and without CUDA's libraries: one version, the hashes of both.
+# PyTorch's own index has it; CPU_INDEX="" where pip finds it by itself.
+CPU_INDEX ?= --extra-index-url https://download.pytorch.org/whl/cpu
+CUDA := cuda|nvidia|triton
+LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command 'make pins'
+pins: $(TOOLS)/.ready
+	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev --output-file constraints.txt
+	grep -vE '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements.txt -
+	grep -E '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements-cuda.txt -
+	$(LOCK) $(UPGRADE) --group tools --generate-hashes --output-file requirements-tools.txt
+	rm -rf build/torch
+	torch=$$(grep '^torch==' constraints.txt) && pip download --quiet --no-deps --dest build/torch $(CPU_INDEX) "$$torch+cpu"
+	pip hash build/torch/*.whl | sed -n 's/^--hash.*/    & \\/p' > build/torch/hash
+	sed -i '/^torch==/r build/torch/hash' requirements.txt
+
+sbom: $(READY) $(TOOLS)/.ready
+	@mkdir -p dist
+	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(BIN)/python
+
 clean:
-	rm -rf $(VENV) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TOOLS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp keeps a second make from installing again; new pins or a new pyproject.toml do.
-$(READY): requirements.txt pyproject.toml
+# Each file must have a hash that stands here, setuptools first, for the one package that comes as source is built with it. PyPI's build of PyTorch for Linux asks for CUDA's libraries, the CPU build does not.
+$(READY): requirements.txt requirements-cuda.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tallystick needs Python 3.11 or newer, found " + sys.version if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --disable-pip-version-check --quiet --requirement requirements.txt
-	$(BIN)/pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
+	@awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' requirements.txt > $(VENV)/build.txt
+	$(PIP) $(HASHED) $(VENV)/build.txt
+	$(PIP) $(HASHED) requirements.txt
+	@if $(BIN)/python -c 'from importlib.metadata import requires; exit(not any("cuda" in need for need in requires("torch")))'; \
+	then set -x; $(PIP) $(HASHED) requirements-cuda.txt; fi
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) check
+	@touch $@
+
+$(TOOLS)/.ready: requirements-tools.txt
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/pip --disable-pip-version-check --quiet $(HASHED) requirements-tools.txt
 	@touch $@
