@@ -1,17 +1,20 @@
 """The group against RFC 9496's vectors and against the group's own laws; keys and shuffles against their claims."""
 
-import hashlib
+import ctypes.util
+import importlib.util
 import pickle
 
 import numpy as np
 import pytest
-import rbcl
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.alignment.group import DOMAIN, InvalidElement, Scalar, hash_to_group, multiply
+from tallystick.alignment import group as bundled
+from tallystick.alignment.group import Scalar, hash_to_group, multiply
 from tallystick.alignment.matching import DuplicateTags, are_distinct_indices, match
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.sodium import VARIABLE
+from tallystick.errors import ConfigError
 
 RNG = SecureRandom(source=np.random.default_rng(1).bytes)
 
@@ -96,27 +99,68 @@ def rows(*encodings):
     return np.frombuffer(b"".join(encodings), dtype=np.uint8).reshape(-1, 32)
 
 
-def test_multiples_of_the_generator():
+def group_over(choice):
+    """The module of the group once more, over the libsodium that is asked for."""
+    spec = importlib.util.spec_from_file_location(f"group_over_{choice}", bundled.__file__)
+    module = importlib.util.module_from_spec(spec)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(VARIABLE, choice)
+        spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module", params=["bundled", "system"])
+def group(request):
+    if request.param == "system" and ctypes.util.find_library("sodium") is None:
+        pytest.skip("this system has no libsodium of its own (Debian: libsodium23)")
+    return group_over(request.param)
+
+
+def test_multiples_of_the_generator(group):
     generator = rows(bytes.fromhex(MULTIPLES_OF_GENERATOR[0]))
     for factor, expected in enumerate(MULTIPLES_OF_GENERATOR, start=1):
-        assert multiply(generator, Scalar(factor.to_bytes(32, "little"))).tobytes().hex() == expected
+        assert group.multiply(generator, group.Scalar(factor.to_bytes(32, "little"))).tobytes().hex() == expected
 
 
 @pytest.mark.parametrize("encoding", [*BAD_ENCODINGS, bytes(32).hex()])
-def test_bad_encodings_and_the_identity_are_refused(encoding):
+def test_bad_encodings_and_the_identity_are_refused(encoding, group):
     good = bytes.fromhex(MULTIPLES_OF_GENERATOR[3])
-    with pytest.raises(InvalidElement) as caught:
-        multiply(rows(good, good, bytes.fromhex(encoding), good), RNG.scalar())
+    with pytest.raises(group.InvalidElement) as caught:
+        group.multiply(rows(good, good, bytes.fromhex(encoding), good), RNG.scalar())
     assert caught.value.index == 2
 
 
-def test_hashing_is_the_published_map_behind_a_domain_prefix(monkeypatch):
+def test_hashing_is_the_published_map_behind_a_domain_prefix(group, monkeypatch):
     texts = [text.encode() for text, _ in HASHED_TEXTS]
-    tagged = hash_to_group(texts)
-    for text, row in zip(texts, tagged, strict=True):
-        assert row.tobytes() == rbcl.crypto_core_ristretto255_from_hash(hashlib.sha512(DOMAIN + text).digest())
-    monkeypatch.setattr("tallystick.alignment.group.DOMAIN", b"")
-    assert [row.tobytes().hex() for row in hash_to_group(texts)] == [expected for _, expected in HASHED_TEXTS]
+    tagged = group.hash_to_group([b"%d" % number for number in range(3)])
+    monkeypatch.setattr(group, "DOMAIN", b"")
+    assert [row.tobytes().hex() for row in group.hash_to_group(texts)] == [expected for _, expected in HASHED_TEXTS]
+    prefixed = group.hash_to_group([bundled.DOMAIN + b"%d" % number for number in range(3)])
+    assert np.array_equal(tagged, prefixed)
+
+
+@settings(max_examples=100)
+@given(st.binary(max_size=40), st.binary(min_size=64, max_size=64), st.binary(min_size=64, max_size=64))
+def test_both_libraries_compute_the_same(group, identifier, wide, other):
+    points = group.hash_to_group([identifier])
+    assert np.array_equal(points, hash_to_group([identifier]))
+    theirs = group.Scalar.reduced(wide) * group.Scalar.reduced(other)
+    ours = Scalar.reduced(wide) * Scalar.reduced(other)
+    assert theirs._buffer.raw == ours._buffer.raw
+    if not ours.is_zero():
+        assert np.array_equal(group.multiply(points, theirs), multiply(points, ours))
+
+
+def test_the_libsodium_is_the_one_asked_for_and_is_named(group):
+    asked = "of the system" if "system" in group.__name__ else "in the wheel of rbcl"
+    assert asked in group.SODIUM.origin
+
+
+@pytest.mark.parametrize(("choice", "said"), [("/nowhere/libsodium.so", "or the path"), ("libc.so.6", "sodium_version")])
+def test_a_library_that_cannot_be_used_is_refused_by_name(choice, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        group_over(choice)
+    assert f"{VARIABLE}={choice}" in str(caught.value)
 
 
 @settings(max_examples=30, deadline=None)

@@ -195,7 +195,12 @@ def sample_result(target: TargetType = "binary", party: str | None = None) -> r.
             mode="one process", steps=3392, best_epoch=5, history=history(5, 0.63, 0.455), seconds=10.6, steps_per_s=320.0
         ),
         evaluation=None if party == "weather" else evaluation(target),
-        versions={"tallystick": "0.1.0", "python": "3.11.2", "torch": "2.13.0", "rbcl": "1.1.2"},
+        versions={
+            "tallystick": "0.1.0",
+            "python": "3.11.2",
+            "torch": "2.13.0",
+            "libsodium": "1.0.18, in the wheel of rbcl 1.1.2",
+        },
         sections=r.Sections(notes=["A sample: its scores are random numbers."]),
     )
 

@@ -1,4 +1,4 @@
-"""ristretto255: a prime-order group in which Diffie-Hellman is hard, from libsodium, a batch at a time.
+"""ristretto255: a prime-order group in which Diffie-Hellman is hard, from libsodium (sodium.py), a batch at a time.
 
 Elements are rows of a uint8 array, which libsodium reads and writes in place. Its calls let other threads run, so
 batches in as many threads as there are cores keep all of them busy (workers.py).
@@ -7,14 +7,13 @@ Shapes: N elements of 32 bytes.
 """
 
 import ctypes
-import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha512
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rbcl
+
+from tallystick.alignment import sodium
 
 ELEMENT_BYTES = 32
 SCALAR_BYTES = 32
@@ -25,21 +24,12 @@ DOMAIN = b"tallystick/alignment/v1/ristretto255\x00"
 Elements = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-def _bind(name: str, arguments: int) -> Callable[..., int]:
-    function: Callable[..., int] = getattr(rbcl._sodium, name)
-    function.argtypes = [ctypes.c_void_p] * arguments  # type: ignore[attr-defined]
-    function.restype = ctypes.c_int  # type: ignore[attr-defined]
-    return function
+SODIUM = sodium.load()
 
-
-_multiply = _bind("crypto_scalarmult_ristretto255", 3)
-_from_hash = _bind("crypto_core_ristretto255_from_hash", 2)
-_scalar_reduce = _bind("crypto_core_ristretto255_scalar_reduce", 2)
-_scalar_multiply = _bind("crypto_core_ristretto255_scalar_mul", 3)
-
-if os.name == "posix":
-    # rbcl unpacks libsodium into a temporary file at every import and leaves it there; by now it is loaded.
-    Path(rbcl._sodium._name).unlink(missing_ok=True)
+_multiply = SODIUM.bind("crypto_scalarmult_ristretto255", 3)
+_from_hash = SODIUM.bind("crypto_core_ristretto255_from_hash", 2)
+_scalar_reduce = SODIUM.bind("crypto_core_ristretto255_scalar_reduce", 2)
+_scalar_multiply = SODIUM.bind("crypto_core_ristretto255_scalar_mul", 3)
 
 
 class InvalidElement(ValueError):

@@ -4,7 +4,6 @@ import platform
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from typing import Literal
 
 import msgspec
@@ -13,6 +12,7 @@ import yaml
 from torch import nn
 
 from tallystick import __version__
+from tallystick.alignment.group import SODIUM
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.psu_helper import HelperOutcome
@@ -155,7 +155,7 @@ def versions() -> dict[str, str]:
         "tallystick": __version__,
         "python": platform.python_version(),
         "torch": str(torch.__version__),
-        "libsodium wrapper (rbcl)": version("rbcl"),
+        "libsodium": SODIUM.origin,
     }
 
 

@@ -1,0 +1,78 @@
+"""Which libsodium computes in the group: the one that rbcl's wheel carries, or the system's.
+
+Both pass the same published vectors. The wheel's changes when rbcl is released anew; the system's, when the operating system
+is updated, so a fix can come sooner. Nothing is chosen silently: the environment variable ``TALLYSTICK_LIBSODIUM`` says which,
+and the report names it.
+"""
+
+import ctypes
+import os
+from collections.abc import Callable
+from ctypes.util import find_library
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from tallystick.errors import ConfigError, printable
+
+VARIABLE = "TALLYSTICK_LIBSODIUM"
+NEWEST_NEEDED = "crypto_core_ristretto255_scalar_mul"
+"""Of the functions that are called, the one that came last, with release 1.0.18; a minimal build leaves it out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sodium:
+    """A libsodium that is loaded and initialised, and in words where it comes from."""
+
+    library: ctypes.CDLL
+    origin: str
+
+    def bind(self, name: str, arguments: int) -> Callable[..., int]:
+        """Return a function of the library that takes so many addresses and answers 0, or -1."""
+        function: Callable[..., int] = getattr(self.library, name)
+        function.argtypes = [ctypes.c_void_p] * arguments  # type: ignore[attr-defined]
+        function.restype = ctypes.c_int  # type: ignore[attr-defined]
+        return function
+
+
+def load() -> Sodium:
+    """Load what ``TALLYSTICK_LIBSODIUM`` names: "bundled" (also if it is not set), "system", or a library's path.
+
+    Raises ConfigError where that library is not here, has no ristretto255.
+    """
+    choice = os.environ.get(VARIABLE, "bundled")
+    return _bundled() if choice == "bundled" else _of_system(choice)
+
+
+def _bundled() -> Sodium:
+    try:
+        import rbcl
+    except ImportError:
+        raise ConfigError(f"rbcl, which carries libsodium, is not installed; install it, or set {VARIABLE}=system") from None
+    library = rbcl._sodium
+    if os.name == "posix":
+        # rbcl unpacks libsodium into a temporary file at every import and leaves it there; by now it is loaded.
+        Path(library._name).unlink(missing_ok=True)
+    return Sodium(library=library, origin=f"{_release(library)}, in the wheel of rbcl {version('rbcl')}")
+
+
+def _of_system(choice: str) -> Sodium:
+    shown = f"{VARIABLE}={printable(choice)}"
+    path = find_library("sodium") if choice == "system" else choice
+    if not path:
+        raise ConfigError(f"{shown}: this system has no libsodium; install it (Debian: libsodium23), or unset {VARIABLE}")
+    try:
+        library = ctypes.CDLL(path)
+        release = _release(library)
+        usable = library.sodium_init() >= 0 and hasattr(library, NEWEST_NEEDED)
+    except (OSError, AttributeError) as error:
+        raise ConfigError(f"{shown}: expected bundled, system or the path of a libsodium: {printable(str(error))}") from None
+    if not usable:
+        raise ConfigError(f"{shown}: libsodium {release} has no ristretto255; expected a full build of 1.0.18 or newer")
+    return Sodium(library=library, origin=f"{release}, of the system ({path})")
+
+
+def _release(library: ctypes.CDLL) -> str:
+    library.sodium_version_string.restype = ctypes.c_char_p
+    text: bytes = library.sodium_version_string()
+    return text.decode()
