@@ -4,20 +4,20 @@ import math
 
 import numpy as np
 import pytest
+from lower_bounds import epsilon_lower_bound
 from scipy.stats import gamma, kstest
 
 from tallystick.alignment.improvement import estimated_improvement
-from tallystick.alignment.key_noise import key_event, key_guarantee, noisy_keys, planar_laplace
+from tallystick.alignment.key_noise import GRID, drawn_noise, key_event, key_guarantee, noisy_keys
 from tallystick.alignment.outcome import Candidates
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.privacy.events import GaussianDP, PureDP, total_epsilon
+from tallystick.privacy.exact import SequentialBits
 from tallystick.privacy.gaussian import gaussian_delta
-from tallystick.privacy.noise import SimulatedNoise
 
 STREAM = np.random.default_rng(7)
-RNG = SecureRandom(source=STREAM.bytes)
+SECRET = b"sixteen bytes or more"
 PLACES = [{"name": "x", "low": -50.0, "high": 50.0, "scale": 2.0}, {"name": "y", "low": -50.0, "high": 50.0}]
 
 
@@ -27,29 +27,68 @@ def terms_of(**noise):
     )
 
 
-def test_planar_laplace_has_its_density():
-    vectors_R2 = planar_laplace(20_000, 3.0, RNG)
-    # The radius is Gamma(2, 1/rate), the angle uniform; two tests on a fixed stream that fail by chance once in 10^4 draws.
-    assert kstest(np.linalg.norm(vectors_R2, axis=1), gamma(2, scale=1 / 3).cdf).pvalue > 1e-4
+def spread(rows, x=0.0, y=0.0):
+    """Keys in cells of their own around a place, which all have noise of their own."""
+    numbers_RD = np.full((rows, 2), [x, y])
+    numbers_RD[:, 1] += np.arange(rows) * 1e-9
+    return SimilarKeys(numbers_RD=numbers_RD)
+
+
+@pytest.mark.parametrize("epsilon", [1.0, 3.0])
+def test_planar_laplace_has_the_radius_and_the_angle_of_its_density(epsilon):
+    """Two tests of 20,000 seeded draws that fail by chance once in 10^4; the grid's share is far below what they can see."""
+    terms = terms_of(keys="planar-laplace", epsilon=epsilon, radius=0.5)
+    vectors_R2 = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=20_000), rows=20_000) * GRID * 0.5
+    assert kstest(np.linalg.norm(vectors_R2, axis=1), gamma(2, scale=0.5 / epsilon).cdf).pvalue > 1e-4
     assert kstest(np.arctan2(vectors_R2[:, 1], vectors_R2[:, 0]), "uniform", args=(-math.pi, 2 * math.pi)).pvalue > 1e-4
 
 
-def test_planar_laplace_keeps_geo_indistinguishability_and_half_the_noise_would_not():
-    """Two places at the radius: no part of the map is exp(epsilon) times likelier from one; with half the noise some is."""
+def test_two_places_at_the_radius_are_within_epsilon_and_twice_the_budget_is_not():
+    """By 40,000 seeded draws a side of how much nearer one of them is; a bound holds with 1 - 1e-7."""
+    apart = round(1 / GRID)
 
-    def worst(rate):
-        # A half plane beyond one of them, by the exact density ratio on a ray: exp(rate * distance).
-        here, there = np.array([0.0, 0.0]), np.array([1.0, 0.0])
-        at = np.stack((np.linspace(-3, 4, 300), np.zeros(300)), axis=1)
-        ratio = -rate * np.linalg.norm(at - here, axis=1) + rate * np.linalg.norm(at - there, axis=1)
-        return np.abs(ratio).max()
+    def bound(epsilon):
+        terms, rows = terms_of(keys="planar-laplace", epsilon=epsilon, radius=1.0), 40_000
+        nearer = []
+        for x in (apart, 0):
+            at_R2 = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=rows), rows=rows) + np.array([x, 0])
+            nearer.append(np.hypot(*at_R2.T) - np.hypot(at_R2[:, 0] - apart, at_R2[:, 1]))
+        return epsilon_lower_bound(*nearer)
 
-    assert worst(1.0) <= 1.0 + 1e-12
-    assert worst(2.0) > 1.9
-    keys = SimilarKeys(numbers_RD=np.zeros((40_000, 2)))
-    noisy = noisy_keys(keys, terms_of(keys="planar-laplace", epsilon=1.0, radius=1.0), rng=RNG).scaled(terms_of())
-    # The mean radius of Gamma(2, 1) is 2, with a standard error of sqrt(2 / 40000): five of these.
-    assert np.linalg.norm(noisy, axis=1).mean() == pytest.approx(2.0, abs=5 * math.sqrt(2 / 40_000))
+    assert 0.6 < bound(1.0) <= 1.0 < bound(2.0)
+
+
+@pytest.mark.parametrize("epsilon", [10.0, 40.0, 100.0])
+def test_what_one_place_sends_its_neighbour_can_send(epsilon):
+    """The chance of each output for a place at the radius is at least 2^-480, which can be drawn: none is excluded."""
+    terms = terms_of(keys="planar-laplace", epsilon=epsilon, radius=1.0)
+    drawn_R2 = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=5_000), rows=5_000)
+    away_R = np.hypot(drawn_R2[:, 0] + round(1 / GRID) + math.sqrt(2), drawn_R2[:, 1])
+    assert epsilon * GRID * away_R.max() / math.log(2) < 480
+    assert len(np.unique(drawn_R2[:, 0] % 2)) == 2
+
+
+def test_fifty_rows_at_one_place_tell_no_more_than_one():
+    """300 m of noise: the mean of fifty rows is as far away as one of them, over 400 places (within four errors; seeded)."""
+    metres = 2.0 / 300.0  # epsilon over radius
+    terms = terms_of(keys="planar-laplace", epsilon=1.0, radius=1 / metres)
+    wide = tuple(each.model_copy(update={"low": -1e6, "high": 1e6}) for each in terms.dimensions)
+    terms = terms.model_copy(update={"dimensions": wide})
+    places_PD = np.stack((np.arange(400) * 10.0, np.zeros(400)), axis=1)
+    keys = SimilarKeys(numbers_RD=np.repeat(places_PD, 50, axis=0))
+    sent_RD = noisy_keys(keys, terms, secret=SECRET).scaled(terms) - keys.scaled(terms)
+    mean_PD = sent_RD.reshape(400, 50, 2).mean(axis=1)
+    assert np.linalg.norm(mean_PD, axis=1).mean() == pytest.approx(300, abs=4 * 300 / math.sqrt(2 * 400))
+    assert len(np.unique(sent_RD, axis=0)) == 400
+
+
+def test_a_key_has_one_noise_in_every_table_and_another_under_other_terms_or_another_secret():
+    keys, terms = spread(50), terms_of(keys="planar-laplace", epsilon=1.0, radius=1e-6)
+    sent_RD = noisy_keys(keys, terms, secret=SECRET).numbers_RD
+    later = SimilarKeys(numbers_RD=keys.numbers_RD[[7, 3, 7, 44]])
+    assert (noisy_keys(later, terms, secret=SECRET).numbers_RD == sent_RD[[7, 3, 7, 44]]).all()
+    for other, secret in ((terms, bytes(32)), (terms_of(keys="planar-laplace", epsilon=2.0, radius=1e-6), SECRET)):
+        assert not (noisy_keys(keys, other, secret=secret).numbers_RD == sent_RD).all(axis=1).any()
 
 
 def test_gaussian_noise_on_keys_is_calibrated_for_a_rounded_key():
@@ -58,9 +97,7 @@ def test_gaussian_noise_on_keys_is_calibrated_for_a_rounded_key():
     assert isinstance(event, GaussianDP)
     assert gaussian_delta(1.0, event.noise_multiplier) <= 1e-5
     assert gaussian_delta(1.0, event.noise_multiplier / 2) > 1e-5
-    keys = SimilarKeys(numbers_RD=np.zeros((50_000, 2)))
-    noise = SimulatedNoise(np.random.default_rng(1))
-    drawn = noisy_keys(keys, terms, rng=RNG, noise=noise).scaled(terms)
+    drawn = drawn_noise(terms, SequentialBits(STREAM.bytes, rows=50_000), rows=50_000) * GRID * 0.5
     expected = event.noise_multiplier * 0.5
     # 100,000 draws: the deviation is within 1 % (four standard errors), and no less than the radius asks for.
     assert drawn.std() == pytest.approx(expected, rel=0.01)
@@ -68,7 +105,7 @@ def test_gaussian_noise_on_keys_is_calibrated_for_a_rounded_key():
 
 def test_noise_stays_in_range_and_events_of_keys_stand_apart():
     terms = terms_of(keys="planar-laplace", epsilon=0.01, radius=1.0)
-    noisy = noisy_keys(SimilarKeys(numbers_RD=np.full((500, 2), 49.0)), terms, rng=RNG)
+    noisy = noisy_keys(spread(500, 49.0, 49.0), terms, secret=SECRET)
     assert np.abs(noisy.numbers_RD).max() == 50.0
     event = key_event(terms)
     assert event == PureDP(epsilon=0.01, unit="key")
@@ -86,7 +123,7 @@ def test_noise_stays_in_range_and_events_of_keys_stand_apart():
     assert key_event(plain) is None
     assert key_guarantee(plain) == "no formal guarantee"
     keys = SimilarKeys(numbers_RD=np.ones((3, 2)))
-    assert noisy_keys(keys, plain, rng=RNG) is keys
+    assert noisy_keys(keys, plain, secret=SECRET) is keys
 
 
 def test_delta_is_that_of_a_loop_over_records_and_links():

@@ -6,61 +6,67 @@ Shapes: R rows, D dimensions.
 import math
 
 import numpy as np
-from scipy.special import lambertw
 
-from tallystick.alignment.nearest import Floats
-from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError
 from tallystick.privacy.events import Bounded, GaussianDP, PureDP
+from tallystick.privacy.exact import Bits, DiscreteGaussian, Ints, draw_planar_laplace
 from tallystick.privacy.gaussian import gaussian_multiplier
-from tallystick.privacy.noise import NoiseSource, SecureNoise
+from tallystick.privacy.keyed import KeyedBits
 
 GRID = 2.0**-12
-"""Noisy keys are rounded to this share of the radius, so that the last bits of a float tell nothing."""
+"""Keys are rounded to this share of the radius before integer noise, so that the last bits of a float tell nothing."""
 
 
-def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, rng: SecureRandom, noise: NoiseSource | None = None) -> SimilarKeys:
+def noisy_keys(keys: SimilarKeys, terms: SimilarityConfig, *, secret: bytes) -> SimilarKeys:
     """Add the contract's noise to every key, once: whatever is done with the keys after it costs nothing more.
 
-    planar-laplace: a place moves by a planar Laplace vector (Andres, Bordenabe, Chatzikokolakis and Palamidessi 2013, section 4).
-    gaussian: discrete Gaussian noise of Balle and Wang's (2018) analytic calibration, on keys rounded to the grid.
+    planar-laplace: planar Laplace noise (Andres, Bordenabe, Chatzikokolakis and Palamidessi 2013, section 4), on the grid itself.
+    gaussian: discrete Gaussian noise of Balle and Wang's (2018) analytic calibration. Either follows from the secret and from the
+    key on the grid: the same key has one noisy key, in all its rows, in every table and run, so nobody averages the noise away.
 
     Threat model: anyone who sees anything of the linkage, whatever else it knows, but not the keys.
     Guarantee: planar-laplace: epsilon-geo-indistinguishability, two keys at most ``radius`` apart are alike to within
-    exp(epsilon), and those r apart to within exp(epsilon r / radius); drawn by inversion in floating point from 52 random bits
-    and rounded to a grid of radius / 4096, which adds to epsilon in the order of the grid's share. gaussian: (epsilon, delta)-DP
-    for one key that moves by at most ``radius``, drawn exactly. Noisy keys outside the contract's range are moved to its edge.
-    Not protected: that a row is there; what its features, labels, embeddings or gradients tell of its place.
+    exp(epsilon), and those r apart to within exp(epsilon (r / radius + 1 / 2893)), where the share is for the rounding. gaussian:
+    (epsilon, delta)-DP for one key that moves by at most ``radius``. Both are drawn in integers (``privacy/exact.py``). Noisy
+    keys outside the contract's range are moved to its edge. A key is protected with all rows that have it.
+    Not protected: which rows have the same key, to within the grid (equal stays equal), also beside earlier tables; that a
+    row is there; what its features, labels, embeddings or gradients tell of its place.
 
     Args:
         keys: numbers only.
         terms: what the contract says of noise.
-        rng: draws planar Laplace noise.
-        noise: draws Gaussian noise; the operating system's by default.
+        secret: this party's, the same for all its runs; whoever has it can take the noise off.
 
     Raises DataError where rounding has no effect on the keys: their radius is far too small for their size.
     """
-    kind = terms.noise.keys
-    if kind == "none" or not len(keys):
+    if terms.noise.keys == "none" or not len(keys):
         return keys
     check_radius(keys, terms)
     step = GRID * terms.noise.radius
-    on_grid_RD = np.rint(keys.scaled(terms) / step)
-    if kind == "planar-laplace":
-        on_grid_RD += np.rint(planar_laplace(len(keys), terms.noise.epsilon / terms.noise.radius, rng) / step)
-    else:
-        on_grid_RD += (noise or SecureNoise()).discrete_gaussian(_multiplier(terms) * _sensitivity(terms), on_grid_RD.shape)
+    on_grid_RD = np.rint(keys.scaled(terms) / step).astype(np.int64)
     scale_D = np.array([d.scale for d in terms.numbers])
+    noise = terms.noise
+    settings = (noise.epsilon, noise.delta, noise.radius, *scale_D.tolist())
+    purpose = f"{noise.keys} {' '.join(value.hex() for value in settings)}".encode()
+    hidden_RD = on_grid_RD.astype("<i8", order="C")
+    on_grid_RD += drawn_noise(terms, KeyedBits(secret, purpose=purpose, hidden=(row.data for row in hidden_RD)), rows=len(keys))
     low_D, high_D = np.array([d.bounds for d in terms.numbers]).T
     return keys.with_numbers(np.clip(on_grid_RD * step * scale_D, low_D, high_D))
+
+
+def drawn_noise(terms: SimilarityConfig, bits: Bits, *, rows: int) -> Ints:
+    """Draw the noise of keys on the grid (R, D), in its steps, for what a key moves by once rounded."""
+    if terms.noise.keys == "planar-laplace":
+        return draw_planar_laplace(math.nextafter(terms.noise.epsilon / _sensitivity(terms), 0), bits, rows=rows)
+    return DiscreteGaussian.hiding(_multiplier(terms) * _sensitivity(terms)).draw(bits, columns=len(terms.numbers))
 
 
 def check_radius(keys: SimilarKeys, terms: SimilarityConfig) -> None:
     """Raise DataError where keys get noise whose grid is too fine for them: rounding would have no effect."""
     step = GRID * terms.noise.radius
-    if terms.noise.keys != "none" and np.abs(keys.scaled(terms)).max(initial=0) / step > 2**50:
+    if terms.noise.keys != "none" and np.abs(keys.scaled(terms)).max(initial=0) / step > 2**40:
         raise DataError(f"alignment.similarity.noise.radius = {terms.noise.radius:g}: is too small for keys of this size")
 
 
@@ -77,10 +83,14 @@ def key_guarantee(terms: SimilarityConfig) -> str:
     """Say in words what the noise on keys promises, or that there is none."""
     noise = terms.noise
     if noise.keys == "planar-laplace":
-        return f"{noise.epsilon:g}-geo-indistinguishability of keys at most {_radius(terms)} apart (planar Laplace noise on keys)"
+        return (
+            f"{noise.epsilon:g}-geo-indistinguishability of keys at most {_radius(terms)} apart (planar Laplace noise on keys, "
+            "one draw for each: equal keys stay equal)"
+        )
     if noise.keys == "gaussian":
         return (
-            f"({noise.epsilon:g}, {noise.delta:g})-DP for one key that moves by at most {_radius(terms)} (Gaussian noise on keys)"
+            f"({noise.epsilon:g}, {noise.delta:g})-DP for one key that moves by at most {_radius(terms)} (Gaussian noise on "
+            "keys, one draw for each: equal keys stay equal)"
         )
     return "no formal guarantee"
 
@@ -96,19 +106,13 @@ def _radius(terms: SimilarityConfig) -> str:
     return f"{terms.noise.radius:g} after scale ({', '.join(ways)})"
 
 
-def planar_laplace(rows: int, rate: float, rng: SecureRandom) -> Floats:
-    """Draw planar Laplace vectors (R, 2): density rate^2 / (2 pi) exp(-rate |x|), by inverting that of the radius."""
-    words = np.frombuffer(rng.bytes(16 * rows), dtype="<u8").reshape(rows, 2) >> np.uint64(12)
-    uniform_R2 = (words.astype(np.float64) + 0.5) * 2.0**-52
-    radius_R = -(np.real(lambertw((uniform_R2[:, 0] - 1) / math.e, k=-1)) + 1) / rate
-    angle_R = 2 * math.pi * uniform_R2[:, 1]
-    return np.stack((radius_R * np.cos(angle_R), radius_R * np.sin(angle_R)), axis=1)
-
-
 def _multiplier(terms: SimilarityConfig) -> float:
     return gaussian_multiplier(terms.noise.epsilon, terms.noise.delta)
 
 
 def _sensitivity(terms: SimilarityConfig) -> float:
-    """How far a rounded key moves, in steps of the grid, when the key moves by the radius: each end is rounded by half a step."""
-    return 1 / GRID + math.sqrt(len(terms.numbers))
+    """How far a rounded key moves, in steps of the grid, when the key moves by the radius: each end is rounded by half a step.
+
+    A thousandth more is for the division before it, in float64.
+    """
+    return 1 / GRID + 1.001 * math.sqrt(len(terms.numbers))

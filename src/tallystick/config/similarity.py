@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tallystick.config.reading import Model, Positive, Problems, Share, Step, Text, shown
+from tallystick.privacy.exact import LEAST_DELTA, MOST_EPSILON
 
 Sees = Literal["ranks", "filters", "clear"]
 KeyNoise = Literal["none", "planar-laplace", "gaussian"]
@@ -55,8 +56,8 @@ class SimilarityNoiseConfig(Model):
         default="none",
         description="noise that every party adds to its keys before it sends anything: planar-laplace (places), gaussian",
     )
-    epsilon: Annotated[float, Field(strict=True, ge=1e-6, le=1e6)] = Field(
-        default=1.0, description="budget of the noise on keys, for two keys at most radius apart"
+    epsilon: Annotated[float, Field(strict=True, ge=1e-6, le=MOST_EPSILON)] = Field(
+        default=1.0, description="budget of the noise on keys, for two keys at most radius apart, 1e-6 to 100"
     )
     delta: Share = Field(default=1e-6, description="chance that it does not hold (gaussian)")
     radius: Positive = Field(default=1.0, description="how far apart the keys are that the budget makes alike, after scale")
@@ -160,6 +161,11 @@ def _noise_problems(terms: SimilarityConfig) -> list[str]:
         problems.append(f"noise.keys = planar-laplace: is for places of 2 dimensions, found {len(terms.numbers)}; use gaussian")
     if noise.keys == "gaussian" and noise.delta == 0:
         problems.append("noise.delta = 0: must be above 0 for noise.keys = gaussian")
+    elif noise.keys == "gaussian" and noise.delta < LEAST_DELTA:
+        problems.append(
+            f"noise.delta = {noise.delta:g}: must be at least {LEAST_DELTA:g}, beside which the error of sampling (2^-100) does "
+            "not count"
+        )
     # By value, not by what is written: a run folder's contract has all its defaults written out.
     fields = SimilarityNoiseConfig.model_fields
     given = {name for name in ("epsilon", "delta", "radius") if getattr(noise, name) != fields[name].default}

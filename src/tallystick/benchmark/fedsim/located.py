@@ -70,7 +70,7 @@ def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: 
 
 def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPlaces:
     """Link two tables as the three parties would, without the network between them."""
-    own, theirs = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, rng=rng) for keys in (own_ND, their_MD))
+    own, theirs = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, secret=rng.bytes(32)) for keys in (own_ND, their_MD))
     secret, number_M = rng.bytes(32), rng.permutation(len(theirs))
     by_number = np.argsort(number_M)
     links = nearest_keys(encode_keys(own, terms, secret), encode_keys(theirs, terms, secret).gather(by_number), terms)

@@ -20,6 +20,7 @@ from tallystick.job.job import Job
 from tallystick.network.channel import Channel, Progress
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import charged
+from tallystick.party.secret import noise_secret
 
 LOW_MATCH = 0.5
 KEYS_DATASET = "-keys"
@@ -44,7 +45,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
 
 
 def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Keys, *, what: str) -> Keys:
-    """Keys with the contract's noise, charged to this party's ledger before it is drawn, and drawn once for the same keys."""
+    """Keys with the contract's noise, charged to this party's ledger before it is drawn; one draw for a key, in every run."""
     terms = contract.alignment.similarity
     event = key_event(terms) if terms is not None else None
     if terms is None or event is None or keys.similar is None:
@@ -54,7 +55,7 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
     if numbers_RD is None:
         with charged(party, folder) as ledger:
             ledger.spend(f"{party.privacy.dataset}{KEYS_DATASET}", event, what=f"{what}: noise on keys")
-        numbers_RD = noisy_keys(keys.similar, terms, rng=SecureRandom()).numbers_RD
+        numbers_RD = noisy_keys(keys.similar, terms, secret=noise_secret(party)).numbers_RD
         folder.save_noisy_keys(numbers_RD, of=of)
     return replace(keys, similar=keys.similar.with_numbers(numbers_RD))
 
