@@ -53,10 +53,10 @@ format: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 
-# PyTorch's CPU build bears the same version as PyPI's, with other files and without CUDA's libraries: one version, the hashes of both.
-# PyTorch's own index has it; CPU_INDEX="" where pip finds it by itself.
+# PyTorch comes in two builds of one version: PyPI's, which for Linux asks for CUDA's libraries, and the CPU build, a fraction of its
+# size, from PyTorch's own index. CPU_INDEX= where pip finds the latter by itself.
 CPU_INDEX ?= --extra-index-url https://download.pytorch.org/whl/cpu
-CUDA := cuda|nvidia|triton
+CUDA := torch|cuda|nvidia|triton
 LOCK := $(TOOLS)/bin/uv pip compile --quiet --universal --python-version 3.11 --no-annotate --custom-compile-command 'make pins'
 pins: $(TOOLS)/.ready
 	$(LOCK) $(UPGRADE) pyproject.toml --all-extras --group dev --output-file constraints.txt
@@ -64,9 +64,11 @@ pins: $(TOOLS)/.ready
 	grep -E '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements-cuda.txt -
 	$(LOCK) $(UPGRADE) --group tools --generate-hashes --output-file requirements-tools.txt
 	rm -rf build/torch
-	torch=$$(grep '^torch==' constraints.txt) && pip download --quiet --no-deps --dest build/torch $(CPU_INDEX) "$$torch+cpu"
-	pip hash build/torch/*.whl | sed -n 's/^--hash.*/    & \\/p' > build/torch/hash
-	sed -i '/^torch==/r build/torch/hash' requirements.txt
+	grep '^torch==' constraints.txt | sed 's/$$/+cpu/' > requirements-cpu.txt
+	pip download --quiet --no-deps --dest build/torch $(CPU_INDEX) --requirement requirements-cpu.txt
+	sed -i 's/$$/ \\/' requirements-cpu.txt
+	pip hash build/torch/*.whl | sed -n 's/^--hash/    &/p' >> requirements-cpu.txt
+	sed -i '1i # make pins wrote this file.' requirements-cpu.txt
 
 sbom: $(READY) $(TOOLS)/.ready
 	@mkdir -p dist
@@ -76,15 +78,15 @@ clean:
 	rm -rf $(VENV) $(TOOLS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp keeps a second make from installing again; new pins or a new pyproject.toml do.
-# Each file must have a hash that stands here, setuptools first, for the one package that comes as source is built with it. PyPI's build of PyTorch for Linux asks for CUDA's libraries, the CPU build does not.
-$(READY): requirements.txt requirements-cuda.txt pyproject.toml
+# Each file must have a hash that stands here, setuptools first, for the one package that comes as source is built with it.
+# Where pip finds PyTorch's CPU build, that is taken; else PyPI's.
+$(READY): requirements.txt requirements-cpu.txt requirements-cuda.txt pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tallystick needs Python 3.11 or newer, found " + sys.version if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	@awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' requirements.txt > $(VENV)/build.txt
 	$(PIP) $(HASHED) $(VENV)/build.txt
 	$(PIP) $(HASHED) requirements.txt
-	@if $(BIN)/python -c 'from importlib.metadata import requires; exit(not any("cuda" in need for need in requires("torch")))'; \
-	then set -x; $(PIP) $(HASHED) requirements-cuda.txt; fi
+	$(PIP) $(HASHED) requirements-cpu.txt || $(PIP) $(HASHED) requirements-cuda.txt
 	$(PIP) install --no-deps --no-build-isolation --editable .
 	$(PIP) check
 	@touch $@
