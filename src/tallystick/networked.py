@@ -48,17 +48,19 @@ def predict(
     *,
     table: Path | str | None = None,
     output: Path | str | None = None,
+    run: str | None = None,
     watcher: Watcher | None = None,
 ) -> dict[str, Any]:
-    """Score new ids with the latest run's model, all parties online.
+    """Score new ids with the latest complete run's model, or a chosen run's, all parties online.
 
-    Gives how many own rows have a score, how many not, and why.
+    Gives how many own rows have a score, how many not, and why, and the id and folder of the run.
 
     Args:
         contract: the contract that the model was trained under, or the path of its file.
         party: this party's private file, or its path.
         table: the new rows; the party file's table if left out.
         output: a .csv or .parquet file for the scores: the label party's, on a union both sides'.
+        run: the run whose model scores, by its id, which all parties know, or by its folder's name or path.
         watcher: shown progress; left out, a notebook and a terminal show it.
 
     Raises ConfigError and DataError for unusable input, before anything is sent; PeerError for what a peer did, or failed to do.
@@ -68,6 +70,7 @@ def predict(
         _party(party),
         table=None if table is None else Path(table),
         output=None if output is None else Path(output),
+        run=run,
         watcher=watcher or watcher_here(),
     )
 

@@ -119,7 +119,9 @@ def written(path: Path, *, private: bool = False, shared: bool = False) -> Itera
     except OSError as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
-        raise StorageError(f"cannot write {path}: {error.strerror}; the last good version is untouched" + advice(error)) from None
+        raise StorageError(
+            f"cannot write {path}: {error.strerror or error}; the last good version is untouched" + advice(error)
+        ) from None
     except BaseException:
         with suppress(OSError):
             partial.unlink(missing_ok=True)

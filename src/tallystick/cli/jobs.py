@@ -51,6 +51,9 @@ def predict(
     output: Annotated[
         Path | None, typer.Option(help="Where scores go, .csv or .parquet: the label party's, on a union both sides'.")
     ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="The run whose model scores, by id, folder name or path; the latest complete one.")
+    ] = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
@@ -62,7 +65,8 @@ def predict(
         from tallystick.config.party import load_party
         from tallystick.job.predict import predict as predict_job
 
-        found = predict_job(load_contract(contract), load_party(party), table=table, output=output, watcher=watcher_of(progress))
+        agreed, own, watcher = load_contract(contract), load_party(party), watcher_of(progress)
+        found = predict_job(agreed, own, table=table, output=output, run=run, watcher=watcher)
         finish(found, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS, interrupted=_INTERRUPTED)

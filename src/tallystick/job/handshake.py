@@ -18,7 +18,7 @@ RUN_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Greeting(Message, frozen=True):
-    """What a party is about to do, and what it has of an earlier run."""
+    """What a party is about to do, and what it has of an earlier run; to predict, of which complete runs."""
 
     version: str
     contract_hash: str
@@ -27,6 +27,7 @@ class Greeting(Message, frozen=True):
     run_id: str
     checkpoints: list[int]
     trained: bool
+    complete: list[str]
 
 
 class ContractText(Message, frozen=True):
@@ -53,6 +54,7 @@ class ResumeState:
     run_id: str = ""
     checkpoints: tuple[int, ...] = ()
     trained: bool = False
+    complete: tuple[str, ...] = ()  # ids of complete runs to choose from, the newest first
 
 
 def shake_hands_label_party(
@@ -65,6 +67,8 @@ def shake_hands_label_party(
     if helper is not None:
         _greet(contract, resume_state, helper)
     greetings = {name: _greet(contract, resume_state, channel) for name, channel in channels.items()}
+    if resume_state.complete:
+        _require_same_run(contract, resume_state, greetings)
     run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}
     goes_on = resume_state.resume and resume_state.run_id != "" and len(run_ids) == 1
     common = set(resume_state.checkpoints).intersection(*(greeting.checkpoints for greeting in greetings.values()))
@@ -90,6 +94,23 @@ def shake_hands(contract: Contract, resume_state: ResumeState, channel: Channel,
     agreement = channel.receive(Agreement)
     _check(agreement, resume_state, channel.peer, keeps=keeps)
     return agreement
+
+
+def _require_same_run(contract: Contract, own: ResumeState, greetings: Mapping[str, Greeting]) -> None:
+    """Raise PeerError where another run is chosen at a feature party, with who has which and what to do."""
+    theirs = {name: greeting.run_id for name, greeting in greetings.items()}
+    other = next((name for name, run_id in theirs.items() if run_id != own.run_id), None)
+    if other is None:
+        return
+    chosen = ", ".join(f"{name} {run_id or 'none'}" for name, run_id in {contract.label_party: own.run_id, **theirs}.items())
+    held = [set(greeting.complete) for greeting in greetings.values()]
+    shared = next((run_id for run_id in own.complete if all(run_id in ids for ids in held)), None)
+    helps = (
+        f"all have run {shared}: give `--run {shared}` on all sides"
+        if shared is not None
+        else "no complete run is on all sides: make one with `tallystick run` on all sides"
+    )
+    raise PeerError(other, f"the sides would predict with different runs: {chosen}; {helps}")
 
 
 def _check(agreement: Agreement, resume_state: ResumeState, peer: str, *, keeps: bool) -> None:
@@ -122,6 +143,7 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             run_id=resume_state.run_id,
             checkpoints=list(resume_state.checkpoints),
             trained=resume_state.trained,
+            complete=list(resume_state.complete),
         )
     )
     theirs = channel.receive(Greeting)

@@ -24,26 +24,27 @@ from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog, Watcher
+from tallystick.job.output import ROW, RUN, SCORED_BY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
+from tallystick.job.runs import chosen_run, complete_ids
 from tallystick.network.channel import Channel
 from tallystick.party.folder import RunFolder
 from tallystick.party.secret import row_noise_secret
 from tallystick.party.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
-from tallystick.storage import written
 
 COMMAND = "predict"
-ROW = "row"
-"""Column of the predictions, where keys need not be unique: the row's number in the table, from 0."""
-SCORED_BY, JOINT, ALONE = "scored_by", "joint model", "own columns"
-"""Column of the predictions, where rows without a partner's row have a score too, and what it says."""
+JOINT, ALONE = "joint model", "own columns"
+"""What the column SCORED_BY says."""
 
 
-def predict(contract: Contract, party: PartyFile, *, table: Path | None, output: Path | None, watcher: Watcher) -> dict[str, Any]:
-    """Score new ids with the latest run's model; ``output`` is a CSV or Parquet file.
+def predict(
+    contract: Contract, party: PartyFile, *, table: Path | None, output: Path | None, watcher: Watcher, run: str | None = None
+) -> dict[str, Any]:
+    """Score new ids with the latest complete run's model; ``output`` is a CSV or Parquet file.
 
     On a union (FLORIST, appendix D, with own columns at the label party) every position is scored and sent back, so the label
     party does not learn whose score is wanted.
@@ -54,34 +55,20 @@ def predict(contract: Contract, party: PartyFile, *, table: Path | None, output:
         table: the new rows; the party file's table if left out.
         output: where the scores go. Those of an intersection stay with the label party; on a union both get their own rows'.
         watcher: shown progress.
+        run: the run whose model scores: its id, or its folder's name or path; the latest complete one if left out.
 
-    Gives how many own rows have a score, how many not, and why.
+    Gives how many own rows have a score, how many not, and why, and which run's model scored.
 
     Raises ConfigError or DataError before anything is sent if model, table or output is not usable.
     """
     check_party(contract, party)
     if contract.role_of(party.party) == "helper":
         return _help(contract, party, watcher)
-    _check_output(contract, party, output)
+    check_output(contract, party, output)
     source = _source(party, table)
-    folder = RunFolder.latest(party.runs, contract, party.party)
+    folder = chosen_run(contract, party, run, say=watcher.say)
     with folder.locked():
         return _predict(contract, party, folder, source=source, output=output, watcher=watcher)
-
-
-def _check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
-    """Refuse a file for the scores that cannot take them, or a side that gets none; raises ConfigError."""
-    gets_scores = contract.role_of(party.party) == "label" or linkage_of(contract).shares_scores
-    if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
-        raise ConfigError(
-            f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores"
-        )
-    if output is not None and not gets_scores:
-        raise ConfigError(f"output = {output}: the scores of an intersection stay with {contract.label_party}; leave it out")
-    if output is not None and output.exists():
-        raise ConfigError(f"output = {output}: exists already; name another file or remove it")
-    if output is not None and not output.absolute().parent.is_dir():
-        raise ConfigError(f"output = {output}: there is no folder {output.absolute().parent}; make it first")
 
 
 def _source(party: PartyFile, table: Path | None) -> TableConfig:
@@ -95,21 +82,25 @@ def _predict(
     contract: Contract, party: PartyFile, folder: RunFolder, *, source: TableConfig, output: Path | None, watcher: Watcher
 ) -> dict[str, Any]:
     is_label = contract.role_of(party.party) == "label"
-    if not folder.trained:
-        raise ConfigError(f"{folder.path} holds no trained model; run `tallystick run` or `tallystick train` first")
     folder.check(trained=True)
     frame = with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
     kept = folder.load_alignment()
     if kept is None:
         raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
     folder.read_json(folder.label_coder if is_label else folder.encoder)  # neither can do without it
-    resume_state = ResumeState(command=COMMAND, resume=True, run_id=kept[0].run_id, trained=True)
+    run_id = kept[0].run_id
+    complete = tuple(dict.fromkeys((run_id, *complete_ids(contract, party))))
+    resume_state = ResumeState(command=COMMAND, resume=True, run_id=run_id, trained=True, complete=complete)
     encoder = kept_encoder(folder)
     keys = require_to_predict(contract, party, frame, encoder)
+    if output is not None:
+        check_columns(contract, party, frame[keys.rows_R], output)
     scoring = _Scoring(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
     log = RunLog(watcher)
     log.keep_in(folder.path)
     log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
+    log.say(f"predicting with run {run_id}: {folder.path}")
+    which = {"run": run_id, "folder": str(folder.path)}
 
     def work(channels: dict[str, Channel]) -> dict[str, Any]:
         log.phase("handshake")
@@ -128,16 +119,17 @@ def _predict(
             contract, party.party, noisy, channels, threads=party.threads, progress=log.progress, expected=expected, kept=kept[1]
         )
         log.phase("prediction")
-        scores = scoring.score(channels, alignment)
+        scores = scoring.score(channels, alignment).with_columns(pl.lit(run_id).alias(RUN))
         if output is None:
-            return {"rows": len(alignment), "output": None, "learnt": alignment.learnt}
-        _write_scores(scores, output)
+            return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
+        write_scores(scores, output)
         unscored = _unscored(keys.report, scored=scores.height)
         own = f"{scores.height} of {keys.report.rows} own rows have a score"
         by_model = _by_model(scores)
         split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
         watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
         return {
+            **which,
             "rows": scores.height,
             **({SCORED_BY: by_model} if by_model else {}),
             "own_rows": keys.report.rows,
@@ -241,11 +233,3 @@ def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
 def _same_run(align: bool, folder: RunFolder) -> None:
     if align:
         raise ConfigError(f"the peers' models are of another run than {folder.path}; all must predict with the same run's model")
-
-
-def _write_scores(scored: pl.DataFrame, output: Path) -> None:
-    with written(output, shared=True) as file:
-        if output.suffix == ".csv":
-            scored.write_csv(file)
-        else:
-            scored.write_parquet(file)

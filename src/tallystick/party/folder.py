@@ -111,15 +111,32 @@ class RunFolder:
         )
 
     @classmethod
-    def all(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> Iterator["RunFolder"]:
-        """A party's runs of this contract, the last one first, each looked at when it is asked for."""
+    def all(cls, runs: Path, contract: Contract, party: str, *, use: str = "", unusable: bool = True) -> Iterator["RunFolder"]:
+        """A party's runs of this contract, the last one first, each looked at when it is asked for.
+
+        Raises at one that is ``unusable``, as RunFolder.open does, or passes over it.
+        """
         for path in reversed(_folders_of(runs, contract, use)):
             if not ((path / "contract.json").exists() or (path / "alignment.safetensors").exists()):
                 continue  # killed while it was made
-            folder = cls.open(path)
-            folder.require(contract)
+            try:
+                folder = cls.open(path)
+                folder.require(contract)
+            except (ConfigError, StorageError):
+                if unusable:
+                    raise
+                continue
             if folder.origin.party == party:  # several parties may keep their runs in one place
                 yield folder
+
+    @property
+    def run_id(self) -> str:
+        """The run's id, which all its parties know; empty before they are aligned."""
+        path = self.path / "alignment.safetensors"
+        if not path.exists():
+            return ""
+        _, metadata = _advised(partial(read_tensors, path, origin=self.origin, only_metadata=True), path)
+        return msgspec.json.decode(metadata["alignment"], type=prepared(SavedAlignment)).run_id
 
     def require(self, contract: Contract) -> None:
         """Raise DamagedFile if this is a run of another contract than its name says."""
@@ -295,6 +312,8 @@ class RunFolder:
     def secret_seed(self) -> int:
         """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
         kept = self.noted(IMPUTATION).get("seed")
+        if kept is None and self.store().steps():
+            raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
         seed = kept if isinstance(kept, int) else secrets.randbits(SEED_BITS)
         self.note(IMPUTATION, {"seed": seed}, private=True)
         return seed

@@ -1,0 +1,69 @@
+"""Which run a prediction takes its model from: the latest complete one, or the one that is named."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.errors import ConfigError, StorageError
+from tallystick.party.folder import RunFolder
+
+_MOST_TOLD = 20  # complete runs that peers hear of
+
+
+def chosen_run(contract: Contract, party: PartyFile, name: str | None, *, say: Callable[[str], None]) -> RunFolder:
+    """The run of that id, folder name or path; without one the latest that has a trained model, saying which it passes over.
+
+    Raises ConfigError if there is none, StorageError for a damaged one.
+    """
+    folder = _latest_complete(contract, party, say) if name is None else _named(contract, party, name)
+    if not folder.trained:
+        raise ConfigError(
+            f"{folder.path} holds no trained model: its training was not finished; go on with it by `tallystick run --resume` on "
+            "all sides, or choose another run with --run"
+        )
+    return folder
+
+
+def complete_ids(contract: Contract, party: PartyFile) -> list[str]:
+    """Ids of this party's newest complete runs of the contract, the newest first; damaged ones cannot be chosen."""
+    found: list[str] = []
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
+        try:
+            if folder.trained and (run_id := folder.run_id):
+                found.append(run_id)
+        except StorageError:
+            continue
+        if len(found) == _MOST_TOLD:
+            break
+    return found
+
+
+def _latest_complete(contract: Contract, party: PartyFile, say: Callable[[str], None]) -> RunFolder:
+    latest = RunFolder.latest(party.runs, contract, party.party)
+    found = next((folder for folder in RunFolder.all(party.runs, contract, party.party) if folder.trained), latest)
+    if found != latest:
+        say(f"{latest.path.name} was not finished: predicting with the latest complete run, {found.path.name}")
+    return found
+
+
+def _named(contract: Contract, party: PartyFile, name: str) -> RunFolder:
+    for path in (Path(name), party.runs / name):
+        if (path / "contract.json").is_file():
+            folder = RunFolder.open(path)
+            folder.require(contract)
+            if folder.origin.party != party.party:
+                raise ConfigError(
+                    f"--run {name}: is a run of {folder.origin.party}; give one of {party.party}, under {party.runs}"
+                )
+            return folder
+    for folder in RunFolder.all(party.runs, contract, party.party, unusable=False):
+        with suppress(StorageError):
+            if folder.run_id == name:
+                return folder
+    known = ", ".join(complete_ids(contract, party)) or "none"
+    raise ConfigError(
+        f"--run {name}: there is no such run of contract {contract.name} ({contract.hash[:8]}) in {party.runs}; give the id of a "
+        f"complete run ({known}), or the name or path of its folder"
+    )

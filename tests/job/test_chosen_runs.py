@@ -1,0 +1,152 @@
+"""Which run a prediction takes its model from, and what sides that hold different ones are told."""
+
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+
+import polars as pl
+import pytest
+from tiny import PATIENCE_S, error_of
+
+from tallystick import predict
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
+from tallystick.job.log import Silent
+from tallystick.job.process import run_process
+
+PARTIES = ("bank", "shop")
+
+
+class Watching(Silent):
+    """Hears phases and words; ends a training early if told to."""
+
+    def __init__(self, *, stops=False):
+        self.heard, self._stops = [], stops
+
+    def phase(self, name):
+        self.heard.append(name)
+
+    def say(self, text):
+        self.heard.append(text)
+
+    def progress(self, what, *_):
+        if self._stops and what == "training":
+            raise TallystickError("stopped")
+
+
+def both(work):
+    """What each party's call gives, or the error that it raises."""
+
+    def one(name):
+        try:
+            return work(name)
+        except TallystickError as error:
+            return error
+
+    with ThreadPoolExecutor(2) as pool:
+        futures = {name: pool.submit(one, name) for name in PARTIES}
+        return {name: future.result(PATIENCE_S) for name, future in futures.items()}
+
+
+@pytest.fixture
+def job(lay_out_job):
+    """Two complete runs on labels that differ, and one that was interrupted in its training."""
+    job = lay_out_job(PARTIES, rows=150, training__epochs=2, evaluation={"bootstrap": 0, "own_columns_baseline": False})
+    table = job.home("bank") / "table.parquet"
+    frame = pl.read_parquet(table)
+    for flipped, stops in ((True, False), (False, False), (False, True)):
+        frame.with_columns(y=1 - pl.col("y") if flipped else pl.col("y")).write_parquet(table)
+        ended = both(lambda name, stops=stops: run_process(*files(job, name), watcher=Watching(stops=stops)))
+        assert all(isinstance(end, TallystickError) == stops for end in ended.values()), ended
+    return job
+
+
+def files(job, name):
+    return load_contract(job.home(name) / "contract.yaml"), load_party(job.home(name) / "party.yaml")
+
+
+def predicted(job, file, *, chosen=None):
+    """What each side's prediction gives, and what it heard."""
+    watchers = {name: Watching() for name in PARTIES}
+
+    def work(name):
+        output = job.home(name) / file if name == "bank" else None
+        home = job.home(name)
+        run = (chosen or {}).get(name)
+        return predict(home / "contract.yaml", home / "party.yaml", output=output, run=run, watcher=watchers[name])
+
+    return both(work), watchers
+
+
+def test_the_latest_complete_run_or_the_chosen_one_scores_and_says_so(job):
+    first, second, interrupted = job.runs("bank")
+    found, watchers = predicted(job, "default.csv")
+    run_id = found["bank"]["run"]
+    assert (found["bank"]["folder"], found["shop"]["run"]) == (str(second), run_id)
+    for name in PARTIES:
+        folders = [path.name for path in job.runs(name)]
+        said = f"{folders[2]} was not finished: predicting with the latest complete run, {folders[1]}"
+        assert said in watchers[name].heard
+    default = pl.read_csv(job.home("bank") / "default.csv")
+    assert default["run_id"].unique().to_list() == [run_id]
+    assert stat_mode(job.home("bank") / "default.csv") == 0o600
+
+    shops = job.runs("shop")[0]
+    found, _ = predicted(job, "first.parquet", chosen={"bank": first.name, "shop": str(shops)})
+    chosen, theirs = found["bank"]["run"], pl.read_parquet(job.home("bank") / "first.parquet")
+    assert chosen != run_id
+    assert theirs["run_id"].unique().to_list() == [chosen] == [found["shop"]["run"]]
+    again, _ = predicted(job, "again.parquet", chosen=dict.fromkeys(PARTIES, chosen))  # by the id that both know
+    assert again["bank"]["folder"] == str(first)
+    beside = default.join(theirs, on="id", suffix="_first")
+    assert (beside["score"] - beside["score_first"]).abs().max() > 0.01  # it was trained on flipped labels
+
+    contract, party = files(job, "bank")
+    assert interrupted != second
+    for name, words in (
+        (interrupted.name, "training was not finished"),
+        ("x", rf"give the id of a complete run \({run_id}, {chosen}\)"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            predict(contract, party, output=job.home("bank") / "none.csv", run=name, watcher=Silent())
+    shutil.copytree(shops, party.runs / shops.name, dirs_exist_ok=True)
+    with pytest.raises(ConfigError, match="is a run of shop; give one of bank"):
+        predict(contract, party, output=job.home("bank") / "none.csv", run=shops.name, watcher=Silent())
+
+
+def test_sides_with_different_runs_hear_who_has_which_and_what_helps_before_anything_crosses(job):
+    found, _ = predicted(job, "second.csv")
+    second = found["bank"]["run"]
+    shutil.rmtree(job.runs("shop")[1])
+    ended, watchers = predicted(job, "mixed.csv")
+    (first,) = {folder.name for folder in [job.runs("shop")[0]]}
+    own, told = str(ended["bank"]), str(ended["shop"])
+    assert isinstance(ended["shop"], PeerStopped)
+    for words in (own, told):
+        assert f"the sides would predict with different runs: bank {second}, shop " in words
+        assert "all have run " in words
+    shared = own.split("`--run ")[1].split("`")[0]
+    assert all("alignment" not in watcher.heard for watcher in watchers.values())
+    assert not (job.home("bank") / "mixed.csv").exists()
+    found, _ = predicted(job, "mixed.csv", chosen=dict.fromkeys(PARTIES, shared))  # the advice works
+    assert found["bank"]["run"] == shared
+    assert found["shop"]["folder"].endswith(first)
+
+    shutil.rmtree(job.runs("bank")[0])
+    ended, _ = predicted(job, "none.csv")
+    assert "no complete run is on all sides: make one with `tallystick run` on all sides" in str(ended["bank"])
+
+
+def test_a_damaged_latest_run_is_named_and_another_can_be_chosen(job):
+    origin = job.runs("bank")[2] / "origin.json"
+    origin.write_bytes(origin.read_bytes()[:-3])
+    contract, party = files(job, "bank")
+    error = error_of(lambda: predict(contract, party, output=job.home("bank") / "a.csv", watcher=Silent()))
+    assert isinstance(error, DamagedFile)
+    assert str(origin) in str(error)
+    found, _ = predicted(job, "chosen.csv", chosen={"bank": job.runs("bank")[1].name})
+    assert found["bank"]["run"] == found["shop"]["run"]
+
+
+def stat_mode(path):
+    return path.stat().st_mode & 0o777
