@@ -435,7 +435,9 @@ def test_a_helper_that_sends_wrong_links_is_found(change, at, said):
     assert re.search(said, str(found[role])), found[role]
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "NaN or infinite"), (9.0, "not sorted"), (np.inf, "NaN or infinite")])
+@pytest.mark.parametrize(
+    ("value", "said"), [(np.nan, "NaN, infinite or over"), (9.0, "not sorted"), (np.inf, "NaN, infinite or over")]
+)
 def test_a_helper_that_sends_wrong_similarities_is_found(value, said):
     def changed(pieces):
         flat = pieces.reshape(-1).view(np.float32).copy()

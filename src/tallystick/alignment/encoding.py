@@ -26,6 +26,8 @@ MAX_TEXT = 1_000
 """Most characters of a text that crosses in the clear."""
 MAX_FILTER_BYTES = 4 << 30
 """Most memory that one side's filters may take."""
+MAX_NUMBER = 1e100
+"""Greatest number that crosses in the clear, after scale and weight: squares of differences stay finite."""
 CHECKED_ROWS = 50
 """Rows that a side needs before the frequencies of its filters' bits tell anything."""
 
@@ -74,6 +76,11 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
     sees, numbers = terms.helper_sees, terms.numbers
     check_filters(len(keys), terms)
     scaled_ND = keys.scaled(terms)
+    numbers_ND = keys.scaled(terms, weighted=True) if sees == "clear" else np.empty((len(keys), 0))
+    if (np.abs(numbers_ND) > MAX_NUMBER).any():
+        raise DataError(
+            f"alignment.similarity: a number of the keys is over {MAX_NUMBER:g} after scale and weight; leave its row out"
+        )
     filters = {}
     if sees == "filters":
         for place, dimension in enumerate(numbers):
@@ -88,7 +95,7 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
     return EncodedKeys(
         rows=len(keys),
         ranks_ND2=np.stack(ranks, axis=1) if ranks else np.empty((len(keys), 0, 2), dtype=np.int64),
-        numbers_ND=keys.scaled(terms, weighted=True) if sees == "clear" else np.empty((len(keys), 0)),
+        numbers_ND=numbers_ND,
         filters=filters,
         texts=texts,
         blocks_N16=block_tags(keys.texts[0], terms=terms, secret=secret) if terms.block else None,
@@ -97,13 +104,23 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
 
 def check_filters(rows: int, terms: SimilarityConfig) -> None:
     """Raise DataError where the filters of so many keys take too much memory."""
-    bits = sum(terms.pivots(d) for d in terms.numbers) if terms.helper_sees == "filters" else 0
-    bits += terms.text_bits * len(terms.texts) if terms.helper_sees != "clear" else 0
-    if rows * bits // 8 > MAX_FILTER_BYTES:
+    bits = _filter_bits(terms)
+    if rows > most_rows(terms):
         raise DataError(
             f"alignment.similarity.helper_sees = {terms.helper_sees}: filters of {bits:,} bits for {rows:,} rows take "
             f"{rows * bits / 8 / 2**30:.1f} GiB, over {MAX_FILTER_BYTES >> 30}; agree on ranks, or a larger deviation or window"
         )
+
+
+def most_rows(terms: SimilarityConfig) -> int:
+    """Most rows whose filters do not take too much memory."""
+    return 8 * MAX_FILTER_BYTES // max(_filter_bits(terms), 1)
+
+
+def _filter_bits(terms: SimilarityConfig) -> int:
+    """Bits of a row's filters."""
+    bits = sum(terms.pivots(d) for d in terms.numbers) if terms.helper_sees == "filters" else 0
+    return bits + (terms.text_bits * len(terms.texts) if terms.helper_sees != "clear" else 0)
 
 
 def send_array(channel: Channel, of: str, array: np.ndarray[Any, Any]) -> None:
@@ -152,8 +169,8 @@ def receive_keys(channel: Channel, rows: int, terms: SimilarityConfig) -> Encode
             )
     if numbers and sees == "clear":
         numbers_ND = receive_array(channel, "numbers", (rows, numbers), np.float64)
-        if not np.isfinite(numbers_ND).all():
-            raise ProtocolError(channel.peer, f"{channel.peer} sent 'numbers' that are NaN or infinite")
+        if not (np.abs(numbers_ND) <= MAX_NUMBER).all():
+            raise ProtocolError(channel.peer, f"{channel.peer} sent 'numbers' that are NaN, infinite or over {MAX_NUMBER:g}")
     filters, texts = {}, {}
     for dimension in terms.dimensions:
         if dimension.kind == "number" and sees == "filters":

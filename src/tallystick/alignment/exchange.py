@@ -19,6 +19,8 @@ CHUNK_ROWS = 2048
 """Rows of a message: 64 KiB of group elements, a tenth of a second of one core's work."""
 MAX_ROWS = 50_000_000
 """Most ids that a list may have unless the caller says otherwise; some 150 bytes of memory each."""
+FIRST_ROWS = 32 * CHUNK_ROWS
+"""Rows of an announced list that memory is taken for at once; for the rest only as they come."""
 USUAL_RATIO, USUAL_ROWS = 10, 100_000
 """Where a contract does not say: how many times a party's own ids a peer may bring, and how many it may bring anyway."""
 RESERVED = b"\x00tallystick/"
@@ -63,12 +65,14 @@ def send_size(channel: Channel, of: str, rows: int) -> None:
     channel.send(Size(of=of, rows=rows))
 
 
-def receive_size(channel: Channel, of: str, *, at_most: int, remedy: str = "") -> int:
-    """Receive the announcement of the list ``of``; raises ProtocolError if it is another list or over the limit."""
+def receive_size(channel: Channel, of: str, *, at_least: int = 0, at_most: int, remedy: str = "") -> int:
+    """Receive the announcement of the list ``of``; raises ProtocolError if it is another list or outside the limits."""
     size = channel.receive(Size)
     if size.of != of:
         raise ProtocolError(channel.peer, f"{channel.peer} announced {size.of[:80]!r} where {of!r} is due")
-    if not 0 <= size.rows <= at_most:
+    if size.rows < at_least:
+        raise ProtocolError(channel.peer, f"{channel.peer} announced {size.rows} rows of {of!r}; at least {at_least} are due")
+    if size.rows > at_most:
         raise ProtocolError(
             channel.peer, f"{channel.peer} announced {size.rows} rows of {of!r}; this side takes at most {at_most}{remedy}"
         )
@@ -160,10 +164,12 @@ def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
 def receive_list(
     channel: Channel, of: str, count: int, *, shape: tuple[int, ...] = (), dtype: type[np.generic] = np.uint8
 ) -> ChunkRows:
-    """Receive a list of announced length whole."""
-    rows_N = np.empty((count, *shape), dtype=dtype)
+    """Receive a list of announced length whole; memory grows with what comes, not with what was announced."""
+    rows_N = np.empty((min(count, FIRST_ROWS), *shape), dtype=dtype)
     arriving = exchange([channel], sends="", outgoing=(), receives=of, incoming=[count], shape=shape, dtype=dtype)
     for span, (_, rows_B) in zip(spans(count), arriving, strict=True):
+        if span.stop > len(rows_N):
+            rows_N.resize((min(count, 2 * len(rows_N)), *shape), refcheck=False)
         rows_N[span] = rows_B
     return rows_N
 

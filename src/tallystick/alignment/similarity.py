@@ -12,14 +12,21 @@ FedSim (Wu, Li and He 2022, section 4.1); docs/alignment.md says what each side 
 Shapes: N positions (rows of the label party), M rows of a feature party, K neighbours.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 
 import numpy as np
 
 from tallystick.alignment.distances import nearest_keys
-from tallystick.alignment.encoding import encode_keys, receive_array, receive_keys, require_one_secret, send_array, send_keys
+from tallystick.alignment.encoding import (
+    encode_keys,
+    most_rows,
+    receive_array,
+    receive_keys,
+    require_one_secret,
+    send_array,
+    send_keys,
+)
 from tallystick.alignment.exchange import (
     MAX_ROWS,
     REMEDY,
@@ -31,11 +38,11 @@ from tallystick.alignment.exchange import (
     send_size,
 )
 from tallystick.alignment.matching import are_distinct_indices
-from tallystick.alignment.nearest import PAD
+from tallystick.alignment.nearest import PAD, Neighbors
 from tallystick.alignment.outcome import Alignment, Candidates, Rows, Similarities, SimilarityScale
 from tallystick.alignment.psu_helper import HelperOutcome, agree_on_key
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of
+from tallystick.alignment.similarity_noise import farthest, fit, is_possible, noisy_similarities, scale_of
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError, ProtocolError, SharedDataError
@@ -43,6 +50,8 @@ from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
 _METHOD = "similarity"
+MAX_SIMILARITY = 1e12
+"""In deviations; of so many links that are not all equally far the largest is below the root of their number."""
 
 _KEYS = "encoded keys"
 _NUMBERS = "numbers of the rows"
@@ -113,7 +122,8 @@ def link_label_party(
             secret = agree_on_key(peer, rng)
             helper.send(Scale(mean=kept.mean if kept else 0.0, deviation=kept.deviation if kept else 0.0))
             _send_encoded(helper, keys, order_N, terms, secret)
-            scale = _receive_scale(helper, terms)
+            fitted = _receive_scale(helper, terms)
+            scale = scale_of(fitted.mean, fitted.deviation, terms)
             numbers_NK, similarity_NK = _receive_links(helper, len(keys), rows, terms)
             _compare(peer, helper, numbers_NK)
             found[peer.peer] = Candidates(numbers_NK=numbers_NK, rows=rows, similarity_NK=similarity_NK, scale=scale)
@@ -156,7 +166,8 @@ def link_feature_party(
         secret = agree_on_key(peer, rng)
         order_M = rng.permutation(len(keys))
         _send_encoded(helper, keys, order_M, terms, secret)
-        scale = _receive_scale(helper, terms)
+        fitted = _receive_scale(helper, terms)
+        scale = scale_of(fitted.mean, fitted.deviation, terms)
         number_M = receive_list(helper, _NUMBERS, len(keys), dtype=np.int64)
         if not are_distinct_indices(number_M, len(keys)):
             raise ProtocolError(helper.peer, f"{helper.peer} sent {_NUMBERS!r} that repeat or lie outside 0 to {len(keys) - 1}")
@@ -201,9 +212,13 @@ def link_helper(
     learnt = []
     with notify_peers([label, *features]):
         for feature in features:
-            kept = _checked(label, label.receive(Scale))
-            parties = (label, feature)
-            rows = [receive_size(party, _KEYS, at_most=max_rows, remedy=REMEDY) for party in parties]
+            kept = _receive_scale(label, terms)
+            parties, most = (label, feature), min(max_rows, most_rows(terms))
+            remedy = REMEDY if most == max_rows else "; the filters of more take too much memory"
+            rows = [
+                receive_size(party, _KEYS, at_least=least, at_most=most, remedy=remedy)
+                for party, least in zip(parties, (1, terms.neighbors), strict=True)
+            ]
             own, others = (receive_keys(party, count, terms) for party, count in zip(parties, rows, strict=True))
             require_one_secret(own, others, parties, terms)
             number_M = rng.permutation(others.rows)
@@ -211,6 +226,7 @@ def link_helper(
             by_number[number_M] = np.arange(len(number_M))
             links = nearest_keys(own, others.gather(by_number), terms)
             mean, deviation = (kept.mean, kept.deviation) if kept.deviation else fit(links)
+            _require_finite(links, mean, deviation, label)
             for party in parties:
                 party.send(Scale(mean=mean, deviation=deviation))
             scale = scale_of(mean, deviation, terms)
@@ -288,17 +304,25 @@ def _send_encoded(helper: Channel, keys: SimilarKeys, order_N: Rows, terms: Simi
     send_keys(helper, encode_keys(keys, terms, secret).gather(order_N), terms)
 
 
-def _checked(channel: Channel, scale: Scale) -> Scale:
-    if not (math.isfinite(scale.mean) and math.isfinite(scale.deviation) and scale.deviation >= 0):
+def _receive_scale(channel: Channel, terms: SimilarityConfig) -> Scale:
+    """Receive a scale that the contract's distances can have."""
+    scale = channel.receive(Scale)
+    if not is_possible(scale.mean, scale.deviation, terms):
         raise ProtocolError(
-            channel.peer, f"{channel.peer} sent the scale of similarities with mean {scale.mean!r}, deviation {scale.deviation!r}"
+            channel.peer,
+            f"{channel.peer} sent the scale of similarities with mean {scale.mean!r}, deviation {scale.deviation!r}, which minus "
+            f"the distances of keys under this contract cannot have: at most {farthest(terms):.4g}",
         )
     return scale
 
 
-def _receive_scale(helper: Channel, terms: SimilarityConfig) -> SimilarityScale:
-    scale = _checked(helper, helper.receive(Scale))
-    return scale_of(scale.mean, scale.deviation, terms)
+def _require_finite(links: Neighbors, mean: float, deviation: float, label: Channel) -> None:
+    """Raise ProtocolError for a scale by which these links have no similarity that a number could be."""
+    distance_L = links.distance_NK[links.numbers_NK != PAD]
+    if len(distance_L) and max(-mean, float(distance_L.max())) > MAX_SIMILARITY * deviation > 0:
+        raise ProtocolError(
+            label.peer, f"{label.peer} sent the scale of similarities with deviation {deviation!r}, far too small for these links"
+        )
 
 
 def _receive_links(helper: Channel, positions: int, rows: int, terms: SimilarityConfig) -> tuple[Rows, Similarities]:
@@ -306,9 +330,10 @@ def _receive_links(helper: Channel, positions: int, rows: int, terms: Similarity
     _check_numbers(helper, numbers_NK, rows)
     similarity_NK = receive_array(helper, _SIMILARITIES, (positions, terms.links), np.float32)
     pad_NK = numbers_NK == PAD
-    if not np.isfinite(similarity_NK).all() or (similarity_NK[pad_NK] != 0).any():
+    if not (np.abs(similarity_NK) <= MAX_SIMILARITY).all() or (similarity_NK[pad_NK] != 0).any():
         raise ProtocolError(
-            helper.peer, f"{helper.peer} sent {_SIMILARITIES!r} that are NaN or infinite, or other than 0 at no link"
+            helper.peer,
+            f"{helper.peer} sent {_SIMILARITIES!r} that are NaN, infinite or over {MAX_SIMILARITY:g}, or other than 0 at no link",
         )
     falls_NK = (similarity_NK[:, 1:] <= similarity_NK[:, :-1]) | pad_NK[:, 1:]
     if not falls_NK.all():

@@ -10,11 +10,17 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from scipy.special import erf, erfinv, ndtri
 
+from tallystick.alignment.encoding import MAX_NUMBER
 from tallystick.alignment.nearest import PAD, Floats, Neighbors
 from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.errors import DataError
+
+ROUNDING = 1e-9
+"""By how much a mean may pass the largest of what it is of."""
+LEAST_DEVIATION = 1e-9
+"""Of distances, in the least step between two of them: of fewer than 10^18 links that are not all equally far."""
 
 
 def smallest_tau(deviation: float) -> float:
@@ -44,7 +50,7 @@ def sigma_of_tau(tau: float, deviation: float) -> float:
     """
     if tau == 1:
         return 0.0
-    product = 8 * (deviation * float(erfinv(tau))) ** 2
+    product = 8 * np.square(deviation * float(erfinv(tau)))
     if product <= 1:
         raise DataError(
             f"alignment.similarity.noise.tau = {tau:g}: is not feasible for these distances, whose standard deviation is "
@@ -64,6 +70,22 @@ def scale_of(mean: float, deviation: float, terms: SimilarityConfig) -> Similari
     tau = terms.noise.tau
     sigma = 0.0 if tau is None else sigma_of_tau(tau, deviation / terms.noise.resolution)
     return SimilarityScale(mean=mean, deviation=deviation, sigma=sigma)
+
+
+def farthest(terms: SimilarityConfig) -> float:
+    """Give the largest distance that two keys can have under a contract."""
+    if terms.helper_sees != "clear":
+        return sum(d.weight * (terms.text_bits if d.kind == "text" else terms.pivots(d)) for d in terms.dimensions)
+    return 2 * math.sqrt(len(terms.numbers)) * MAX_NUMBER * bool(terms.numbers) + sum(d.weight for d in terms.texts)
+
+
+def is_possible(mean: float, deviation: float, terms: SimilarityConfig) -> bool:
+    """Whether minus the distances of some links can have this mean and deviation; both 0 say that there is nothing to fit."""
+    if deviation == 0:
+        return mean == 0
+    far = farthest(terms)
+    least = 1 / MAX_NUMBER if terms.helper_sees == "clear" else LEAST_DEVIATION * min(d.weight for d in terms.dimensions)
+    return -far * (1 + ROUNDING) <= mean <= 0 and least <= deviation <= far
 
 
 def fit(links: Neighbors) -> tuple[float, float]:
