@@ -8,7 +8,8 @@ import pytest
 from tallystick.alignment.exchange import Size, receive_list, send_list, send_size, usual_max_rows
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.matching import are_distinct_indices, match, repeated, sorted_order, tags_of
-from tallystick.alignment.psi import TagsDigest, intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import PeerStopped, ProtocolError
@@ -59,7 +60,10 @@ def one_fewer(pairs, count):
 
 def against(cheat, **options):
     mine, theirs = memory_channels("shop", "bank", timeout_s=20)
-    return in_threads(lambda: intersect_feature_party(THEIRS, mine, rng=RNG, threads=1, **options), lambda: cheat(theirs))[0]
+    return in_threads(
+        lambda: intersect_feature_party(THEIRS, mine, rng=RNG, protocol="diffie-hellman", threads=1, **options),
+        lambda: cheat(theirs),
+    )[0]
 
 
 @pytest.mark.parametrize("several", [False, True])

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from tallystick.alignment import exchange
 from tallystick.alignment.group import hash_to_group
-from tallystick.alignment.psi import TagsDigest, intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
@@ -181,8 +182,10 @@ def test_progress_counts_every_multiplication_once():
     channels = memory_channels("label", "feature", timeout_s=20)
     label, feature = [b"%d" % n for n in range(5000)], [b"%d" % n for n in range(4000, 7000)]
     ours, _ = in_threads(
-        lambda: intersect_label_party(label, [channels[0]], rng=RNG, progress=lambda *call: told.append(call)),
-        lambda: intersect_feature_party(feature, channels[1], rng=RNG),
+        lambda: intersect_label_party(
+            label, [channels[0]], rng=RNG, protocol="diffie-hellman", progress=lambda *call: told.append(call)
+        ),
+        lambda: intersect_feature_party(feature, channels[1], rng=RNG, protocol="diffie-hellman"),
     )
     assert told == sorted(told)
     assert told[-1] == ("private set intersection", 8000, 8000)

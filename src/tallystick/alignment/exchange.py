@@ -152,7 +152,7 @@ def exchange(
             span = next(expected[index], None)
             if span is not None:
                 busy = True
-                yield index, _receive_chunk(channel, receives, span, shape, dtype)
+                yield index, receive_chunk(channel, receives, span, shape, dtype)
 
 
 def send_list(channel: Channel, of: str, rows_N: ChunkRows) -> None:
@@ -174,7 +174,8 @@ def receive_list(
     return rows_N
 
 
-def _receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...], dtype: type[np.generic]) -> ChunkRows:
+def receive_chunk(channel: Channel, of: str, span: slice, shape: tuple[int, ...], dtype: type[np.generic]) -> ChunkRows:
+    """Receive the rows ``span`` of the list ``of``, a view; raises ProtocolError for another list, shape or type."""
     chunk = channel.receive(Chunk)
     if chunk.of != of:
         raise ProtocolError(channel.peer, f"{channel.peer} sent rows of {chunk.of[:80]!r} where {of!r} are due")

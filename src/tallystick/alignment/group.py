@@ -30,6 +30,9 @@ _multiply = SODIUM.bind("crypto_scalarmult_ristretto255", 3)
 _from_hash = SODIUM.bind("crypto_core_ristretto255_from_hash", 2)
 _scalar_reduce = SODIUM.bind("crypto_core_ristretto255_scalar_reduce", 2)
 _scalar_multiply = SODIUM.bind("crypto_core_ristretto255_scalar_mul", 3)
+_generate = SODIUM.bind("crypto_scalarmult_ristretto255_base", 2)
+_add = SODIUM.bind("crypto_core_ristretto255_add", 3)
+_subtract = SODIUM.bind("crypto_core_ristretto255_sub", 3)
 
 
 class InvalidElement(ValueError):
@@ -82,11 +85,46 @@ class Scalar:
 
 def hash_to_group(ids: Sequence[bytes]) -> Elements:
     """Hash ids to elements (N, 32): SHA-512 of a domain prefix and the id, then RFC 9496's one-way map (section 4.3.4)."""
-    elements_N32 = np.empty((len(ids), ELEMENT_BYTES), dtype=np.uint8)
+    return elements_of([sha512(DOMAIN + identifier).digest() for identifier in ids])
+
+
+def elements_of(wide: Sequence[bytes]) -> Elements:
+    """Map 64 uniform bytes each to an element (N, 32) whose logarithm nobody knows: RFC 9496, section 4.3.4."""
+    elements_N32 = np.empty((len(wide), ELEMENT_BYTES), dtype=np.uint8)
     out = elements_N32.ctypes.data
-    for row, identifier in enumerate(ids):
-        _from_hash(out + row * ELEMENT_BYTES, sha512(DOMAIN + identifier).digest())
+    for row, uniform in enumerate(wide):
+        if len(uniform) != 64:
+            raise ValueError(f"an element is made of 64 bytes, got {len(uniform)}")
+        _from_hash(out + row * ELEMENT_BYTES, uniform)
     return elements_N32
+
+
+def generated(scalars: Sequence[Scalar]) -> Elements:
+    """Multiply the group's generator by each scalar (N, 32)."""
+    elements_N32 = np.empty((len(scalars), ELEMENT_BYTES), dtype=np.uint8)
+    for row, scalar in enumerate(scalars):
+        if _generate(elements_N32.ctypes.data + row * ELEMENT_BYTES, scalar.address):
+            raise ValueError("a scalar of 0 generates the identity")
+    return elements_N32
+
+
+def add(first_N32: Elements, second_N32: Elements) -> Elements:
+    """Add elements pair by pair; raises InvalidElement for one that is not canonically encoded."""
+    return _pairwise(_add, first_N32, second_N32)
+
+
+def subtract(first_N32: Elements, second_N32: Elements) -> Elements:
+    """Subtract elements pair by pair; raises InvalidElement for one that is not canonically encoded."""
+    return _pairwise(_subtract, first_N32, second_N32)
+
+
+def _pairwise(operation: Callable[..., int], first_N32: Elements, second_N32: Elements) -> Elements:
+    first_N32, second_N32 = np.ascontiguousarray(first_N32), np.ascontiguousarray(second_N32)
+    result_N32 = np.empty_like(first_N32)
+    for offset in range(0, first_N32.nbytes, ELEMENT_BYTES):
+        if operation(result_N32.ctypes.data + offset, first_N32.ctypes.data + offset, second_N32.ctypes.data + offset):
+            raise InvalidElement(offset // ELEMENT_BYTES)
+    return result_N32
 
 
 def multiply(elements_N32: Elements, scalar: Scalar) -> Elements:

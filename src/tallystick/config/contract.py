@@ -70,6 +70,11 @@ class AlignmentConfig(Model):
     """How rows are matched."""
 
     method: Method = Field(default="intersection", description="rows that all parties have, or every row that any of two has")
+    protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
+        default="auto",
+        description="how common ids are found (intersection only); auto: Diffie-Hellman for up to 5,000 ids of two parties "
+        "together, else oblivious transfer, which is many times as fast",
+    )
     keys: tuple[KeyColumn, ...] = Field(
         default=(), description="key columns, in the order in which they are joined (all methods but similarity)"
     )
@@ -465,6 +470,8 @@ def _party_problems(contract: Contract) -> list[str]:
 def _key_problems(alignment: AlignmentConfig, linkage: LinkageFacts) -> list[str]:
     problems = []
     method, names = alignment.method, [key.name for key in alignment.keys]
+    if alignment.protocol != "auto" and method != "intersection":
+        problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = intersection only")
     if linkage.similar:
         if alignment.similarity is None:
             problems.append(f"alignment.similarity: is missing; alignment.method = {method} links by it")

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from tallystick.alignment.exchange import MAX_ROWS
 from tallystick.alignment.outcome import Alignment, SimilarityScale
+from tallystick.alignment.psi import Protocol as IntersectionProtocol
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import HelperOutcome, union_helper, union_with_helper_party
@@ -41,6 +42,7 @@ class Meeting:
         helper: to the helper, if there is one.
         several: whether there are several feature parties.
         rng: of keys, shuffles and dummies.
+        protocol: how an intersection finds common ids.
         dummies: most made-up ids to blur the sizes.
         max_rows: most ids to accept from a peer, and to have.
         threads: of arithmetic; all cores if None.
@@ -56,6 +58,7 @@ class Meeting:
     helper: Channel | None = None
     several: bool = False
     rng: SecureRandom
+    protocol: IntersectionProtocol = "auto"
     dummies: int = 0
     max_rows: int = MAX_ROWS
     threads: int | None = None
@@ -78,6 +81,7 @@ def _intersect_label(meeting: Meeting) -> Alignment:
         meeting.ids,
         meeting.peers,
         rng=meeting.rng,
+        protocol=meeting.protocol,
         max_rows=meeting.max_rows,
         threads=meeting.threads,
         progress=meeting.progress,
@@ -89,6 +93,7 @@ def _intersect_feature(meeting: Meeting) -> Alignment:
         meeting.ids,
         meeting.peers[0],
         rng=meeting.rng,
+        protocol=meeting.protocol,
         one_of_several=meeting.several,
         max_rows=meeting.max_rows,
         threads=meeting.threads,
@@ -198,9 +203,11 @@ LINKAGES: Mapping[str, Linkage] = {
     "intersection": Linkage(
         label_party=_intersect_label,
         feature_party=_intersect_feature,
-        guarantee="honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
-        deviation="may ask for ids that it does not hold, and put a match that it has on another row; it cannot add matches",
-        deviation_of_several="may ask for ids that it does not hold; the label party may claim single rows that do not match",
+        guarantee="honest-but-curious peers; Diffie-Hellman on ristretto255, and for more than a few ids AES-128 and BLAKE2b",
+        deviation="may ask for ids that it does not hold (by oblivious transfer a feature party three for one), "
+        "and put a match that it has on another row; it cannot add matches",
+        deviation_of_several="may ask for ids that it does not hold (by oblivious transfer a feature party three for "
+        "one); by Diffie-Hellman the label party may claim single rows that do not match",
         dataset=IntersectionDataset,
         shares_scores=False,
     ),

@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ import numpy as np
 
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.outcome import Alignment
-from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi import Protocol, intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
@@ -36,6 +37,7 @@ LABEL, FEATURE, HELPER = "label", "feature", "helper"
 PEERS = {
     # Whom each party calls (True) or waits for (False).
     "intersection": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
+    "diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "union": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "union-with-helper": {
         HELPER: {LABEL: False, FEATURE: False},
@@ -43,6 +45,7 @@ PEERS = {
         FEATURE: {LABEL: True, HELPER: True},
     },
 }
+INTERSECTIONS: Mapping[str, Protocol] = {"intersection": "auto", "diffie-hellman": "diffie-hellman"}
 BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
 BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
@@ -60,7 +63,7 @@ def run(
     """Align two tables of ``rows`` ids that share ``overlap`` of them, and check the result.
 
     Gives, among others: ``seconds``; ``scalar_multiplications`` of both sides; ``efficiency``, the time that these
-    take in a bare loop on all cores over ``seconds`` (None with a helper, which needs none); per party ``peak_mib``,
+    take in a bare loop on all cores over ``seconds`` (None where the protocol hardly multiplies); per party ``peak_mib``,
     ``peak_over_baseline_mib`` and bytes. The bare loop runs before and after every turn, for a machine that others use too,
     or that slows down under load, is not equally fast all the time: a turn's efficiency takes the mean of the two, and
     the medians over the turns are given. By default three turns, one above 200,000 rows.
@@ -80,7 +83,9 @@ def run(
         bare.append(_bare_multiplications_per_s())
     multiplications = sum(party["scalar_multiplications"] for party in parties.values())
     floors = [2 * multiplications / (before + after) for before, after in itertools.pairwise(bare)]
-    efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=True)] if multiplications else []
+    efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=True)]
+    if multiplications < rows:  # hashing, not multiplying, is what takes the time
+        efficiencies = []
     return {
         "protocol": protocol,
         "rows": rows,
@@ -137,7 +142,7 @@ def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
 
 def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) -> None:
     own = alignment.rows_N[alignment.rows_N >= 0]
-    if job["protocol"] == "intersection":
+    if job["protocol"] in INTERSECTIONS:
         first_common = job["rows"] - job["common"]
         right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
     else:
@@ -148,6 +153,11 @@ def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) 
 
 
 _Role = Callable[[Sequence[bytes], Mapping[str, Channel], Figures], Alignment]
+
+
+def _intersect(role: Callable[..., Alignment], ids: Sequence[bytes], channels: Mapping[str, Channel], job: Figures) -> Alignment:
+    of = list(channels.values()) if role is intersect_label_party else channels[LABEL]
+    return role(ids, of, rng=SecureRandom(), protocol=INTERSECTIONS[job["protocol"]], threads=job["threads"])
 
 
 def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
@@ -165,13 +175,9 @@ def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
 
 
 _ROLES: dict[str, dict[str, _Role]] = {
-    "intersection": {
-        LABEL: lambda ids, channels, job: intersect_label_party(
-            ids, [channels[FEATURE]], rng=SecureRandom(), threads=job["threads"]
-        ),
-        FEATURE: lambda ids, channels, job: intersect_feature_party(
-            ids, channels[LABEL], rng=SecureRandom(), threads=job["threads"]
-        ),
+    **{
+        name: {LABEL: partial(_intersect, intersect_label_party), FEATURE: partial(_intersect, intersect_feature_party)}
+        for name in INTERSECTIONS
     },
     "union": {LABEL: _join(union_label_party), FEATURE: _join(union_feature_party)},
     "union-with-helper": {

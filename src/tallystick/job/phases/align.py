@@ -99,6 +99,7 @@ def align(
         helper=channels[contract.helper] if contract.helper is not None else None,
         several=len(contract.feature_parties) > 1,
         rng=SecureRandom(),
+        protocol=contract.alignment.protocol,
         dummies=contract.union.label_dummies if is_label else contract.union.feature_dummies,
         max_rows=max_rows(contract, len(keys.ids), expected=expected),
         threads=threads,

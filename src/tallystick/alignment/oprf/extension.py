@@ -1,0 +1,90 @@
+"""From 512 base transfers to a pseudorandom function for each bin: the receiver learns it at one id, the sender at any.
+
+    receiver, an id x in bin j                     sender, choices s of the base transfers
+    t0, t1: row j of both seeds' streams           row j of the chosen seeds' streams
+    u = t0 + t1 + C(x)                     ->      q = that row + (u and s)  =  t0 + (C(x) and s)
+    F_j(x) = H(j, t0)                              F_j(y) = H(j, q + (C(y) and s)), which is F_j(x) where y is x
+
+Kolesnikov, Kumaresan, Rosulek and Trieu 2016, figure 2; + is exclusive or. Nothing here talks to anybody.
+
+Threat model: honest but curious. Guarantee: u tells the sender nothing, for of t0 and t1 it lacks one in every column (AES-128 in
+counter mode as a pseudorandom generator). For y other than x the receiver cannot tell F_j(y) from random bits, for code words
+differ in 128 places or more, and so t0 + ((C(x) + C(y)) and s) hides 128 bits of s (the paper's Hamming correlation robustness,
+of BLAKE2b). Not protected: a receiver that sends another u than its code words say learns bits of s (``alignment.security``).
+
+Shapes: T transfers, which is bits of a code word; B bins of a piece; P pairs of an id and a bin.
+"""
+
+from functools import partial
+from hashlib import blake2b
+from operator import methodcaller
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from tallystick.alignment.oprf.base_transfers import Choices, Seeds
+from tallystick.alignment.oprf.bit_matrix import Rows, Words, rows_of
+from tallystick.alignment.oprf.codes import CODE_BYTES
+
+SALT_BYTES = 16
+_WORD_BITS, _WORD_BYTES = 64, 8
+_digest = methodcaller("digest")
+
+Slots = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class Receiver:
+    """The side that learns the function at one code word for each bin. ``first`` and ``second`` are both seeds (T, 16)."""
+
+    def __init__(self, first: Seeds, second: Seeds) -> None:
+        self._streams = _Streams(first), _Streams(second)
+
+    def next_bins(self, code_B64: Rows) -> tuple[Rows, Rows]:
+        """Give, for the next bins, the inputs of the function (B, 64) and the corrections to send (B, 64)."""
+        first_TW, second_TW = (streams.next_words(len(code_B64)) for streams in self._streams)
+        input_B64 = rows_of(first_TW)[: len(code_B64)]
+        correction_B64 = rows_of(first_TW ^ second_TW)[: len(code_B64)]
+        return input_B64, correction_B64 ^ code_B64
+
+
+class Sender:
+    """The side that can evaluate the function at any code word. ``seeds`` are those of its ``choices`` (T, 16)."""
+
+    def __init__(self, seeds: Seeds, choices_T: Choices) -> None:
+        self._streams = _Streams(seeds)
+        self._choice_64 = np.packbits(choices_T, bitorder="little")
+
+    def next_bins(self, correction_B64: Rows) -> Rows:
+        """Give the secret (B, 64) of each of the next bins."""
+        secret_B64 = rows_of(self._streams.next_words(len(correction_B64)))[: len(correction_B64)]
+        secret_B64 ^= correction_B64 & self._choice_64
+        return secret_B64
+
+    def inputs(self, secret_P64: Rows, code_P64: Rows) -> Rows:
+        """Give the inputs of the function (P, 64) at any code words, each in a bin of this secret."""
+        return secret_P64 ^ (code_P64 & self._choice_64)
+
+
+def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
+    """H: give the function's outputs (P, ``size``) by BLAKE2b, over the input and the bin's number."""
+    assert len(salt) == SALT_BYTES
+    rows_P72 = np.concatenate((input_P64, slots_P.astype("<i8")[:, None].view(np.uint8)), axis=1)
+    inputs = np.ascontiguousarray(rows_P72).view(f"V{CODE_BYTES + _WORD_BYTES}").ravel().tolist()
+    hashed = map(partial(blake2b, digest_size=size, salt=salt, person=b"tallystick oprf"), inputs)
+    return np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8).reshape(-1, size)
+
+
+class _Streams:
+    """A pseudorandom stream of bits for each seed."""
+
+    def __init__(self, seeds_T16: Seeds) -> None:
+        self._streams = [Cipher(algorithms.AES(seed.tobytes()), modes.CTR(bytes(16))).encryptor() for seed in seeds_T16]
+
+    def next_words(self, bits: int) -> Words:
+        """Give the next words (T, W), enough for so many bits of each."""
+        size = -(-bits // _WORD_BITS) * _WORD_BYTES
+        zeros = bytes(size)
+        return np.frombuffer(b"".join([stream.update(zeros) for stream in self._streams]), dtype="<u8").reshape(
+            len(self._streams), -1
+        )

@@ -1,0 +1,68 @@
+"""What every protocol between a label party and a feature party brings to an intersection.
+
+Shapes: N ids of this side; K common ids.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tallystick.alignment.matching import Index
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.network.channel import Channel, Progress
+
+PLACES = "places of the joint rows"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One side's ids (N), its randomness, its threads of arithmetic (all cores if None), and who is told how far it is."""
+
+    ids: Sequence[bytes] = field(repr=False)
+    rng: SecureRandom
+    threads: int | None
+    progress: Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class Match:
+    """What the label party has found out with one feature party.
+
+    Args:
+        own_K: own rows whose ids are common.
+        place_K: where each stands in the feature party's secret order.
+        prove: shows the feature party that this side has the ids of these own rows, by the protocol's means.
+    """
+
+    own_K: Index
+    place_K: Index
+    prove: Callable[[Index], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What the feature party has given away.
+
+    Args:
+        order_N: own row at each place of the secret order.
+        check: refuses places that the label party cannot know to be common; raises ProtocolError.
+    """
+
+    order_N: Index
+    check: Callable[[Index], None]
+
+
+class LabelRole(Protocol):
+    """Finds the common ids with each feature party; ``sizes`` are theirs. Gives scalar multiplications, too."""
+
+    def __call__(self, side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
+        """Run the label party's role."""
+        ...
+
+
+class FeatureRole(Protocol):
+    """Lets the label party, which has ``size`` ids, find the common ones. Gives scalar multiplications, too."""
+
+    def __call__(self, side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
+        """Run the feature party's role."""
+        ...

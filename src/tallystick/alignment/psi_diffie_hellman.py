@@ -1,0 +1,145 @@
+"""Two sides' common ids by Diffie-Hellman on ristretto255.
+
+    label party, key a                     feature party, key b
+    H(x)^a of its ids          ->          H(y)^b of its ids, in random order
+                               <-
+    (H(y)^b)^a, cut to tags                (H(x)^a)^b, cut to tags
+                               <-          a digest of its tags                         } with one feature party only:
+    its tags, in the order of the y  ->    where they equal own ones: the common ids    } neither can add a match
+                               <-          the tags, in the order of the x
+    equal tags: same id
+
+Shapes: N rows of a list; K common ids; B rows of a chunk.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from functools import partial
+from hashlib import blake2b
+from itertools import repeat
+
+import numpy as np
+
+from tallystick.alignment.exchange import attribute_errors, exchange, receive_list, require_distinct, send_list, spans
+from tallystick.alignment.group import ELEMENT_BYTES, Elements
+from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, tags_of
+from tallystick.alignment.pairwise import PLACES, Answer, Match, Side
+from tallystick.alignment.workers import Workers, gathered, results
+from tallystick.errors import ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+_LABEL_IDS = "label party's blinded ids"
+_FEATURE_IDS = "feature party's blinded ids"
+_TAGS = "label party's tags"
+_RETURNED = "feature party's tags"
+_WHAT = "private set intersection"
+
+
+class TagsDigest(Message, frozen=True):
+    """The only feature party to the label party: a digest of the tags that it is going to send, before it sees the other's."""
+
+    digest: bytes
+
+
+def match_by_diffie_hellman(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
+    """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
+
+    Diffie-Hellman private set intersection (Meadows 1986; Huberman, Franklin and Hogg 1999) on ristretto255 (RFC 9496).
+
+    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
+    Guarantee: under the decisional Diffie-Hellman assumption, with the hash as a random oracle, nothing is learnt beyond the
+    common ids. Not protected: any side may lie about its ids. With one feature party neither side can add a match, though it
+    may move one to another row; with several the label party may claim single rows that do not match.
+
+    Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+    """
+    ids, key = side.ids, side.rng.scalar()
+    total = len(ids) + sum(sizes)
+    with Workers(threads=side.threads, what=_WHAT, total=total, progress=side.progress) as workers:
+        # The order of these may be the table's: they are random to the peers, who never learn which is which.
+        blinded = [workers.blind(ids[span], key) for span in spans(len(ids))]
+        theirs: list[list[Future[Elements]]] = [[] for _ in channels]
+        arriving = exchange(
+            channels,
+            sends=_LABEL_IDS,
+            outgoing=results(blinded),
+            receives=_FEATURE_IDS,
+            incoming=sizes,
+            shape=(ELEMENT_BYTES,),
+        )
+        for index, elements_B32 in arriving:
+            theirs[index].append(workers.multiply(elements_B32, key, keep=tags_of))
+        one = len(channels) == 1
+        found = [_match_with(*exchange, proves=one) for exchange in zip(channels, theirs, sizes, repeat(len(ids)))]
+    # What proves a match crossed before: tags that only both keys together make.
+    return [Match(own_K=own_K, place_K=place_K, prove=lambda _: None) for own_K, place_K in found], workers.multiplications
+
+
+def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
+    """Let the label party find the common ids: a feature party's role. Gives its scalar multiplications, too.
+
+    Threat model, guarantee and errors as for match_by_diffie_hellman. As ``one_of_several`` feature parties this side does not
+    learn its intersection with the label party alone, and cannot tell a made-up match where only few are claimed.
+    """
+    ids, key = side.ids, side.rng.scalar()
+    # The label party learns which places of this list match: in table order these would tell of the rows between.
+    order_N = side.rng.permutation(len(ids))
+    with Workers(threads=side.threads, what=_WHAT, total=len(ids) + size, progress=side.progress) as workers:
+        blinded = [workers.blind([ids[row] for row in order_N[span]], key) for span in spans(len(ids))]
+        arriving = exchange(
+            [channel],
+            sends=_FEATURE_IDS,
+            outgoing=results(blinded),
+            receives=_LABEL_IDS,
+            incoming=[size],
+            shape=(ELEMENT_BYTES,),
+        )
+        with attribute_errors(channel, _LABEL_IDS):
+            tags = [workers.multiply(elements_B32, key, keep=tags_of) for _, elements_B32 in arriving]
+            tags_16 = gathered(tags, size, width=TAG_BYTES)
+        require_distinct(channel, _LABEL_IDS, tags_16)
+        common_K = None if one_of_several else _own_common(channel, tags_16, len(ids))
+        send_list(channel, _TAGS, tags_16)
+    return Answer(order_N=order_N, check=partial(_check_places, channel, common_K)), workers.multiplications
+
+
+def _check_places(channel: Channel, common_K: Index | None, place_K: Index) -> None:
+    if common_K is None or np.array_equal(np.sort(place_K), np.sort(common_K)):
+        return
+    count = len(place_K)
+    wrong = "that are not those whose tags match" if count == len(common_K) else f"for the {len(common_K)} that match"
+    raise ProtocolError(channel.peer, f"{channel.peer} sent {count} {PLACES!r} {wrong}")
+
+
+def _match_with(channel: Channel, theirs: "list[Future[Elements]]", size: int, own: int, *, proves: bool) -> tuple[Index, Index]:
+    """Give the own rows that a feature party has too, and their places in its list; ``proves``: show it how one knows."""
+    with attribute_errors(channel, _FEATURE_IDS):
+        their_tags_N16 = gathered(theirs, size, width=TAG_BYTES)
+    require_distinct(channel, _FEATURE_IDS, their_tags_N16)
+    promised = None
+    if proves:
+        promised = channel.receive(TagsDigest).digest
+        send_list(channel, _RETURNED, their_tags_N16)
+    own_tags_N16 = receive_list(channel, _TAGS, own, shape=(TAG_BYTES,))
+    if promised is not None and _digest(own_tags_N16) != promised:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent other {_TAGS!r} than it had settled on before it saw this side's")
+    with attribute_errors(channel, f"{_FEATURE_IDS} and {_TAGS}"):
+        return match(own_tags_N16, their_tags_N16)
+
+
+def _own_common(channel: Channel, tags_M16: Tags, own: int) -> Index:
+    """Give the places of this feature party's ids that the label party has too.
+
+    Each side's tags of the other's ids prove that it knows its key: a tag that matches cannot be made up before one has seen
+    it. So this side settles on its tags by their digest, sees the label party's, and only then shows its own.
+    """
+    channel.send(TagsDigest(digest=_digest(tags_M16)))
+    returned_N16 = receive_list(channel, _RETURNED, own, shape=(TAG_BYTES,))
+    with attribute_errors(channel, f"{_RETURNED} and {_LABEL_IDS}"):
+        common_K, _ = match(returned_N16, tags_M16)
+    return common_K
+
+
+def _digest(tags_N16: Tags) -> bytes:
+    return blake2b(np.ascontiguousarray(tags_N16).tobytes(), digest_size=32, person=b"tallystick tags").digest()

@@ -1,0 +1,268 @@
+"""Two sides' common ids by an oblivious pseudorandom function F: at the speed of hashing.
+
+    label party                                    feature party
+    a nonce                                <->     a nonce: together the key of code words and bins
+    its ids in a cuckoo table
+    512 base transfers: both seeds         <->     one seed of each, as its secret choices say
+    corrections, a row for each bin        ->      the secret of each bin
+    F at the id of each bin                <-      F at every own id in its three bins, in one secret order
+    equal outputs: same id
+    with places of common ids, a claim     ->      does the label party have these ids?
+    for each: a hash of the id
+
+Shapes: N ids of the label party, M of the feature party; K common ids; S bytes of an output; P pairs of an id and a bin.
+"""
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from tallystick.alignment.exchange import Chunk, receive_chunk, receive_list, send_list
+from tallystick.alignment.matching import Index, Tags, are_distinct_indices
+from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
+from tallystick.alignment.oprf.codes import CLAIM_BYTES, CODE_BITS, CODE_BYTES, REGIONS, Codes, fingerprints
+from tallystick.alignment.oprf.cuckoo import NoPlace, bins_per_region, place
+from tallystick.alignment.oprf.extension import SALT_BYTES, Receiver, Sender, outputs
+from tallystick.alignment.oprf.lookup import Lookup
+from tallystick.alignment.pairwise import PLACES, Answer, Match, Side
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import Channel, Progress
+from tallystick.network.messages import Array, Message
+
+NONCE_BYTES = 16
+TABLES = 8
+"""How many keys are tried for a table; none of the first is expected to fail."""
+PIECE_BINS = 8192
+PIECE_IDS = 32_768
+AHEAD = 8
+"""Pieces that the label party sends before it waits for outputs."""
+_STATISTICAL_BITS = 40
+_WHAT = "private set intersection"
+_CORRECTIONS = "corrections"
+_OUTPUTS = "outputs"
+_CLAIMS = "claims of the joint rows"
+
+
+class Nonce(Message, frozen=True):
+    """Each side's half of the key that code words and bins are made by."""
+
+    nonce: Annotated[bytes, msgspec.Meta(min_length=NONCE_BYTES, max_length=NONCE_BYTES)]
+
+
+class Table(Message, frozen=True):
+    """The label party's: the number of the key by which its ids found places in a table."""
+
+    attempt: Annotated[int, msgspec.Meta(ge=0, lt=TABLES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """What both sides know of an exchange: how many bins and outputs there are, and in which pieces they cross."""
+
+    label_ids: int
+    feature_ids: int
+    per_region: int = field(init=False)
+    output_bytes: int = field(init=False)
+    pieces: int = field(init=False)
+    """Of a region, of corrections and outputs alike."""
+
+    def __post_init__(self) -> None:
+        bits = _STATISTICAL_BITS + math.ceil(math.log2(self.label_ids * self.feature_ids))
+        object.__setattr__(self, "per_region", bins_per_region(self.label_ids))
+        object.__setattr__(self, "output_bytes", max(-(-bits // 8), 8))
+        object.__setattr__(self, "pieces", max(-(-self.per_region // PIECE_BINS), -(-self.feature_ids // PIECE_IDS)))
+
+    def spans(self, count: int) -> list[slice]:
+        """Cut ``count`` rows of a region into its pieces."""
+        ends = [count * number // self.pieces for number in range(self.pieces + 1)]
+        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+
+
+def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
+    """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
+
+    Private set intersection by an oblivious pseudorandom function (Kolesnikov, Kumaresan, Rosulek and Trieu 2016, section 5).
+
+    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
+    Guarantee: under computational Diffie-Hellman on ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random
+    oracle, nothing is learnt beyond the common ids; a wrong match has a chance of 2^-40. Not protected: any side may lie about
+    its ids. A feature party that deviates may ask for three ids in the place of one; a label party that deviates may learn of
+    the secret choices, and so of other ids. A label party cannot claim a match that it does not have.
+
+    Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+    """
+    prints_N16 = fingerprints(side.ids)
+    shapes = [Shape(label_ids=len(side.ids), feature_ids=size) for size in sizes]
+    told = _Told(side.progress, total=sum(REGIONS * shape.per_region for shape in shapes))
+    pairs = zip(channels, shapes, strict=True)
+    found = [_Matching(channel, shape, prints_N16, rng=side.rng, told=told).run() for channel, shape in pairs]
+    return found, len(channels) * (2 * CODE_BITS + 1)
+
+
+def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:  # noqa: ARG001
+    """Let the label party find the common ids: a feature party's role. Gives its scalar multiplications, too.
+
+    Threat model, guarantee and errors as for match_by_oprf. As one of several feature parties this side does not
+    learn its intersection with the label party alone.
+    """
+    shape = Shape(label_ids=size, feature_ids=len(side.ids))
+    # The label party learns which places of this order match: in table order these would tell of the rows between.
+    order_M = side.rng.permutation(len(side.ids))
+    prints_M16 = fingerprints(side.ids)[order_M]
+    codes = _answer(channel, shape, prints_M16, rng=side.rng, told=_Told(side.progress, total=REGIONS * shape.per_region))
+    return Answer(order_N=order_M, check=partial(_check_claims, channel, prints_M16, codes)), 2 * CODE_BITS
+
+
+class _Matching:
+    """The label party's side of one exchange: corrections go out, and outputs that come back are looked up."""
+
+    def __init__(self, channel: Channel, shape: Shape, prints_N16: Tags, *, rng: SecureRandom, told: "_Told") -> None:
+        self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_N16, told
+        nonces = _nonces(channel, rng, first=True)
+        self._salt = _derived(nonces, b"salt")
+        self._codes, attempt, self._table = _tabled(nonces, prints_N16, shape, rng=rng)
+        channel.send(Table(attempt=attempt))
+        self._receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng))
+        self._lookups = [Lookup(shape.output_bytes) for _ in range(REGIONS)]
+
+    def run(self) -> Match:
+        """Give the own rows that the feature party has too, and their places in its order."""
+        shape, found = self._shape, []
+        steps, behind = REGIONS * shape.pieces, shape.pieces + AHEAD
+        for step in range(steps + behind):
+            if step < steps:
+                self._send_corrections(*divmod(step, shape.pieces))
+            if step >= behind:
+                found.append(self._look_up(*divmod(step - behind, shape.pieces)))
+        own_K, place_K = (np.concatenate(each) for each in zip(*found, strict=True))
+        if not (are_distinct_indices(own_K, len(self._prints_N16)) and are_distinct_indices(place_K, shape.feature_ids)):
+            peer = self._channel.peer
+            raise ProtocolError(peer, f"{peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")
+        return Match(own_K=own_K, place_K=place_K, prove=self._prove)
+
+    def _send_corrections(self, region: int, piece: int) -> None:
+        span = self._shape.spans(self._shape.per_region)[piece]
+        slots_B = np.arange(span.start, span.stop, dtype=np.int64) + region * self._shape.per_region
+        rows_B = self._table[slots_B]
+        filled_F = np.flatnonzero(rows_B >= 0)
+        # What stands for the id of an empty bin does not matter: to the feature party any correction looks random.
+        code_B64 = np.zeros((len(slots_B), CODE_BYTES), dtype=np.uint8)
+        code_B64[filled_F] = self._codes.words(self._prints_N16[rows_B[filled_F]])
+        input_B64, correction_B64 = self._receiver.next_bins(code_B64)
+        _send_piece(self._channel, _CORRECTIONS, correction_B64)
+        output_FS = outputs(input_B64[filled_F], slots_B[filled_F], salt=self._salt, size=self._shape.output_bytes)
+        self._lookups[region].add(output_FS, rows_B[filled_F])
+        self._told.more(len(slots_B))
+
+    def _look_up(self, region: int, piece: int) -> tuple[Index, Index]:
+        span = self._shape.spans(self._shape.feature_ids)[piece]
+        output_BS = _receive_piece(self._channel, _OUTPUTS, span, width=self._shape.output_bytes)
+        rows_K, index_K = self._lookups[region].find(output_BS)
+        return rows_K, index_K + span.start
+
+    def _prove(self, rows_K: Index) -> None:
+        send_list(self._channel, _CLAIMS, self._codes.claims(self._prints_N16[rows_K]))
+
+
+def _answer(channel: Channel, shape: Shape, prints_M16: Tags, *, rng: SecureRandom, told: "_Told") -> Codes:
+    """Send the function of every id, in the order of ``prints_M16``, in its three bins; give the code words' key."""
+    nonces = _nonces(channel, rng, first=False)
+    salt = _derived(nonces, b"salt")
+    codes = Codes(_key(nonces, channel.receive(Table).attempt))
+    choices_T = np.unpackbits(np.frombuffer(rng.bytes(CODE_BYTES), dtype=np.uint8)).astype(bool)
+    sender = Sender(transfer_receiver(channel, choices_T, rng=rng), choices_T)
+    bins_3M = codes.bins(prints_M16, per_region=shape.per_region)
+    ready = np.empty((0, shape.output_bytes), dtype=np.uint8)
+    for region in range(REGIONS + 1):
+        filling = np.empty((shape.feature_ids, shape.output_bytes), dtype=np.uint8)
+        order_M = np.argsort(bins_3M[region]) if region < REGIONS else np.empty(0, dtype=np.int64)
+        for bins, ids in zip(shape.spans(shape.per_region), shape.spans(shape.feature_ids), strict=True):
+            if region < REGIONS:
+                correction_B64 = _receive_piece(channel, _CORRECTIONS, bins, width=CODE_BYTES)
+                secret_B64 = sender.next_bins(correction_B64)
+                for members_P in _members(order_M, bins_3M[region], bins):
+                    bins_P = bins_3M[region, members_P]
+                    input_P64 = sender.inputs(secret_B64[bins_P - bins.start], codes.words(prints_M16[members_P]))
+                    slots_P = bins_P + region * shape.per_region
+                    filling[members_P] = outputs(input_P64, slots_P, salt=salt, size=shape.output_bytes)
+                told.more(len(secret_B64))
+            if region > 0:
+                # What the last region came to goes out while this one is worked out.
+                _send_piece(channel, _OUTPUTS, ready[ids])
+        ready = filling
+    return codes
+
+
+def _members(order_M: Index, bins_M: Index, span: slice) -> Iterator[Index]:
+    """Give the ids whose bins lie in ``span``, some at a time; ``order_M`` sorts ids by their bins."""
+    start, end = np.searchsorted(bins_M, (span.start, span.stop), sorter=order_M)
+    return (order_M[first : min(first + PIECE_IDS, end)] for first in range(start, end, PIECE_IDS))
+
+
+def _tabled(nonces: bytes, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Index]:
+    """Give the first key by which all ids find places, its number, and the table."""
+    generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
+    for attempt in range(TABLES):
+        codes = Codes(_key(nonces, attempt))
+        bins_3N = codes.bins(prints_N16, per_region=shape.per_region)
+        try:
+            return codes, attempt, place(bins_3N, per_region=shape.per_region, generator=generator)
+        except NoPlace:
+            continue
+    raise DataError(
+        f"the {len(prints_N16)} ids of this side found no places in {TABLES} cuckoo tables, which chance does not do; "
+        "agree on alignment.protocol: diffie-hellman in the contract, and report this"
+    )
+
+
+def _check_claims(channel: Channel, prints_M16: Tags, codes: Codes, place_K: Index) -> None:
+    """Refuse places that the label party does not know: nobody can who has not found the id there to be one of its own."""
+    claims_K16 = receive_list(channel, _CLAIMS, len(place_K), shape=(CLAIM_BYTES,))
+    if not np.array_equal(codes.claims(prints_M16[place_K]), claims_K16):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {_CLAIMS!r} that are not those of the ids at {PLACES!r}")
+
+
+def _nonces(channel: Channel, rng: SecureRandom, *, first: bool) -> bytes:
+    """Exchange nonces; gives the label party's and the feature party's, one after the other."""
+    own = rng.bytes(NONCE_BYTES)
+    channel.send(Nonce(nonce=own))
+    theirs = channel.receive(Nonce).nonce
+    return own + theirs if first else theirs + own
+
+
+def _key(nonces: bytes, attempt: int) -> bytes:
+    return _derived(nonces, b"codes %d" % attempt)
+
+
+def _derived(nonces: bytes, use: bytes) -> bytes:
+    return blake2b(nonces + use, digest_size=SALT_BYTES, person=b"tallystick nonce").digest()
+
+
+def _send_piece(channel: Channel, of: str, rows: Tags) -> None:
+    if len(rows):
+        channel.send(Chunk(of=of, rows=Array.of(rows)))
+
+
+def _receive_piece(channel: Channel, of: str, span: slice, *, width: int) -> Tags:
+    if span.start == span.stop:
+        return np.empty((0, width), dtype=np.uint8)
+    return receive_chunk(channel, of, span, (width,), np.uint8)
+
+
+class _Told:
+    """Counts bins and tells ``progress``."""
+
+    def __init__(self, progress: Progress, *, total: int) -> None:
+        self._progress, self._total, self._done = progress, total, 0
+
+    def more(self, bins: int) -> None:
+        self._done += bins
+        self._progress(_WHAT, self._done, self._total)

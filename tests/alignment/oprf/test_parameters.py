@@ -1,0 +1,61 @@
+"""What the sizes rest on, added up: code words, tables, outputs."""
+
+from itertools import product
+from math import lgamma, log
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from tallystick.alignment.oprf.cuckoo import bins_per_region, place
+from tallystick.alignment.psi_oprf import Shape
+
+
+def test_code_words_differ_in_128_places():
+    """For 2^30 ids on either side, a code word meets three others' bins: 2^63 pairs, each at odds of 2^-98 or less."""
+    assert binom.logcdf(127, 512, 0.5) / log(2) < -98
+
+
+@pytest.mark.parametrize("label", [1, 1000, 2**20, 2**30])
+def test_a_wrong_match_has_a_chance_of_two_to_the_minus_forty(label):
+    for feature in (1, 10**3, 2**20, 2**30):
+        assert label * feature * 2.0 ** (-8 * Shape(label_ids=label, feature_ids=feature).output_bytes) <= 2.0**-40
+
+
+def log_choose(n, k):
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+def log_onto(ids, bins):
+    """Logarithm of the number of ways to put ids into bins so that each holds two or more: by the recurrence on the last bin."""
+    ways = [[0] * (ids + 1) for _ in range(bins + 1)]
+    ways[0][0] = 1
+    for b, i in product(range(1, bins + 1), range(1, ids + 1)):
+        # The last id stands with others in its bin, or with exactly one.
+        ways[b][i] = b * ways[b][i - 1] + (b * (i - 1) * ways[b - 1][i - 2] if i >= 2 else 0)
+    return log(ways[bins][ids]) if ways[bins][ids] else -np.inf
+
+
+@pytest.mark.parametrize("ids", [4, 10, 50, 300, 1000, 3000, 10_000, 2**20, 10**7])
+def test_small_sets_find_bins(ids):
+    """Sets of up to 24 ids with one bin fewer than they are, each bin wanted twice: every smallest obstacle is one."""
+    per_region, total = bins_per_region(ids), 0.0
+    onto = {(s, b): log_onto(s, b) for s in range(4, min(ids, 24) + 1) for b in range(1, s)}
+    for s in range(4, min(ids, 24) + 1):
+        for a in range(1, s - 2):
+            for b in range(1, s - 1 - a):
+                c = s - 1 - a - b
+                bins = [x for x in (a, b, c) if x <= per_region]
+                if len(bins) == 3 and c >= 1:
+                    ways = sum(log_choose(per_region, x) + onto[s, x] for x in bins)
+                    total += np.exp(log_choose(ids, s) + ways - 3 * s * log(per_region))
+    assert total <= 2.0**-40
+
+
+def test_no_table_of_many_is_missing():
+    """600 tables, of few ids, where large obstacles would be likeliest: none is missing."""
+    generator = np.random.default_rng(1)
+    for ids in (200, 600, 2000):
+        per_region = bins_per_region(ids)
+        for _ in range(200):
+            place(generator.integers(0, per_region, (3, ids)), per_region=per_region, generator=generator)

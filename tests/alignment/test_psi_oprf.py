@@ -1,0 +1,233 @@
+"""Intersection by oblivious transfer against plain sets, and against peers that deviate."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tallystick.alignment import psi_oprf
+from tallystick.alignment.exchange import Chunk, Size, send_size
+from tallystick.alignment.oprf.base_transfers import transfer_sender
+from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi_oprf import Nonce, Shape, Table
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, PeerStopped, ProtocolError
+from tallystick.network.channel import memory_channels
+from tallystick.network.messages import Array
+
+from .roles import Recording, Tampering, error_of, in_threads
+
+RNG = SecureRandom(source=np.random.default_rng(1).bytes)
+SETS = st.sets(st.binary(max_size=6), min_size=1, max_size=40)
+BY = "oblivious-transfer"
+LABEL, FEATURE = [b"%d" % n for n in range(60)], [b"%d" % n for n in range(40, 140)]
+
+
+def intersect(label_ids, *feature_ids, label_rng=RNG, wrap=lambda channel: channel, **options):
+    """Run all roles; gives the label party's outcome and each feature party's (an exception where one was raised)."""
+    names = [f"feature{number}" for number in range(len(feature_ids))]
+    pairs = [memory_channels("label", name, timeout_s=20) for name in names]
+    return in_threads(
+        lambda: intersect_label_party(label_ids, [wrap(mine) for mine, _ in pairs], rng=label_rng, protocol=BY, **options),
+        *(
+            lambda ids=ids, channel=theirs: intersect_feature_party(
+                ids, channel, rng=RNG, protocol=BY, one_of_several=len(pairs) > 1, **options
+            )
+            for ids, (_, theirs) in zip(feature_ids, pairs, strict=True)
+        ),
+    )
+
+
+@settings(max_examples=15, deadline=None)
+@given(label=SETS, features=st.lists(SETS, min_size=1, max_size=2), common=SETS)
+def test_finds_the_rows_that_all_have_in_one_order(label, features, common):
+    tables = [list(ids | common) for ids in (label, *features)]
+    outcomes = intersect(*tables)
+    aligned = [[table[row] for row in outcome.rows_N] for table, outcome in zip(tables, outcomes, strict=True)]
+    assert all(ids == aligned[0] for ids in aligned)
+    assert set(aligned[0]) == set.intersection(*map(set, tables))
+
+
+@pytest.mark.parametrize(("own", "theirs"), [(1, 20_000), (20_000, 1), (9_000, 9_000)])
+def test_unequal_sizes_and_several_pieces(own, theirs, monkeypatch):
+    monkeypatch.setattr(psi_oprf, "PIECE_BINS", 1000)
+    monkeypatch.setattr(psi_oprf, "PIECE_IDS", 700)
+    label, feature = [b"%d" % n for n in range(own)], [b"%d" % n for n in range(own - 1, own - 1 + theirs)]
+    ours, answered = intersect(label, feature)
+    assert [label[row] for row in ours.rows_N] == [feature[row] for row in answered.rows_N] == [b"%d" % (own - 1)]
+
+
+def test_both_protocols_give_the_same_rows_in_the_same_order():
+    first, _ = intersect(LABEL, FEATURE)
+    pair = memory_channels("label", "feature0", timeout_s=20)
+    second, _ = in_threads(
+        lambda: intersect_label_party(LABEL, [pair[0]], rng=RNG, protocol="diffie-hellman"),
+        lambda: intersect_feature_party(FEATURE, pair[1], rng=RNG, protocol="diffie-hellman"),
+    )
+    assert np.array_equal(first.rows_N, second.rows_N)
+    assert (first.learnt, first.sizes) == (second.learnt, second.sizes)
+
+
+def test_progress_ends_at_all_bins():
+    told = []
+    intersect(LABEL, FEATURE, progress=lambda *call: told.append(call))
+    total = 3 * Shape(label_ids=60, feature_ids=100).per_region
+    assert told.count(("private set intersection", total, total)) == 2
+
+
+def test_no_common_id_ends_both():
+    for outcome in intersect([b"a"], [b"A", b"b"]):
+        assert isinstance(outcome, DataError)
+        assert "no id is common" in str(outcome)
+
+
+def test_a_view_is_as_random_for_other_ids():
+    """Bits of what each side receives, for ids that it has in common and for ids that it has not.
+
+    Tolerance: 6 standard deviations of each of 8 x bytes' mean; chance of failing some 10^-6, and the draws are seeded.
+    """
+    views = []
+    for feature in (FEATURE, [b"other %d" % n for n in range(99)] + LABEL[:1]):
+        ours, theirs = memory_channels("label", "feature", timeout_s=20)
+        label_view, feature_view = Recording(ours), Recording(theirs)
+        in_threads(
+            lambda: intersect_label_party(LABEL, [label_view], rng=RNG, protocol=BY),  # noqa: B023 - run before the next
+            lambda: intersect_feature_party(feature, feature_view, rng=RNG, protocol=BY),  # noqa: B023
+        )
+        views.append((label_view.view["outputs"], feature_view.view["corrections"]))
+    for received in (*views[0], *views[1]):
+        share_of_ones = np.unpackbits(received, axis=1).mean(axis=0)
+        assert (abs(share_of_ones - 0.5) < 6 * 0.5 / len(received) ** 0.5).all()
+    assert [received.shape for received in views[0]] == [received.shape for received in views[1]]
+
+
+def test_the_label_party_learns_no_place_before_it_is_shuffled():
+    """Its matches lie anywhere in the feature party's order: in table order they would be the first 20 of 100."""
+    ours, theirs = memory_channels("label", "feature", timeout_s=20)
+    view = Recording(theirs)
+    in_threads(
+        lambda: intersect_label_party(LABEL, [ours], rng=RNG, protocol=BY),
+        lambda: intersect_feature_party(FEATURE, view, rng=RNG, protocol=BY),
+    )
+    places = view.view["places of the joint rows"]
+    assert len(places) == 20
+    assert places.max() >= 40  # by chance of less than 10^-9 not so
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda claims: claims[::-1], "are not those of the ids"),
+        (lambda claims: claims ^ np.uint8(1), "are not those of the ids"),
+    ],
+)
+def test_the_label_party_cannot_move_or_make_up_a_match(change, says):
+    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Tampering(channel, "claims of the joint rows", change))
+    assert isinstance(theirs, ProtocolError)
+    assert "claims of the joint rows" in str(theirs)
+    assert says in str(theirs)
+
+
+def test_the_label_party_cannot_claim_a_place_by_an_id_that_it_guesses():
+    """It knows that the feature party has b"139", not where: a claim stands at another place but by a chance of 1 in 80."""
+
+    def one_more(places):
+        return np.append(places, np.setdiff1d(np.arange(100), places)[:1])
+
+    class Claiming(Tampering):
+        def send(self, message):
+            if isinstance(message, Size) and message.of == "places of the joint rows":
+                message = Size(of=message.of, rows=message.rows + 1)
+            if isinstance(message, Chunk) and message.of == "claims of the joint rows":
+                rows = message.rows.numpy()
+                message = Chunk(of=message.of, rows=Array.of(np.concatenate((rows, rows[:1]))))
+            super().send(message)
+
+    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Claiming(channel, "places of the joint rows", one_more))
+    assert isinstance(theirs, ProtocolError)
+    assert "claims" in str(theirs)
+
+
+def test_a_feature_party_that_answers_twice_for_an_id_is_refused():
+    ours, theirs = memory_channels("label", "feature", timeout_s=20)
+    cheat = Tampering(theirs, "outputs", lambda outputs: np.repeat(outputs[::2], 2, axis=0))
+    error, _ = in_threads(
+        lambda: intersect_label_party(LABEL, [ours], rng=RNG, protocol=BY),
+        lambda: intersect_feature_party(LABEL[:50] + FEATURE[50:], cheat, rng=RNG, protocol=BY),
+    )
+    assert isinstance(error, ProtocolError)
+    assert "match an id twice" in str(error)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [np.zeros((3, 64), np.uint8), np.zeros((0, 64), np.uint8), np.zeros((118, 63), np.uint8), np.zeros((118, 64), np.int32)],
+    ids=["few", "none", "narrow", "of another type"],
+)
+def test_corrections_of_another_shape_are_refused(rows):
+    def cheat(channel):
+        send_size(channel, "ids", 60)
+        channel.receive(Size)
+        channel.send(Nonce(nonce=bytes(16)))
+        channel.receive(Nonce)
+        channel.send(Table(attempt=0))
+        transfer_sender(channel, 512, rng=RNG)
+        channel.send(Chunk(of="corrections", rows=Array.of(rows)))
+
+    error = error_of(lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, protocol=BY), cheat)
+    assert isinstance(error, ProtocolError)
+    assert error.peer == "peer"
+    assert "corrections" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(Nonce(nonce=bytes(15)), None), (Table(attempt=0), None), (Nonce(nonce=bytes(16)), Table(attempt=8))]
+)
+def test_a_nonce_or_table_out_of_range_is_refused(first, second):
+    def cheat(channel):
+        send_size(channel, "ids", 60)
+        channel.receive(Size)
+        for message in filter(None, (first, second)):
+            channel.send(message)
+
+    error = error_of(lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, protocol=BY), cheat)
+    assert isinstance(error, ProtocolError)
+
+
+def test_a_peer_that_takes_the_other_protocol_is_refused():
+    ours, theirs = memory_channels("label", "feature", timeout_s=20)
+    for outcome in in_threads(
+        lambda: intersect_label_party(LABEL, [ours], rng=RNG, protocol=BY),
+        lambda: intersect_feature_party(FEATURE, theirs, rng=RNG, protocol="diffie-hellman"),
+    ):
+        assert isinstance(outcome, ProtocolError | PeerStopped)
+
+
+def test_a_table_that_does_not_exist_takes_another_key_and_then_ends(monkeypatch):
+    monkeypatch.setattr(psi_oprf, "bins_per_region", lambda _: 1)
+    ours, theirs = intersect([b"a", b"b", b"c", b"d"], [b"a"])
+    assert isinstance(ours, DataError)
+    assert "8 cuckoo tables" in str(ours)
+    assert isinstance(theirs, PeerStopped)
+
+
+def test_a_second_key_is_said_and_used(monkeypatch):
+    tried = []
+    found = psi_oprf.place
+
+    def fails_first(*args, **options):
+        tried.append(1)
+        if len(tried) == 1:
+            raise psi_oprf.NoPlace
+        return found(*args, **options)
+
+    monkeypatch.setattr(psi_oprf, "place", fails_first)
+    ours, theirs = intersect(LABEL, FEATURE)
+    assert [LABEL[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
+    assert (len(ours), len(tried)) == (20, 2)
+
+
+def test_places_that_repeat_are_refused():
+    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Tampering(channel, "places of the joint rows", lambda p: p * 0))
+    assert isinstance(theirs, ProtocolError)
+    assert "repeat or lie outside" in str(theirs)
