@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tallystick.alignment.exchange import receive_list, send_list
 from tallystick.alignment.group import elements_of, generated
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
-from tallystick.alignment.oprf.bit_matrix import rows_of
+from tallystick.alignment.oprf.bit_matrix import turned
 from tallystick.alignment.oprf.codes import Codes, fingerprints
 from tallystick.alignment.oprf.cuckoo import NoPlace, bins_per_region, place
 from tallystick.alignment.oprf.extension import Receiver, Sender, outputs
@@ -96,7 +96,7 @@ def test_generated_elements_are_those_of_the_standard():
 def test_turning_a_bit_matrix_is_what_unpacked_bits_say(words):
     columns = np.random.default_rng(3).integers(0, 1 << 64, (128, words), dtype=np.uint64)
     bits_CR = np.unpackbits(columns.view(np.uint8), axis=1, bitorder="little")
-    assert np.array_equal(np.unpackbits(rows_of(columns), axis=1, bitorder="little"), bits_CR.T)
+    assert np.array_equal(np.unpackbits(turned(columns), axis=1, bitorder="little"), bits_CR.T)
 
 
 def test_code_words_and_bins_are_blocks_of_aes():

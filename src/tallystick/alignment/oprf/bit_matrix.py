@@ -16,16 +16,16 @@ _HALVES = tuple(
 """Half a block's width, and the mask of the lower half of every block of twice that width in a word."""
 
 
-def rows_of(columns_CW: Words) -> Rows:
+def turned(columns_CW: Words) -> Rows:
     """Give the rows (64 W, C / 8): bit c of row r, from the lowest, is bit r of column c.
 
     Blocks of 64 x 64 bits are turned by exchanging halves, then halves of halves (Warren, Hacker's Delight, section 7-3).
     """
     columns, words = columns_CW.shape
     assert columns % 64 == 0
-    turned = columns_CW.astype("<u8").reshape(columns // 64, 64, words)
+    blocks = columns_CW.astype("<u8").reshape(columns // 64, 64, words)
     for half, lower in _HALVES:
-        pairs = turned.reshape(columns // 64, 32 // half, 2, half, words)
+        pairs = blocks.reshape(columns // 64, 32 // half, 2, half, words)
         first, second = pairs[:, :, 0], pairs[:, :, 1]
         swapped = first >> np.uint64(half)
         swapped ^= second
@@ -33,4 +33,4 @@ def rows_of(columns_CW: Words) -> Rows:
         second ^= swapped
         swapped <<= np.uint64(half)
         first ^= swapped
-    return np.ascontiguousarray(turned.transpose(2, 1, 0)).reshape(64 * words, columns // 64).view(np.uint8)
+    return np.ascontiguousarray(blocks.transpose(2, 1, 0)).reshape(64 * words, columns // 64).view(np.uint8)

@@ -24,7 +24,7 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
 from tallystick.alignment.oprf.base_transfers import Choices, Seeds
-from tallystick.alignment.oprf.bit_matrix import Rows, Words, rows_of
+from tallystick.alignment.oprf.bit_matrix import Rows, Words, turned
 from tallystick.alignment.oprf.codes import CODE_BYTES
 
 SALT_BYTES = 16
@@ -43,8 +43,8 @@ class Receiver:
     def next_bins(self, code_B64: Rows) -> tuple[Rows, Rows]:
         """Give, for the next bins, the inputs of the function (B, 64) and the corrections to send (B, 64)."""
         first_TW, second_TW = (streams.next_words(len(code_B64)) for streams in self._streams)
-        input_B64 = rows_of(first_TW)[: len(code_B64)]
-        correction_B64 = rows_of(first_TW ^ second_TW)[: len(code_B64)]
+        input_B64 = turned(first_TW)[: len(code_B64)]
+        correction_B64 = turned(first_TW ^ second_TW)[: len(code_B64)]
         return input_B64, correction_B64 ^ code_B64
 
 
@@ -57,7 +57,7 @@ class Sender:
 
     def next_bins(self, correction_B64: Rows) -> Rows:
         """Give the secret (B, 64) of each of the next bins."""
-        secret_B64 = rows_of(self._streams.next_words(len(correction_B64)))[: len(correction_B64)]
+        secret_B64 = turned(self._streams.next_words(len(correction_B64)))[: len(correction_B64)]
         secret_B64 ^= correction_B64 & self._choice_64
         return secret_B64
 
