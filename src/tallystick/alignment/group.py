@@ -7,7 +7,7 @@ Shapes: N elements of 32 bytes.
 """
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from hashlib import sha512
 from typing import Any
 
