@@ -5,12 +5,15 @@ Every party greets the label party; the label party compares and answers with on
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+import numpy as np
+import torch
 
 from tallystick import __version__
 from tallystick.config.contract import Contract, differences
-from tallystick.errors import ContractMismatch, PeerError, ProtocolError
+from tallystick.errors import ContractMismatch, PeerError, ProtocolError, printable
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
@@ -28,6 +31,8 @@ class Greeting(Message, frozen=True):
     checkpoints: list[int]
     trained: bool
     complete: list[str]
+    torch: str
+    numpy: str
 
 
 class ContractText(Message, frozen=True):
@@ -57,16 +62,27 @@ class ResumeState:
     complete: tuple[str, ...] = ()  # ids of complete runs to choose from, the newest first
 
 
+def _unheard(_: str) -> None:
+    """Drop a note."""
+
+
 def shake_hands_label_party(
-    contract: Contract, resume_state: ResumeState, channels: Mapping[str, Channel], *, helper: Channel | None = None
+    contract: Contract,
+    resume_state: ResumeState,
+    channels: Mapping[str, Channel],
+    *,
+    helper: Channel | None = None,
+    note: Callable[[str], None] = _unheard,
 ) -> Agreement:
-    """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises.
+    """Greet every peer, compare, and settle where the run starts; see shake_hands for what it raises and notes.
 
     A helper is greeted too and told the agreement; it keeps nothing of a run, so it has no say in where one goes on.
     """
     if helper is not None:
         _greet(contract, resume_state, helper)
     greetings = {name: _greet(contract, resume_state, channel) for name, channel in channels.items()}
+    for name, greeting in greetings.items():
+        _note_versions(name, greeting, note)
     if resume_state.complete:
         _require_same_run(contract, resume_state, greetings)
     run_ids = {resume_state.run_id, *(greeting.run_id for greeting in greetings.values())}
@@ -84,13 +100,24 @@ def shake_hands_label_party(
     return agreement
 
 
-def shake_hands(contract: Contract, resume_state: ResumeState, channel: Channel, *, keeps: bool = True) -> Agreement:
+def shake_hands(
+    contract: Contract,
+    resume_state: ResumeState,
+    channel: Channel,
+    *,
+    keeps: bool = True,
+    note: Callable[[str], None] = _unheard,
+) -> Agreement:
     """Greet the label party and learn where the run starts; a helper ``keeps`` nothing of a run, so any start suits it.
 
+    ``note`` is told, in a line, of a peer that computes with other versions of PyTorch or NumPy. A run is not refused for it:
+    each side's own computation, resumed or not, is by its own versions.
     Raises ContractMismatch with the keys that differ (never values of a party file), ProtocolError for a peer that runs
     another command, resumes where this one does not, speaks another version, or asks to go on from what is not here.
     """
-    _greet(contract, resume_state, channel)
+    greeting = _greet(contract, resume_state, channel)
+    if keeps:
+        _note_versions(channel.peer, greeting, note)
     agreement = channel.receive(Agreement)
     _check(agreement, resume_state, channel.peer, keeps=keeps)
     return agreement
@@ -144,6 +171,8 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
             checkpoints=list(resume_state.checkpoints),
             trained=resume_state.trained,
             complete=list(resume_state.complete),
+            torch=_release(torch.__version__),
+            numpy=_release(np.__version__),
         )
     )
     theirs = channel.receive(Greeting)
@@ -162,6 +191,22 @@ def _greet(contract: Contract, resume_state: ResumeState, channel: Channel) -> G
         one, other = (channel.peer, "this side") if theirs.resume else ("this side", channel.peer)
         raise PeerError(channel.peer, f"{one} resumes a run and {other} starts a new one; pass --resume on both sides or on none")
     return theirs
+
+
+def _release(version: str) -> str:
+    """A version without what names its build: the CPU build and CUDA's of one release compute alike on a CPU."""
+    return version.partition("+")[0]
+
+
+def _note_versions(peer: str, theirs: Greeting, note: Callable[[str], None]) -> None:
+    own = {"torch": _release(torch.__version__), "numpy": _release(np.__version__)}
+    their = {"torch": printable(theirs.torch, most=40), "numpy": printable(theirs.numpy, most=40)}
+    if other := [name for name in own if own[name] != their[name]]:
+        one, two = (" and ".join(f"{name} {versions[name]}" for name in other) for versions in (their, own))
+        note(
+            f"{peer} computes with {one}, this side with {two}: both draw the order of rows from the contract's seed, which "
+            "another version may draw otherwise; install the same on both (constraints.txt)"
+        )
 
 
 def _mismatch(contract: Contract, channel: Channel) -> ContractMismatch:

@@ -107,9 +107,9 @@ def _predict(
         if is_label:
             named = {name: channels[name] for name in contract.feature_parties}
             helper = channels[contract.helper] if contract.helper is not None else None
-            agreement = shake_hands_label_party(contract, resume_state, named, helper=helper)
+            agreement = shake_hands_label_party(contract, resume_state, named, helper=helper, note=log.say)
         else:
-            agreement = shake_hands(contract, resume_state, channels[contract.label_party])
+            agreement = shake_hands(contract, resume_state, channels[contract.label_party], note=log.say)
         _same_run(agreement.align, folder)
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.

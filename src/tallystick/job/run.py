@@ -8,6 +8,8 @@ _run_label_party and _run_feature_party are the two roles; both do the same phas
 its file in ``phases/``.
 """
 
+from collections.abc import Callable
+
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, keys_of
 from tallystick.errors import ConfigError
@@ -40,7 +42,9 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
     with logbook.during("handshake", job.all_channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
         helper = job.channels[contract.helper] if contract.helper is not None else None
-        agreement = shake_hands_label_party(contract, _resume_state(job, keys), named, helper=helper)
+        agreement = shake_hands_label_party(
+            contract, _resume_state(job, keys), named, helper=helper, note=_noting(job, job_state)
+        )
         _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", job.all_channels):
@@ -69,7 +73,7 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
     channel = job.channels[contract.label_party]
     keys = _read_keys(job, job_state)
     with logbook.during("handshake", job.all_channels):
-        agreement = shake_hands(contract, _resume_state(job, keys), channel)
+        agreement = shake_hands(contract, _resume_state(job, keys), channel, note=_noting(job, job_state))
         _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", job.all_channels):
@@ -105,6 +109,16 @@ def _run_helper(job: Job, job_state: JobState) -> None:
         job_state.helper = help_align(contract, job.channels)
     for sentence in job_state.helper.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")
+
+
+def _noting(job: Job, job_state: JobState) -> Callable[[str], None]:
+    """Say a line, and keep it for the report."""
+
+    def note(line: str) -> None:
+        job.logbook.watcher.say(f"note: {line}")
+        job_state.version_notes.append(line)
+
+    return note
 
 
 def _read_keys(job: Job, job_state: JobState) -> Keys:

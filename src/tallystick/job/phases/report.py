@@ -59,6 +59,7 @@ class JobState:
     run_id: str = ""
     keys: KeyReport | None = None
     match_notes: list[str] = field(default_factory=list)
+    version_notes: list[str] = field(default_factory=list)
     resumed_from: int = 0
     alignment: Alignment | None = None
     helper: HelperOutcome | None = None
@@ -109,7 +110,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
             shared=found.shared,
             tuning=_tuning(contract, found),
             privacy=_privacy(contract, party, found),
-            notes=_notes(contract, party, found.dataset) if not found.alone else [],
+            notes=[*_notes(contract, party, found.dataset), *found.version_notes] if not found.alone else [],
         ),
         versions=versions(),
     )
