@@ -3,11 +3,13 @@
 The same job code runs as over the network, through the same message codec; only the transport differs.
 """
 
+import hashlib
 import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +29,7 @@ from tallystick.job.phases.defense import noises_on_embeddings
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
-from tallystick.party.folder import RunFolder
+from tallystick.party.folder import START, Draw, RunFolder, fresh_secret
 from tallystick.party.ledger import create_ledger
 from tallystick.report.result import Result, merge
 
@@ -41,6 +43,7 @@ def simulate(
     top: nn.Module | None = None,
     folder: Path | None = None,
     watcher: Watcher | None = None,
+    secret_seed: int | None = None,
 ) -> Result:
     """Run a contract with all its parties in this process and give the joined result.
 
@@ -54,6 +57,10 @@ def simulate(
             are not tried for mixing a batch's rows, which the contract's own modules are where a defence counts on rows apart.
         top: a module over the joined cut embeddings, feature parties' first, instead of the contract's.
         folder: where the run folders go, one per party; a temporary folder that is removed at the end if left out.
+        secret_seed: a number from which all parties' secrets are drawn, so that one number and one contract give the same bits
+            on an intersection: starting weights, flipped labels, noise, stand-ins. Left out, starting weights follow from the
+            contract's seed, so that plain training repeats, and other secrets come from the operating system. A run over the
+            network draws all of them from there. Whoever knows the number can undo what a defence did.
         watcher: shown the label party's progress; left out, a notebook and a terminal show it. ``Silent()`` shows nothing.
 
     Raises ConfigError and DataError for unusable input; the first party's error if the run fails.
@@ -78,7 +85,7 @@ def simulate(
     try:
         with threadpool_limits(), ExitStack() as kept:  # which puts back what a party sets for itself
             place = folder or Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="tallystick-")))
-            return _simulate(agreed, frames, parties, bottoms or {}, top, place, watcher)
+            return _simulate(agreed, frames, parties, bottoms or {}, top, place, watcher, secret_seed)
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's
 
@@ -91,6 +98,7 @@ def _simulate(
     top: nn.Module | None,
     folder: Path,
     watcher: Watcher,
+    secret_seed: int | None,
 ) -> Result:
     channels = _connect(contract)
     results: dict[str, Result] = {}
@@ -117,7 +125,7 @@ def _simulate(
                     party=party,
                     frame=frame,
                     channels=channels[name],
-                    folder=RunFolder.new(party.runs, contract, name),
+                    folder=replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, secret_seed)),
                     logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),
                     bottom=bottoms.get(name),
                     top=top if name == contract.label_party else None,
@@ -147,6 +155,18 @@ def _simulate(
     if errors:
         raise next((error for error in errors if not isinstance(error, PeerError)), errors[0])
     return merge(list(results.values()))
+
+
+def _draw(contract: Contract, name: str, secret_seed: int | None) -> Draw:
+    """What stands in for a party's own secrets where nothing leaves this process."""
+
+    def draw(use: str) -> bytes:
+        if secret_seed is None and use != START:
+            return fresh_secret(use)
+        seed = contract.seed if secret_seed is None else secret_seed
+        return hashlib.blake2b(f"{seed} {use} of {name}".encode(), digest_size=32, person=b"simulation").digest()
+
+    return draw
 
 
 def _charges(contract: Contract, name: str) -> bool:

@@ -1,6 +1,8 @@
 """Attacks on columns: each finds what embeddings tell of them, none what they do not; and what cannot be measured is said."""
 
 from dataclasses import replace
+from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,13 +12,15 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import PENALTIES, KernelRidge
+from tallystick.attacks.feature_inference.known_start import read_off, solved
 from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
-from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch
 from tallystick.errors import ConfigError, DataError
 
 ROWS = 1200
+WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.from_start]
 
 
 def drawn(*shape, seed=0):
@@ -45,7 +49,7 @@ def one_attack(name, **changes):
     return {name: replace(FEATURE_INFERENCE_ATTACKS[name], **changes)}
 
 
-@pytest.mark.parametrize("name", FEATURE_INFERENCE_ATTACKS)
+@pytest.mark.parametrize("name", WITH_KNOWN_ROWS)
 def test_each_attack_rebuilds_planted_columns(name):
     """With 200 known rows all of a linear map comes back to all attacks; seeded."""
     truth = columns()
@@ -57,7 +61,7 @@ def test_each_attack_rebuilds_planted_columns(name):
     assert found.mean(20) is None
 
 
-@pytest.mark.parametrize("name", FEATURE_INFERENCE_ATTACKS)
+@pytest.mark.parametrize("name", WITH_KNOWN_ROWS)
 def test_no_attack_rebuilds_what_is_not_there(name):
     """Independent embeddings: R² of a fit to 200 rows is below 0, a guess's accuracy near the majority's. Seeded."""
     found = evaluate_feature_inference(
@@ -270,3 +274,62 @@ def test_whoever_knows_more_rows_is_told_no_less_by_the_network():
     attacks = {"network": FEATURE_INFERENCE_ATTACKS["network"]}
     found = evaluate_feature_inference(*2 * [planted(truth, bent=True)], truth, attacks=attacks, known=(100, 1000), draws=1)
     assert found.by_attack["network", 1000] > found.by_attack["network", 100]
+
+
+# --- the start known
+
+
+def first_batch(truth, *, secret=False, width=24, hidden=(), rows=64):
+    """A first batch of ``rows``, embedded by a bottom of the public start or another one, and what the attacker takes it for."""
+    made = [torch.Generator().manual_seed(seed) for seed in (1, 2 if secret else 1)]
+    layers, used = (
+        [torch.randn(into, out, generator=each, dtype=torch.float64) for into, out in pairwise((7, *hidden, width))]
+        for each in made
+    )
+    table_CE = drawn(truth.categories[0], 4, seed=3).double() / 10
+
+    def through(of, value_BT):
+        for weight in of[:-1]:
+            value_BT = torch.relu(value_BT @ weight)
+        return value_BT @ of[-1]
+
+    value_NT = torch.cat([truth.numeric_NF.double(), table_CE[truth.categorical_NG[:, 0]]], dim=1)
+    z_ND = torch.relu(through(used, value_NT)).float()
+    rows_B = torch.arange(rows) * 3
+    first = FirstBatch(rows_B=rows_B, cut_BD=z_ND[rows_B], embed=partial(through, layers), numeric=3, tables=(table_CE,))
+    return z_ND, first
+
+
+def test_a_known_start_gives_the_first_batch_exactly_and_the_rest_by_it_with_no_known_row():
+    truth = columns(categories=5)
+    z_ND, first = first_batch(truth)
+    exact = read_off(first, solved(first), truth)
+    torch.testing.assert_close(exact.numeric_NF, truth.numeric_NF[first.rows_B], atol=2e-5, rtol=0)
+    assert torch.equal(exact.categorical_NG, truth.categorical_NG[first.rows_B])
+    found = evaluate_feature_inference(z_ND, z_ND, truth, first=first, known=())
+    assert {column.known for column in found.columns} == {0}
+    assert min(column.value for column in found.columns if column.kind == "numeric") > 0.6
+
+
+def test_a_known_start_of_two_layers_gives_most_rows_exactly():
+    truth = columns(categories=5)
+    _, first = first_batch(truth, hidden=(32,))
+    off_B = (solved(first)[:, :3] - truth.numeric_NF[first.rows_B]).abs().amax(dim=1)
+    assert float((off_B < 2e-5).double().mean()) > 0.6
+
+
+def test_behind_a_secret_start_no_column_comes_out_of_the_first_batch():
+    truth = columns(categories=5)
+    z_ND, first = first_batch(truth, secret=True)
+    found = evaluate_feature_inference(z_ND, z_ND, truth, first=first, known=())
+    assert max(column.value for column in found.columns) < 0.1
+
+
+def test_a_narrow_cut_leaves_open_what_the_mean_then_settles():
+    """Two units of seven unknowns: the solution explains what was sent, and is no larger than it has to be."""
+    truth = columns()
+    _, first = first_batch(truth, width=2)
+    value_BT = solved(first)
+    before_BD = first.embed(value_BT)
+    torch.testing.assert_close(torch.relu(before_BD).float(), first.cut_BD, atol=1e-4, rtol=0)
+    assert value_BT[:, :3].norm() < 1.2 * truth.numeric_NF[first.rows_B].norm()

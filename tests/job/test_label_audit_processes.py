@@ -5,8 +5,8 @@ import json
 import polars as pl
 from tiny import columns, contract_values, weights
 
+from tallystick import simulation
 from tallystick.job.log import Silent
-from tallystick.job.phases import defense
 from tallystick.job.phases.audit import audit_recorded
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
@@ -46,8 +46,16 @@ def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     assert {"norm", "direction-1", "spectral-embedding"} <= attacks
     assert "leakage" not in again["shop"].found
 
-    # The same secret in one process, undisturbed: the same labels flipped, the same noise, the same weights.
-    monkeypatch.setattr(defense.secrets, "token_bytes", lambda count: bytes.fromhex(noted["secret"])[:count])
+    # The same secrets in one process, undisturbed: the same first weights, labels flipped and noise, so the same weights.
+    kept = {
+        party: {
+            use: json.loads((run / f"{use}.json").read_text())["secret"] for use in ("start", "defense")[: 1 + (party == "bank")]
+        }
+        for party in PARTIES
+        for run in job.runs(party)
+    }
+    assert kept["bank"]["start"] != kept["shop"]["start"]
+    monkeypatch.setattr(simulation, "_draw", lambda _contract, name, _seed: lambda use: bytes.fromhex(kept[name][use]))
     frames = {party: pl.read_parquet(job.home(party) / "table.parquet") for party in PARTIES}
     simulate(contract_values(PARTIES, **CHANGES), frames, columns(PARTIES), folder=tmp_path / "simulated")
     for party in PARTIES:

@@ -53,7 +53,7 @@ def test_a_sequence_tells_what_the_other_columns_do_not_and_its_audit_says_what_
 
 
 def test_a_killed_run_over_the_network_goes_on_to_the_bits_of_a_simulation_and_predicts(lay_out_job, tmp_path):
-    quick = {"training__batch_size": 8, "training__checkpoint_every": 10}
+    quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__starts": "public"}
     given, theirs = frames(), own_columns()
     simulate(contract_values(PARTIES, **quick), given, theirs, watcher=Silent(), folder=tmp_path / "simulated")
     job = lay_out_job(PARTIES, frames=given, **quick)

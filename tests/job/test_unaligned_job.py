@@ -181,6 +181,7 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
 )
 def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path, method, at, changes):
     quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__epochs": 3}
+    quick["training__starts"] = "public"
     values = contract(method, **quick, **changes)
     given = frames()
     single = {name: {**theirs, "threads": 1} for name, theirs in columns(PARTIES).items()}

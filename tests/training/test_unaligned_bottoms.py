@@ -40,6 +40,7 @@ def own_part(own, folder, **how):
         training=training(**how),
         store=lambda name: CheckpointStore(folder / name),
         seed=1,
+        start=1,
     )
 
 
@@ -435,7 +436,7 @@ def test_a_joint_and_a_local_step_for_each_target_and_number_of_parties_or_a_ref
     cuts_BD = [bottoms[party](setting.source_of(party)(index_B)).detach() for party in setting.parties]
     if settings.facts.embeds:
         fitting = method_of(settings.model_copy(update={"epochs": 1}), batch_size=32, seed=1)
-        fitting.fit(model, objective, own, index_B, torch.cat(cuts_BD, dim=1), seed=1)
+        fitting.fit(model, objective, own, index_B, torch.cat(cuts_BD, dim=1))
     before = copied(model)
     grads_BD = one_step(method, model, objective, SGD, a_batch(index_B, epoch=1), own, cuts_BD)
     assert [grad_BD.shape for grad_BD in grads_BD] == [cut_BD.shape for cut_BD in cuts_BD]

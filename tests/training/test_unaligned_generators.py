@@ -20,7 +20,7 @@ def fitted(method, own, cuts_ND, target_N, *, outputs=1):
     """The method's model, its generator fitted to these rows."""
     model = model_of(method, cut_width=cuts_ND.shape[1], outputs=outputs).train()
     objective = Supervised("binary" if outputs == 1 else "multiclass", target_N)
-    method.fit(model, objective, own.rows, torch.arange(len(cuts_ND)), cuts_ND, seed=1)
+    method.fit(model, objective, own.rows, torch.arange(len(cuts_ND)), cuts_ND)
     return model
 
 

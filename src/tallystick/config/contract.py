@@ -206,6 +206,11 @@ class TrainingTerms(Model):
     patience: Count | None = Field(
         default=5, description="epochs without a better validation loss before stopping; null is never"
     )
+    starts: Literal["secret", "public"] = Field(
+        default="secret",
+        description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
+        "every party can make the others' first models and read columns and labels off the first batches",
+    )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
     def for_rows(self, rows: int) -> "TrainingConfig":
@@ -503,6 +508,10 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append("split.validation = 0: must be above 0, or set training.patience to null (nothing to stop early on)")
     if contract.training.warm_up and contract.training.schedule == "constant":
         problems.append(f"training.warm_up = {contract.training.warm_up:g}: goes with training.schedule = cosine only")
+    if contract.training.starts == "public" and contract.defense:
+        problems.append(
+            "training.starts = public: whoever knows the starting weights reads what a defence hides; use secret, or no defence"
+        )
     problems += merge_problems(model.merge)
     if model.normalization == "batch" and GaussianEmbeddings in [entry.defense for entry in contract.defense]:
         problems.append(

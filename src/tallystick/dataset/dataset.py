@@ -24,6 +24,7 @@ from tallystick.cut.forward import Source, a_row_each, no_columns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
+from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective
@@ -112,8 +113,8 @@ class Dataset(ABC):
             cut_rows=self.cut_rows,
         )
 
-    def method(self, training: TrainingConfig, *, seed: int) -> UnalignedMethod | None:  # noqa: ARG002
-        """What unaligned rows are for; None where they are left out."""
+    def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:  # noqa: ARG002
+        """What unaligned rows are for, with weights drawn from ``start``; None where they are left out."""
         return None
 
     def test_batches(self, batch_size: int) -> Sequence[Tensor]:

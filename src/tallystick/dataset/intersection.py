@@ -19,6 +19,7 @@ from tallystick.dataset.own_rows import OwnRows, Parts, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
+from tallystick.privacy.randomness import Seed
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned.method import UnalignedMethod
@@ -111,14 +112,14 @@ class IntersectionDataset(Dataset):
         """The batches of training, with those of unaligned rows."""
         return scheduled(super().schedule(training, seed=seed), self.settings, self.unaligned.train_N)
 
-    def method(self, training: TrainingConfig, *, seed: int) -> UnalignedMethod | None:
-        """What unaligned rows are for."""
+    def method(self, training: TrainingConfig, *, start: Seed) -> UnalignedMethod | None:
+        """What unaligned rows are for, with weights drawn from ``start``."""
         if not self.settings.used:
             return None
         columns = tuple(column.name for column in self.encoder.categorical) if self.encoder is not None else ()
-        schedule = self.schedule(training, seed=seed)
+        schedule = self.schedule(training, seed=0)  # of which only counts are read
         ratio = rows_ratio(schedule) if schedule.local_batches else len(self.unaligned.train_N) / max(1, len(self.train_N))
-        return method_of(self.settings, batch_size=training.batch_size, ratio=ratio, seed=seed, columns=columns)
+        return method_of(self.settings, batch_size=training.batch_size, ratio=ratio, seed=start, columns=columns)
 
     def objective(self) -> Objective:
         """The loss by the labels to train on."""

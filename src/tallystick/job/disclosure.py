@@ -7,10 +7,10 @@ from tallystick.dataset.table import linkage_of
 
 
 def disclosure_lines(contract: Contract) -> list[str]:
-    """Everything that the evaluation discloses by a key of the contract, and to whom; no formal guarantee covers any of it."""
+    """Everything that is disclosed by a key of the contract, and to whom; no formal guarantee covers any of it."""
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     evaluation = contract.evaluation
-    lines = []
+    lines = start_lines(contract)
     if evaluation.share_metrics:
         lines.append(
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
@@ -33,6 +33,17 @@ def disclosure_lines(contract: Contract) -> list[str]:
             "(evaluation.importance.feature_columns: both); not private"
         )
     return lines
+
+
+def start_lines(contract: Contract) -> list[str]:
+    """What public starting weights cost both sides, where the contract asks for them."""
+    if contract.training.starts == "secret":
+        return []
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    return [
+        f"every party can make all first models (training.starts = public): from these and the first batches {label} can solve "
+        f"for columns of {features}, knowing no row, and they can try {label}'s labels one by one"
+    ]
 
 
 def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:

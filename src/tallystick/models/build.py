@@ -1,4 +1,4 @@
-"""Build a party's modules as the contract says, the same at every run of one seed."""
+"""Build a party's modules as the contract says, the same from the same public seed or the same secret."""
 
 import importlib
 import sys
@@ -18,12 +18,13 @@ from tallystick.errors import ConfigError
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel
 from tallystick.models.split import LabelModel, OwnColumnsModel
 from tallystick.models.tabular import TabularBottom, TabularTop, Wide
+from tallystick.privacy.randomness import Seed, generator_of
 
 T = TypeVar("T")
 
 
 def build_bottom(
-    model: NetworkModel, party: str, shape: FeatureShape, *, seed: int, name: str = "", cut_width: int | None = None
+    model: NetworkModel, party: str, shape: FeatureShape, *, seed: Seed, name: str = "", cut_width: int | None = None
 ) -> nn.Module:
     """A party's bottom model; ``width`` of it is the cut width D, its last layer's or ``cut_width`` in its place.
 
@@ -57,7 +58,7 @@ def build_label_model(
     cut_widths: Sequence[int],
     *,
     outputs: int,
-    seed: int,
+    seed: Seed,
     candidates: Sequence[int] = (),
 ) -> LabelModel:
     """The label party's share of the network, for the cut widths that the feature parties announced.
@@ -101,7 +102,7 @@ class BranchParts:
         own: its columns.
         cut_width: of all feature parties together.
         outputs: 1, or the number of classes.
-        seed: the contract's.
+        seed: the contract's, or the party's secret.
     """
 
     model: NetworkModel
@@ -109,7 +110,7 @@ class BranchParts:
     own: FeatureShape
     cut_width: int
     outputs: int
-    seed: int
+    seed: Seed
 
     def bottom(self, name: str = "") -> nn.Module:
         """A bottom model of the own columns; the one without a name is that of ``build_label_model``."""
@@ -219,14 +220,24 @@ _one_at_a_time = threading.Lock()
 
 
 @contextmanager
-def seeded(seed: int, name: str) -> Iterator[None]:
-    """PyTorch initialises modules from its global generator: lend it a seed of (seed, name), then put it back."""
+def seeded(seed: Seed, name: str) -> Iterator[None]:
+    """PyTorch initialises modules from its global generator: lend it a state of (seed, name), then put it back.
+
+    A secret fills the whole state: of a number PyTorch keeps 32 bits, which a peer that sees embeddings could try one by one.
+    """
+    with _one_at_a_time, torch.random.fork_rng(devices=[]):
+        if isinstance(seed, bytes):
+            torch.default_generator.set_state(generator_of(seed, name).get_state())
+        else:
+            torch.default_generator.manual_seed(_mixed(seed, name))
+        yield
+
+
+def _mixed(seed: int, name: str) -> int:
     mixed = torch.Generator().manual_seed(seed).initial_seed()
     for byte in name.encode():
         mixed = (mixed * 1_000_003 + byte) % (1 << 62)
-    with _one_at_a_time, torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(mixed)
-        yield
+    return mixed
 
 
 def width_of(bottom: nn.Module) -> int:

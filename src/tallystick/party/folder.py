@@ -6,10 +6,10 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import astuple, dataclass
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 import numpy as np
@@ -36,6 +36,7 @@ from tallystick.structs import prepared
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
 IMPUTATION = "imputation"
+START = "start"
 FORMAT = 4  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
@@ -46,6 +47,7 @@ _HELPS = {
     "alignment": "no step can be taken up without it: " + _ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
     "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
+    "start": "the secret in it is lost, and training would start from other weights: " + _ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
     "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
     "audit": "remove it and resume to have the audit made again, or " + _ANEW,
@@ -54,6 +56,13 @@ _HELPS = {
 
 
 T = TypeVar("T")
+Draw: TypeAlias = Callable[[str], bytes]
+"""Gives 32 secret bytes for a use."""
+
+
+def fresh_secret(use: str) -> bytes:  # noqa: ARG001
+    """A Draw from the operating system: other bytes every time."""
+    return secrets.token_bytes(32)
 
 
 class SavedCandidates(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,10 +86,17 @@ class SavedAlignment(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, kw_only=True)
 class RunFolder:
-    """Paths of one run: alignment, checkpoints, model and encoders, result and report."""
+    """Paths of one run: alignment, checkpoints, model and encoders, result and report.
+
+    Args:
+        path: of the folder.
+        origin: what its files say that they are of.
+        draw: where secrets come from that the folder then keeps: the operating system, or in a simulation a number.
+    """
 
     path: Path
     origin: Origin
+    draw: Draw = field(default=fresh_secret, repr=False, compare=False)
 
     @classmethod
     def new(cls, runs: Path, contract: Contract, party: str, *, use: str = "") -> "RunFolder":
@@ -213,10 +229,13 @@ class RunFolder:
         return self.model, self.path / "training.json"
 
     def trial(self, number: int) -> "RunFolder":
-        """The folder of one trial of a search, made if it is not there."""
+        """The folder of one trial of a search, made if it is not there.
+
+        All trials start from the same secret weights: a peer sees the same rows through one first model, not through many.
+        """
         path = self.path / f"{TRIAL}{number}"
         make_folder(path)
-        return RunFolder(path=path, origin=self.origin)
+        return replace(self, path=path, draw=lambda use: self.start_secret() if use == START else self.draw(use))
 
     def store(self, name: str = "checkpoints") -> CheckpointStore:
         """Checkpoints of the joint training, or of another one by its name."""
@@ -312,11 +331,23 @@ class RunFolder:
     def secret_seed(self) -> int:
         """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
         kept = self.noted(IMPUTATION).get("seed")
+<<<<<<< HEAD
         if kept is None and self.store().steps():
             raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
         seed = kept if isinstance(kept, int) else secrets.randbits(SEED_BITS)
+=======
+        seed = kept if isinstance(kept, int) else int.from_bytes(self.draw(IMPUTATION)[: SEED_BITS // 8], "big")
+>>>>>>> 5a06989 (Start every party's weights from its own secret, and attack the start that was public)
         self.note(IMPUTATION, {"seed": seed}, private=True)
         return seed
+
+    def start_secret(self) -> bytes:
+        """Draw what this party's starting weights follow from, or take that of the run that goes on; it stays secret."""
+        kept = self.noted(START).get("secret")
+        secret = bytes.fromhex(kept) if isinstance(kept, str) else self.draw(START)
+        if not kept:
+            self.note(START, {"secret": secret.hex()}, private=True)
+        return secret
 
     def write(self, path: Path, text: str) -> None:
         """Write one of this folder's JSON files, sealed."""

@@ -21,6 +21,7 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.models.build import BranchParts, build_bottom, build_label_model
 from tallystick.models.split import LabelModel
 from tallystick.party.folder import RunFolder
+from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
 from tallystick.training.defended_bottom import DefendedBottom
@@ -33,12 +34,13 @@ _NOTE = "training"
 class Architecture:
     """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given.
 
-    ``secret`` is what the noise on its embeddings follows from (``party/secret.py``), wherever any are to leave.
+    ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what the
+    noise on its embeddings follows from (``party/secret.py``), wherever any are to leave.
     """
 
     model: NetworkModel
     target: TargetConfig
-    seed: int
+    seed: Seed
     party: str
     device: str = "cpu"
     bottom: nn.Module | None = None

@@ -72,9 +72,7 @@ class SplitNetwork:
     def epoch(self, number: int) -> Iterator[CrossedStep]:
         """Train an epoch, step by step."""
         if embedded := self.schedule.embedded(number, step=self.schedule.steps_before(number)):
-            self.lesson.fit(
-                self.model, self.objective, self.own, self.schedule.train_N, self._cuts(embedded), seed=self.schedule.seed
-            )
+            self.lesson.fit(self.model, self.objective, self.own, self.schedule.train_N, self._cuts(embedded))
         self.train(True)
         own_updates, *others = self._updates
         for batch in self.schedule.epoch(number):

@@ -69,7 +69,7 @@ def train_label_party(
             started = time.monotonic()
             if embedded := schedule.embedded(state.epoch, step=state.step):
                 cuts_ND = receive_cuts(embedded, channels, widths)
-                lesson.fit(model, objective, own, schedule.train_N, cuts_ND, seed=schedule.seed)
+                lesson.fit(model, objective, own, schedule.train_N, cuts_ND)
             # Where the losses are: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=schedule.train_N.device)
             for group in run.messages(state):

@@ -38,8 +38,6 @@ class Lesson:
         own: Source,
         index_N: Tensor,
         cuts_ND: Tensor,
-        *,
-        seed: int,
     ) -> None:
         """Take what was embedded before an epoch (``Schedule.embeds_before``): every training position's cut embedding."""
         raise NotImplementedError("this schedule embeds nothing before an epoch")

@@ -7,7 +7,7 @@ know are the label party's own columns, which would help: a simulation that has 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
-from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
+from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
 from tallystick.errors import ConfigError, DataError
 
 KNOWN = (20, 200)
@@ -73,6 +73,7 @@ def evaluate_feature_inference(
     *,
     looks_NE: Tensor | None = None,
     own_NA: Tensor | None = None,
+    first: FirstBatch | None = None,
     known: Sequence[int] | Told = KNOWN,
     draws: int = DRAWS,
     attacks: Mapping[str, FeatureInferenceAttack] | None = None,
@@ -90,6 +91,7 @@ def evaluate_feature_inference(
         columns: the truth, row by row.
         looks_NE: its embeddings of several epochs side by side; None: the last one alone.
         own_NA: the label party's own columns, where they are at hand.
+        first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
         known: how many rows the attacker knows, one figure per column for each; or which.
         draws: of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.
@@ -100,9 +102,12 @@ def evaluate_feature_inference(
     _check(draws, len(last_ND), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
+    from_start = {name: row for name, row in attacks.items() if row.from_start}
+    attacks = {name: row for name, row in attacks.items() if not row.from_start}
     told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
     chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
     last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
+    first = _among(first, chosen) if first is not None else None
     looks_NE = last_ND if looks_NE is None else looks_NE[chosen]
     own_NA = None if own_NA is None else own_NA[chosen]
     view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, own_NA=own_NA)
@@ -110,6 +115,14 @@ def evaluate_feature_inference(
     measured: list[ColumnLeak] = []
     by_attack: dict[tuple[str, int], float] = {}
     scaled: dict[tuple[str, bool], Tensor] = {}
+    if first is not None and from_start:
+        tally, everything_N = _Tally(columns, 0), torch.arange(len(columns))
+        none_K = everything_N[:0]
+        view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first)
+        tally.attacked(view, from_start, columns, everything_N, seed=seed)
+        scaled = view.scaled
+        measured, unmeasured = tally.result()
+        by_attack |= {(name, 0): value for name, value in tally.means().items()}
     for count in told:
         if reason := _cannot(count, columns):
             unmeasured.append(reason)
@@ -160,6 +173,14 @@ def draws_of_known(rows: int, *, known: Sequence[int] = KNOWN, draws: int = DRAW
     return {count: [drawn(count, draw) for draw in range(draws)] for count in known}
 
 
+def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
+    """The same batch's rows that are among the chosen ones; None if none is."""
+    place_N = torch.full((int(max(chosen.max(), first.rows_B.max())) + 1,), -1, dtype=torch.int64)
+    place_N[chosen] = torch.arange(len(chosen))
+    (kept,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
+    return replace(first, rows_B=place_N[first.rows_B[kept]], cut_BD=first.cut_BD[kept]) if len(kept) else None
+
+
 def _others(known_K: Tensor, rows: int) -> Tensor:
     other_N = torch.ones(rows, dtype=torch.bool)
     other_N[known_K] = False
@@ -198,7 +219,7 @@ class _Tally:
             if occurring < 2:
                 self.missing[name] = f"column {name!r} has one category on the rows that are judged: there is nothing to rebuild"
                 continue
-            if occurring > self.known:
+            if occurring > self.known > 0:
                 self.missing[name] = (
                     f"column {name!r} has {occurring} categories and {self.known} rows are known: those that none of them has "
                     "cannot be guessed by any attack here, so its figure is low for that reason"

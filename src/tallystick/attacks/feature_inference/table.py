@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tallystick.attacks.feature_inference.kernel import KernelRidge
+from tallystick.attacks.feature_inference.known_start import KnownStart
 from tallystick.attacks.feature_inference.network import InversionNetwork
 from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
@@ -20,15 +21,22 @@ class FeatureInferenceAttack:
         attack: rebuilds columns.
         description: what it does, in a line.
         own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
+        from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
     """
 
     attack: FeatureAttack
     description: str
     own_columns: bool = False
+    from_start: bool = False
 
 
 FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyType(
     {
+        "known-start": FeatureInferenceAttack(
+            attack=KnownStart(),
+            description="solves the first batch by the bottom model that the contract's seed gives, and learns the rest by it",
+            from_start=True,
+        ),
         "ridge": FeatureInferenceAttack(
             attack=KernelRidge(), description="a straight line from a row's last embedding to each column"
         ),

@@ -3,6 +3,7 @@
 Shapes: N rows, K known rows, D cut width, F numeric columns, G categorical columns, A columns of its own, C categories.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -54,6 +55,25 @@ class ColumnValues:
 
 
 @dataclass(frozen=True, kw_only=True)
+class FirstBatch:
+    """What was embedded first, and the bottom model as it was then, if it follows from what every party knows.
+
+    Args:
+        rows_B: int64, which of the view's rows these are.
+        cut_BD: their embeddings of the first step.
+        embed: numbers and embedded categories (B, T), float64, to what stands before the last layer's ReLU (B, D).
+        numeric: how many of the T are numbers.
+        tables: of each categorical column the embeddings (C, E) of its codes before training, side by side the rest of the T.
+    """
+
+    rows_B: Tensor
+    cut_BD: Tensor
+    embed: Callable[[Tensor], Tensor]
+    numeric: int
+    tables: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeatureView:
     """The label party's view of some rows, and the few of them whose columns it knows.
 
@@ -64,6 +84,7 @@ class FeatureView:
         known_K: int64, which rows it knows.
         columns_K: these rows' columns.
         own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
+        first: the first batch and the model that embedded it, for an attack that knows no row; None if that cannot be made.
     """
 
     last_ND: Tensor
@@ -72,6 +93,7 @@ class FeatureView:
     known_K: Tensor
     columns_K: ColumnValues
     own_NA: Tensor | None = None
+    first: FirstBatch | None = None
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What attacks read of all rows, scaled by the first of them for the others; the same whichever rows are known."""
 
@@ -81,7 +103,7 @@ class FeatureView:
                 f"feature attack: last and mean embeddings have shapes {tuple(self.last_ND.shape)} and "
                 f"{tuple(self.mean_ND.shape)}; expected the same (N, D)"
             )
-        if not len(self.known_K):
+        if not len(self.known_K) and self.first is None:
             raise DataError("feature attack: no row is known; an attacker needs a few rows whose columns it knows")
         if len(self.known_K) != len(self.columns_K):
             raise DataError(f"feature attack: {len(self.known_K)} known rows, but columns of {len(self.columns_K)}")

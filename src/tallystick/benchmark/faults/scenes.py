@@ -236,6 +236,7 @@ WHOLE_JOBS: dict[str, Values] = {
     "job on a union": {"alignment__method": "union", "union": {"audit": False}},
     "job, pipelined and defended": {
         "training__mode": "pipelined",
+        "training__starts": "secret",  # which a defence needs
         "defense": [{"method": "marvell", "power": 4}],
     },
 }

@@ -319,6 +319,7 @@ class MethodTrial:
             training=TRAINING,
             store=lambda name: CheckpointStore(folder / name),
             seed=self.seed,
+            start=self.seed,
         )
 
 

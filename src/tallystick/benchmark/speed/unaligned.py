@@ -145,6 +145,7 @@ class TimedRows:
                 training=self.training,
                 store=lambda name: CheckpointStore(Path(folder) / name),
                 seed=1,
+                start=1,
             )
 
 

@@ -26,9 +26,10 @@ from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import ConfigError, DataError, StorageError
-from tallystick.job.disclosure import defense_lines
+from tallystick.job.disclosure import defense_lines, start_lines
 from tallystick.job.job import Job
 from tallystick.job.log import Watcher
+from tallystick.job.phases.column_start import first_positions
 from tallystick.job.phases.feature_audit import COLUMNS, audit_features, load_columns, own_columns, save_columns
 from tallystick.job.phases.label_start import KnownStart
 from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
@@ -163,7 +164,8 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
         if _audits_features(job):
             (store,) = stores
             sums = _sums_of(store, "cut_embedding")
-            truth = own_columns(own, dataset, sums.load(sums.epochs()[-1]).seen_rows)
+            seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(contract, dataset)
+            truth = own_columns(own, dataset, seen_R, first_B=first_B)
             save_columns(folder, contract, job.name, truth, run_id=run_id)
             store.drop_from(0)  # single steps served the audit of membership
             features = audit_features(folder, contract, watcher=watcher)
@@ -285,7 +287,7 @@ def audit_labels(
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed)
     summary = _summary(contract, seen, trained=epochs_trained(folder))
-    defense = "; ".join(defense_lines(contract, of="labels"))
+    defense = "; ".join([*defense_lines(contract, of="labels"), *start_lines(contract)])
     return shown.Audit(summary=summary, defense=defense, attacks=found, growth=growth, not_measured=unmeasured)
 
 
@@ -293,11 +295,8 @@ def _of_numbers(contract: Contract) -> shown.Audit | None:
     """What an audit of labels says where they are numbers; None where they are classes."""
     if contract.target.type != "regression":
         return None
-    peers = " or ".join(contract.feature_parties)
-    defense = "; ".join(defense_lines(contract, of="labels"))
-    return shown.Audit(
-        summary=f"What {peers} could tell of the labels was not measured.", defense=defense, not_measured=[NO_CLASSES]
-    )
+    summary = f"What {' or '.join(contract.feature_parties)} could tell of the labels was not measured."
+    return shown.Audit(summary=summary, defense="; ".join(defense_lines(contract, of="labels")), not_measured=[NO_CLASSES])
 
 
 def _measured(

@@ -5,7 +5,6 @@ Shapes: N aligned positions.
 
 import hashlib
 import math
-import secrets
 from dataclasses import dataclass, field
 
 import msgspec
@@ -59,7 +58,7 @@ class RunDefense:
         check_teacher(contract)
         noted = folder.noted(_NOTE)
         kept = noted.get("secret")
-        secret = bytes.fromhex(kept) if isinstance(kept, str) else secrets.token_bytes(32)
+        secret = bytes.fromhex(kept) if isinstance(kept, str) else folder.draw(_NOTE)
         if not kept:
             folder.note(_NOTE, {"secret": secret.hex()}, private=True)
         return cls(defenses=contract.defenses(), secret=secret, classes=contract.target.classes)
@@ -87,14 +86,6 @@ class RunDefense:
             return cross_fitted("binary", own.features_at, labels_N, own.train_N, classes=2, seed=seed).sigmoid()
 
         return teach
-
-    def start_seed(self, agreed: int) -> int:
-        """What the label party's starting weights are drawn from: the run's secret where labels are defended, else ``agreed``.
-
-        Whoever knows the top model's starting weights can simulate what each label would have sent back in the first epoch, and
-        compare (``attacks/label_inference/enumeration.py``). Without a defence gradients tell labels anyway, and runs repeat.
-        """
-        return int.from_bytes(key_stream(self.secret, b"start")(7), "big") if starts_secretly(self.defenses) else agreed
 
     def cut(self, schedule: Schedule) -> CutDefense | None:
         """What training does to the cut gradients; None where it does nothing."""
@@ -168,11 +159,6 @@ def serves_others(contract: Contract) -> bool:
 def noises_on_embeddings(contract: Contract) -> list[GaussianEmbeddings]:
     """The contract's defences of embeddings that a ledger counts."""
     return [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
-
-
-def starts_secretly(defenses: Defenses) -> bool:
-    """Whether the label party's starting weights are its own secret, so that no other party can make the same ones."""
-    return bool(defenses.labels or defenses.penalties or defenses.gradients)
 
 
 def training_charged(folder: RunFolder) -> bool:

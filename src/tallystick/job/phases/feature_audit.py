@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
-from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns
@@ -22,11 +22,13 @@ from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import DataError, FeatureError, StorageError
-from tallystick.job.disclosure import defense_lines
+from tallystick.job.disclosure import defense_lines, start_lines
 from tallystick.job.log import Watcher
+from tallystick.job.phases.column_start import first_batch
 from tallystick.job.phases.defense import noises_on_embeddings, serves_others
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
+from tallystick.party.trained import kept_encoder
 from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
@@ -41,17 +43,19 @@ class Truth:
         rows_R: int64, positions, or numbers where rows have candidates.
         used: what the bottom model read.
         unused: the table's other columns: properties that were not sent, but may be inferred.
+        first_R: bool, which of the rows were embedded first.
         notes: which of these cannot be judged, and why.
     """
 
     rows_R: Tensor
     used: ColumnValues
     unused: ColumnValues
+    first_R: Tensor
     notes: tuple[str, ...] = ()
 
 
-def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
-    """Encode this party's columns at those of the recorded rows that it has."""
+def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tensor) -> Truth:
+    """Encode this party's columns at those of the recorded rows that it has; ``first_B`` were embedded first."""
     rows_R = rows_R[dataset.is_own(rows_R)]
     # A row at several positions counts once: else it could be known and attacked at the same time.
     rows_R = rows_R[torch.from_numpy(np.unique(own.alignment.own_rows[rows_R.numpy()], return_index=True)[1]).sort().values]
@@ -68,7 +72,7 @@ def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor) -> Truth:
     )
     unused, notes = _unused(own, rows_R, targets)
     notes += tuple(f"sequence {sequence.name!r}: no attack here infers items" for sequence in encoder.sequences)
-    return Truth(rows_R=rows_R, used=used, unused=unused, notes=notes)
+    return Truth(rows_R=rows_R, used=used, unused=unused, first_R=torch.isin(rows_R, first_B), notes=notes)
 
 
 def _targets(encoder: Encoder) -> dict[str, int]:
@@ -121,7 +125,7 @@ def _unused(own: OwnRows, rows_R: Tensor, targets: Collection[str]) -> tuple[Col
 def save_columns(folder: RunFolder, contract: Contract, party: str, truth: Truth, *, run_id: str) -> None:
     """Keep them beside the sums, readable by this user alone, so that attacks can be measured again later."""
     facts: dict[str, object] = {"contract": contract.hash, "run_id": run_id, "party": party, "notes": truth.notes}
-    tensors = {"rows_R": truth.rows_R}
+    tensors = {"rows_R": truth.rows_R, "first_R": truth.first_R}
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         tensors |= {f"{name}/numeric": columns.numeric_NF, f"{name}/categorical": columns.categorical_NG}
         facts[name] = {"numeric": columns.numeric, "categorical": columns.categorical, "categories": columns.categories}
@@ -145,7 +149,7 @@ def load_columns(folder: RunFolder, contract: Contract) -> tuple[Truth, str, str
             )
             for name in ("used", "unused")
         )
-        truth = Truth(rows_R=tensors["rows_R"], used=used, unused=unused, notes=tuple(facts["notes"]))
+        truth = Truth(rows_R=tensors["rows_R"], first_R=tensors["first_R"], used=used, unused=unused, notes=tuple(facts["notes"]))
     except (StorageError, KeyError, ValueError, TypeError) as error:
         raise DataError(f"{path}: is cut short or holds no columns ({error}); run the contract again") from None
     if of != contract.hash:
@@ -173,13 +177,16 @@ def audit_features(
     sums = store.load(epochs[-1])
     watcher.say("attacking what this side sent, for its columns, as the label party could")
     last_RD, mean_RD, looks_RE = _embeddings(sums, truth.rows_R)
+    first = _first(folder, contract, party, truth, sums, looks_RE[:, : last_RD.shape[1]])
     found: dict[str, FeatureLeaks] = {}
     notes: list[str] = []
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         if not (columns.numeric or columns.categorical):
             continue
         try:
-            found[name] = evaluate_feature_inference(last_RD, mean_RD, columns, looks_NE=looks_RE, known=known, seed=seed)
+            found[name] = evaluate_feature_inference(
+                last_RD, mean_RD, columns, looks_NE=looks_RE, first=first if name == "used" else None, known=known, seed=seed
+            )
             notes += found[name].not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
@@ -190,11 +197,11 @@ def audit_features(
         party=party,
         by=contract.label_party,
         summary=_summary(contract, party, sums, len(truth.rows_R)),
-        defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract)]),
+        defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
         epsilon=epsilon,
         delta=delta,
         columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
-        means=_means(found, known),
+        means=_means(found, (0, *known)),
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
 
@@ -210,6 +217,14 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         raise DataError("the recorded columns are of other rows than the recorded sums; run the contract again")
     place_R = place_N[rows_R]
     return step.received_BD[place_R], step.mean_BD[place_R], step.looks_BE[place_R]
+
+
+def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:
+    """The first batch and what embedded it, where the first epoch's embeddings are among the recorded looks."""
+    if sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
+        return None
+    (rows_B,) = truth.first_R.nonzero(as_tuple=True)
+    return first_batch(contract, party, kept_encoder(folder), rows_B, look_RD[rows_B])
 
 
 def _means(found: Mapping[str, FeatureLeaks], known: Sequence[int]) -> list[shown.MeanRebuilt]:

@@ -11,7 +11,6 @@ from tallystick.attacks.view import Start
 from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
 from tallystick.job.job import Job
-from tallystick.job.phases.defense import starts_secretly
 from tallystick.models.build import top_at_start
 
 
@@ -32,7 +31,7 @@ class KnownStart:
         """None where they follow from something else: a secret, modules of a party's own, merged links, several branches."""
         model = job.contract.model
         own_modules = job.top is not None or job.bottom is not None or model.top is not None or job.name in model.bottoms
-        if starts_secretly(job.contract.defenses()) or own_modules or dataset.candidates or job.contract.unaligned.used:
+        if job.contract.training.starts == "secret" or own_modules or dataset.candidates or job.contract.unaligned.used:
             return None
         own = dataset.encoder is not None and dataset.encoder.feature_shape is not None
         return cls(widths=tuple(widths), own_width=model.hidden[model.cut_after - 1] if own else 0)

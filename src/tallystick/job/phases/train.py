@@ -15,11 +15,13 @@ from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import recorders
 from tallystick.job.phases.defense import RunDefense, spend_on_embeddings
+from tallystick.job.phases.starts import start_of
 from tallystick.models.build import build_bottom, try_bottom, width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.alone import calibrated_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
+from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, train_label_party
@@ -70,9 +72,8 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     widths = _receive_widths(job, dataset)
     if not _trains(job, agreement):
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
-    defense = RunDefense.of(job.contract, job.folder)
-    architecture = replace(job.architecture, seed=defense.start_seed(job.contract.seed))
-    model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
+    defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
+    model = replace(job.architecture, seed=start).label_model(dataset.encoder, widths, candidates=dataset.candidates)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
@@ -83,9 +84,9 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
     ]
     run = _training_run(job, dataset, schedule, agreement)
-    method = defended.method(run.training, seed=job.contract.seed)
+    method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
-        method.prepare(model, defended.objective(), own_part(job, defended))
+        method.prepare(model, defended.objective(), own_part(job, defended, start))
     state = train_label_party(
         model,
         defended.features_at,
@@ -113,7 +114,8 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
     """Train the bottom model, or load the trained one; its width is announced first."""
     channel = job.channels[job.contract.label_party]
-    bottom = job.architecture.bottom_model(dataset)
+    start = start_of(job.contract, job.folder)
+    bottom = replace(job.architecture, seed=start).bottom_model(dataset)
     channel.send(CutWidth(width=width_of(bottom)))
     if not _trains(job, agreement):
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
@@ -122,9 +124,9 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     run = _training_run(job, dataset, schedule, agreement)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     spend_on_embeddings(job.contract, job.party, job.folder, epochs=run.training.epochs, what=what)
-    method = dataset.method(run.training, seed=job.contract.seed)
+    method = dataset.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
-        method.prepare_bottom(bottom, own_part(job, dataset))
+        method.prepare_bottom(bottom, own_part(job, dataset, start))
     state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer)
     job.logbook.watcher.say(_how_it_ended(state, run))
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)
@@ -143,7 +145,7 @@ def _how_it_ended(state: TrainingState, run: TrainingRun) -> str:
     return f"{said}; the weights of epoch {kept} are kept"
 
 
-def own_part(job: Job, dataset: Dataset) -> OwnPart:
+def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
     """What a party may train on before the first joint step: the label party's unaligned rows, a feature party's own ones."""
 
     train_N = dataset.unaligned.train_N
@@ -154,6 +156,7 @@ def own_part(job: Job, dataset: Dataset) -> OwnPart:
         training=dataset.settled(job.contract.training),
         store=job.folder.store,
         seed=job.contract.seed,
+        start=start,
         progress=lambda what, done, total: job.progress(f"before joint training: {what}", done, total),
     )
 

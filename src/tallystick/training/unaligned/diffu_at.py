@@ -51,7 +51,7 @@ class DiffuAT(Synthesis):
         with seeded(self.seed, "diffusion"):
             return Diffusion(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
 
-    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor, *, seed: int) -> None:
+    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor) -> None:
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Diffusion)
@@ -70,7 +70,9 @@ class DiffuAT(Synthesis):
             wanted_BD = SCHEDULE.target(clean_BD, noise_BD, step_B, self.settings.prediction)
             return nn.functional.mse_loss(found.predict(condition_NC[rows_B], noisy_BD, step_B), wanted_BD)
 
-        fit_network(found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=seed)
+        fit_network(
+            found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=self.seed
+        )
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:
         """A sample for each row."""

@@ -47,8 +47,6 @@ class Heuristic(Synthesis):
         own: Source,
         index_N: Tensor,
         cuts_ND: Tensor,
-        *,
-        seed: int,  # noqa: ARG002
     ) -> None:
         """Take the means."""
         assert isinstance(model, Synthesizing)

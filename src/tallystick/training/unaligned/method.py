@@ -21,6 +21,7 @@ from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Progress, no_progress
+from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.label_party import train_label_party
 from tallystick.training.lesson import Lesson
@@ -41,7 +42,8 @@ class OwnPart:
         validation_N: positions to stop by.
         training: the contract's settings.
         store: gives the checkpoints of what is trained here, by name.
-        seed: the contract's.
+        seed: the contract's: of the order of batches.
+        start: of what else is drawn, the contract's seed or this party's secret.
         progress: called as steps go by.
     """
 
@@ -51,6 +53,7 @@ class OwnPart:
     training: TrainingConfig
     store: Callable[[str], CheckpointStore]
     seed: int
+    start: Seed
     progress: Progress = no_progress
 
     def train(self, model: LabelModel, objective: Objective, name: str, *, epochs: int, batch_size: int, rate: float) -> None:
@@ -80,7 +83,7 @@ class UnalignedMethod(Lesson, ABC):
         settings: the contract's.
         batch_size: rows of a joint batch.
         ratio: rows of a local batch for each row of a joint one: this party's alone to know; 1 where it is of no matter.
-        seed: the contract's.
+        seed: of weights and of what is made up: the contract's, or this party's secret.
         columns: names of the label party's categorical columns, in the order of their codes.
     """
 
@@ -91,7 +94,7 @@ class UnalignedMethod(Lesson, ABC):
     settings: UnalignedConfig
     batch_size: int
     ratio: float = 1.0
-    seed: int = 0
+    seed: Seed = 0
     columns: Sequence[str] = ()
 
     @property

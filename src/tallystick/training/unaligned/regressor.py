@@ -44,7 +44,7 @@ class Regressor(Synthesis):
         with seeded(self.seed, "regressor"):
             return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
 
-    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor, *, seed: int) -> None:
+    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor) -> None:
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Regression)
@@ -58,7 +58,9 @@ class Regressor(Synthesis):
         def loss_of(rows_B: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG001
             return nn.functional.mse_loss(found(condition_NC[rows_B]), wanted_ND[rows_B])
 
-        fit_network(found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=seed)
+        fit_network(
+            found.network, loss_of, rows=len(index_N), epochs=self.settings.epochs, batch_size=self.batch_size, seed=self.seed
+        )
 
     def made(self, model: Synthesizing, own: Features, targets_B: Tensor, *, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         """The mean for these rows."""

@@ -10,6 +10,7 @@ from torch.nn.functional import cosine_similarity, cross_entropy, normalize
 from tallystick.data.categories import MISSING
 from tallystick.data.features import Features
 from tallystick.models.build import seeded, width_of
+from tallystick.privacy.randomness import generator_of
 from tallystick.training.unaligned.method import OwnPart
 
 MASKED = 0.3  # share of cells that an augmentation hides (FedHSSL)
@@ -29,7 +30,7 @@ def masked(features: Features, generator: torch.Generator) -> Features:
 
 def momentum_contrast(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
     """MoCo (He et al. 2020) with two masked views of a row: SS-VFL's pretraining of one party. No label is read."""
-    with seeded(own.seed, name):
+    with seeded(own.start, name):
         head = nn.Linear(width_of(bottom), width_of(bottom))
         slow, slow_head = copy.deepcopy(bottom), copy.deepcopy(head)
         queue_QD = normalize(torch.randn(QUEUE, width_of(bottom)), dim=1)
@@ -56,7 +57,7 @@ def momentum_contrast(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str
 def simsiam(bottom: nn.Module, own: OwnPart, *, epochs: int, name: str) -> None:
     """SimSiam (Chen and He 2021) with two masked views of a row: FedHSSL's local stage. No label is read."""
     width = width_of(bottom)
-    with seeded(own.seed, name):
+    with seeded(own.start, name):
         projector = nn.Sequential(
             nn.Linear(width, PROJECTED),
             nn.BatchNorm1d(PROJECTED),
@@ -97,7 +98,7 @@ def _train(own: OwnPart, modules: list[nn.Module], loss_of: Callable[[Features, 
 
 
 def _steps(own: OwnPart, epochs: int) -> Iterator[tuple[Tensor, torch.Generator]]:
-    generator = torch.Generator().manual_seed(own.seed)
+    generator = generator_of(own.start, "self-supervision")
     for _ in range(epochs):
         order_N = own.train_N[torch.randperm(len(own.train_N), generator=generator)]
         # A last batch of one row has no variance to normalise by.

@@ -16,6 +16,7 @@ from tallystick.errors import ConfigError
 from tallystick.models.branches import BranchedModel, Synthesizing
 from tallystick.models.build import BranchParts, width_of
 from tallystick.models.split import LabelModel
+from tallystick.privacy.randomness import Seed, generator_of
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 from tallystick.training.unaligned.method import LocalBatches
@@ -127,7 +128,7 @@ class Synthesis(LocalBatches):
         assert isinstance(model, Synthesizing)
         embedded_BW = model.embedded(own, local=True)
         alone, targets_B = objective(model.alone(embedded_BW.detach()), batch.index_B)
-        generator = torch.Generator().manual_seed((self.seed << 20) + batch.step)
+        generator = generator_of(self.seed, "made-up embeddings", batch.step)
         with torch.no_grad():
             made_BD = self.made(model, own, targets_B, generator=generator)
         loss, _ = objective(model.synthetic(made_BD, embedded_BW), batch.index_B)
@@ -158,12 +159,12 @@ def fit_network(
     rows: int,
     epochs: int,
     batch_size: int,
-    seed: int,
+    seed: Seed,
 ) -> None:
     """Train a generator's network by Adam on batches of row numbers; ``loss_of`` gives their loss."""
     parameters = list(network.parameters())
     optimizer = torch.optim.Adam(parameters, lr=GENERATOR_RATE, fused=True)
-    generator = torch.Generator().manual_seed(seed)
+    generator = generator_of(seed, "fitting")
     network.train()
     for rows_B in _batches(rows, epochs, batch_size, generator):
         optimizer.zero_grad()

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from tallystick.config.unaligned import UnalignedConfig
+from tallystick.privacy.randomness import Seed
 from tallystick.training.unaligned.average import Average
 from tallystick.training.unaligned.diffu_at import DiffuAT
 from tallystick.training.unaligned.fedcvt import FedCVT
@@ -37,7 +38,7 @@ METHODS: Mapping[str, type[UnalignedMethod]] = {
 
 
 def method_of(
-    settings: UnalignedConfig, *, batch_size: int, ratio: float = 1.0, seed: int = 0, columns: Sequence[str] = ()
+    settings: UnalignedConfig, *, batch_size: int, ratio: float = 1.0, seed: Seed = 0, columns: Sequence[str] = ()
 ) -> UnalignedMethod:
     """The method of a contract that uses unaligned rows."""
     return METHODS[settings.method](settings=settings, batch_size=batch_size, ratio=ratio, seed=seed, columns=columns)

@@ -1,0 +1,77 @@
+"""What weights start from: a party's own secret that its folder keeps, in a simulation a number, or the seed that all know."""
+
+import stat
+
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.config.contract import parse_contract
+from tallystick.data.features import FeatureShape
+from tallystick.errors import ConfigError
+from tallystick.job.log import Silent
+from tallystick.job.phases.starts import start_of
+from tallystick.models.build import build_bottom
+from tallystick.party.folder import RunFolder
+from tallystick.privacy.randomness import generator_of
+from tallystick.simulation import simulate
+
+PARTIES = ("bank", "shop")
+SHAPE = FeatureShape(numeric=2, cardinalities=(3,))
+
+
+def weights(contract, start):
+    return build_bottom(contract.model, "shop", SHAPE, seed=start).state_dict()["layers.0.weight"]
+
+
+def models(folder):
+    return [path.read_bytes() for path in sorted(folder.glob("*/*/model.safetensors"))]
+
+
+@pytest.mark.unseeded
+def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_path):
+    """Two secrets of 32 bytes are the same with a chance of 2^-256."""
+    contract = parse_contract(contract_values(PARTIES))
+    folders = [RunFolder.new(tmp_path / name, contract, "shop") for name in ("one", "other")]
+    one, other = (start_of(contract, folder) for folder in folders)
+    assert (len(one), one != other) == (32, True)
+    assert start_of(contract, RunFolder.open(folders[0].path)) == one  # as a resumed run does
+    assert stat.S_IMODE((folders[0].path / "start.json").stat().st_mode) == 0o600
+    assert one.hex() not in repr(folders[0])
+    assert not torch.equal(weights(contract, one), weights(contract, other))
+    assert start_of(contract, folders[0].trial(1)) == start_of(contract, folders[0].trial(2)) == one
+
+
+def test_public_starts_are_the_contracts_seed_and_draw_no_secret(tmp_path):
+    contract = parse_contract(contract_values(PARTIES, training__starts="public"))
+    folder = RunFolder.new(tmp_path, contract, "shop")
+    assert start_of(contract, folder) == contract.seed
+    assert not (folder.path / "start.json").exists()
+
+
+@pytest.mark.parametrize("defense", [{"method": "marvell", "power": 8}, {"method": "quantized-embeddings", "levels": 3}])
+def test_a_defence_does_not_go_with_public_starts(defense):
+    with pytest.raises(ConfigError, match="starts = public: whoever knows the starting weights reads what a defence hides"):
+        parse_contract(contract_values(PARTIES, training__starts="public", defense=[defense]))
+
+
+def test_every_bit_of_a_secret_counts():
+    """A generator that keeps 32 bits could be found by trying them all: a peer knows what the first weights must explain."""
+    secret = bytes(32)
+    drawn = [torch.rand(4, generator=generator_of(bytes([*secret[:place], 1, *secret[place + 1 :]]), "w")) for place in range(32)]
+    drawn += [torch.rand(4, generator=generator_of(secret, use)) for use in ("w", "v")]
+    assert len({tuple(row.tolist()) for row in drawn}) == 34
+    torch.testing.assert_close(
+        drawn[32], torch.rand(4, generator=generator_of(secret, "w")), rtol=0, atol=0, msg="one secret and use, one draw"
+    )
+
+
+def test_one_secret_seed_gives_a_simulation_the_same_bits_behind_a_defence_too(tmp_path):
+    values = contract_values(PARTIES, defense=[{"method": "marvell", "power": 2.0}], training__epochs=1)
+    frames = tables(PARTIES, rows=200)
+    for name, seed in (("one", 7), ("same", 7), ("other", 8)):
+        simulate(values, frames, columns(PARTIES), watcher=Silent(), folder=tmp_path / name, secret_seed=seed)
+    one, same, other = (models(tmp_path / name) for name in ("one", "same", "other"))
+    assert len(one) == 2
+    assert one == same
+    assert not set(one) & set(other)
