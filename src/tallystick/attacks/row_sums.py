@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from tallystick.attacks.energies import HALVES, DirectionEnergies
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
@@ -29,6 +30,7 @@ class RowSums:
         sum_ND: float32, of gradients or embeddings.
         last_ND: float32, the last embedding.
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
+        energy_NH: float32, sums of what ``DirectionEnergies`` gives of the gradients, of whole batches.
         count_N: int64, how often the row was seen.
         epochs: which epochs the sums hold, in order.
         looks_LND: float32, in the label party's view the embeddings of L epochs each by itself, the first and the last among
@@ -42,6 +44,7 @@ class RowSums:
     sum_ND: Tensor
     last_ND: Tensor
     length_N: Tensor
+    energy_NH: Tensor
     count_N: Tensor
     epochs: tuple[int, ...] = ()
     looks_LND: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
@@ -52,6 +55,7 @@ class RowSums:
         greatest = int(self.rows_N.max()) if len(self.rows_N) else -1
         self._place = torch.full((greatest + 1,), -1, dtype=torch.int32)
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
+        self._energies = DirectionEnergies()
 
     @classmethod
     def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
@@ -63,6 +67,7 @@ class RowSums:
             sum_ND=torch.zeros(size, width),
             last_ND=torch.zeros(size, width),
             length_N=torch.zeros(size),
+            energy_NH=torch.zeros(size, len(HALVES)),
             count_N=torch.zeros(size, dtype=torch.int64),
             looks_LND=torch.zeros(0, size, width),
             looks=looks,
@@ -71,7 +76,7 @@ class RowSums:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        held = (self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.count_N, self._place)
+        held = (self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.energy_NH, self.count_N, self._place)
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     @property
@@ -92,6 +97,7 @@ class RowSums:
             self.sum_ND.index_add_(0, place, rescaled(gradient_BD, dtype=torch.float32, rows=some))
             self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32, rows=some)
             self.length_N.index_add_(0, place, rescaled(length_B, dtype=torch.float32, rows=some))
+            self.energy_NH.index_add_(0, place, self._energies(gradient_BD)[some])
         else:
             self.sum_ND.index_add_(0, place, embedding_BD[some])
             self.last_ND[place] = embedding_BD[some]
@@ -116,6 +122,7 @@ class RowSums:
             sum_ND=self.sum_ND[place],
             last_ND=self.last_ND[place],
             length_N=self.length_N[place],
+            energy_NH=self.energy_NH[place],
             count_N=self.count_N[place],
             epochs=self.epochs,
             looks_LND=self.looks_LND[:, place] if self.looks_LND.numel() else self.looks_LND,
@@ -140,6 +147,7 @@ class RowSums:
             received_BD=mean_ND if self.received == "cut_gradient" else last_ND,
             sent_BD=last_ND if self.received == "cut_gradient" else None,
             length_B=self.length_N[seen_N] / self.count_N[seen_N] if self.received == "cut_gradient" else None,
+            energy_BH=self.energy_NH[seen_N] / count_N1 if self.received == "cut_gradient" else None,
             mean_BD=mean_ND if self.received == "cut_embedding" else None,
             looks_BE=self.looks_LND[:, seen_N].permute(1, 0, 2).flatten(1) if self.received == "cut_embedding" else None,
             sightings_B=self.count_N[seen_N],

@@ -30,6 +30,7 @@ class StepView:
         sent_BD: float32, what this party itself sent in this step: a feature party's cut embeddings; None if not recorded.
         length_B: where the step stands for a whole training (``RowSums``), the mean length of each row's gradients, in deviations
             from its batches' mean lengths.
+        energy_BH: likewise the means of what ``DirectionEnergies`` gives of each row.
         mean_BD: likewise the mean of a row's cut embeddings.
         looks_BE: likewise its cut embeddings of several epochs, side by side.
         sightings_B: likewise how often the row was seen.
@@ -42,6 +43,7 @@ class StepView:
     targets_B: Tensor | None = None
     sent_BD: Tensor | None = None
     length_B: Tensor | None = None
+    energy_BH: Tensor | None = None
     mean_BD: Tensor | None = None
     looks_BE: Tensor | None = None
     sightings_B: Tensor | None = None
@@ -62,6 +64,7 @@ class StepView:
             targets_B=some(self.targets_B),
             sent_BD=some(self.sent_BD),
             length_B=some(self.length_B),
+            energy_BH=some(self.energy_BH),
             mean_BD=some(self.mean_BD),
             looks_BE=some(self.looks_BE),
             sightings_B=some(self.sightings_B),

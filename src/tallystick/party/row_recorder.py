@@ -16,6 +16,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tallystick.attacks.energies import HALVES
 from tallystick.attacks.row_sums import RowSums, chosen_rows, most_looks
 from tallystick.attacks.view import Received
 from tallystick.errors import DataError, StorageError
@@ -29,10 +30,10 @@ from tallystick.training.step import CutObserver
 MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 50_000, "cut_embedding": 10_000})
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
 _KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
-ROWS_VERSION = 1
+ROWS_VERSION = 2
 _FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
 _TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}
-_TENSORS |= {"count_N": torch.int64, "looks_LND": torch.float32}
+_TENSORS |= {"energy_NH": torch.float32, "count_N": torch.int64, "looks_LND": torch.float32}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,7 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
         and tensors["looks_LND"].shape == (len(looks), size, tensors["sum_ND"].shape[-1])
         and tensors["sum_ND"].shape == tensors["last_ND"].shape
         and tensors["sum_ND"].ndim == 2
+        and tensors["energy_NH"].shape == (size, len(HALVES))
         and int(rows_N[0]) >= 0
         and bool((rows_N.diff() > 0).all())
     )
@@ -112,7 +114,7 @@ def one_each(index_B: Tensor) -> Tensor:
 def most_rows(received: Received, width: int) -> int:
     """How many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
     looks = most_looks(width) if received == "cut_embedding" else 0
-    per_row = (2 + looks) * 4 * width + 20
+    per_row = (2 + looks) * 4 * width + 28
     files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
     return max(1, min(MOST_ROWS[received], MOST_BYTES // (per_row * files)))
 

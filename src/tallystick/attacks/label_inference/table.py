@@ -16,6 +16,7 @@ from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.clusters import ClusterAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
 from tallystick.attacks.label_inference.direction import DirectionAttack
+from tallystick.attacks.label_inference.energy import EnergyAttack
 from tallystick.attacks.label_inference.enumeration import LabelEnumeration
 from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
@@ -131,6 +132,20 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
         "norm-averaged": LabelInferenceAttack(
             attack=OverEpochs(attack=NormAttack()),
             description=f"as norm, {AVERAGED}",
+            reads="cut_gradient",
+            multiclass=False,
+            over_training=True,
+        ),
+        "low-energy": LabelInferenceAttack(
+            attack=EnergyAttack(),
+            description="rows whose gradients have least in the directions in which gradients vary least are of one class",
+            reads="cut_gradient",
+            multiclass=False,
+            over_training=True,
+        ),
+        "high-energy": LabelInferenceAttack(
+            attack=EnergyAttack(half="high"),
+            description="likewise in the directions in which gradients vary most",
             reads="cut_gradient",
             multiclass=False,
             over_training=True,

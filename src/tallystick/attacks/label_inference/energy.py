@@ -1,0 +1,60 @@
+"""Second moments by direction: noise that one class gets everywhere shows where the other is silent.
+
+Shapes: B rows of a step's batch, N rows of the run, H halves of the directions.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.energies import HALVES, DirectionEnergies
+from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
+from tallystick.attacks.matrix import two_means_cut
+from tallystick.attacks.view import Scores, View
+from tallystick.errors import DataError
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnergyAttack:
+    """Score a row by its gradients' energy in the directions in which gradients vary least, or most, over all epochs.
+
+    In no paper. Marvell (Li et al. 2022) models each class as isotropic, while real gradients lie in few directions, and gives
+    one class noise in all of them: where the data's own variance is low, only that class has any. A mean gradient does not show it,
+    nor its length, which is that of the directions of high variance. Minus the logarithm of the energy, less its batch's mean,
+    is averaged over the row's sightings (``DirectionEnergies``). Knows which class is rarer: two groups of scores are cut apart,
+    and the smaller is the rarer class. Reads cut gradients. Binary targets only.
+
+    Args:
+        half: of the directions.
+    """
+
+    half: Literal["low", "high"] = "low"
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score all rows that were seen; no randomness is used. Raises DataError for a gradient that is not finite."""
+        binary_only(view, "energy attack", "completion or clusters")
+        rows, energy_NH = _mean_energies(view)
+        score_N = energy_NH[:, HALVES.index(self.half)]
+        if not bool(torch.isfinite(score_N).all()):
+            raise DataError("energy attack: a gradient was NaN or infinite; training diverged or the record is damaged")
+        cut = two_means_cut(score_N)
+        if cut is not None and int((score_N > cut).sum()) * 2 > len(score_N):
+            score_N = -score_N
+        return whole_run(view, rows, score_N)
+
+
+def _mean_energies(view: View) -> tuple[Tensor, Tensor]:
+    """The rows seen, in order, and of each the mean energies (N, H): as they were summed in training, or of the view's steps."""
+    (step, *others) = view.steps
+    if not others and step.energy_BH is not None:
+        order_B = step.rows_B.argsort()
+        return step.rows_B[order_B], step.energy_BH[order_B].double()
+    energies = DirectionEnergies()
+    sum_NH, count_N = torch.zeros(view.rows, len(HALVES), dtype=torch.float64), torch.zeros(view.rows)
+    for each, matrix_BD in zip(view.steps, matrices(view, "cut_gradient"), strict=True):
+        sum_NH.index_add_(0, each.rows_B, energies(matrix_BD).double())
+        count_N[each.rows_B] += 1
+    rows = torch.nonzero(count_N).squeeze(1)
+    return rows, sum_NH[rows] / count_N[rows, None]
