@@ -3,6 +3,7 @@
 import stat
 
 import pytest
+import tiny
 import torch
 from tiny import columns, contract_values, tables
 
@@ -25,7 +26,7 @@ def weights(contract, start):
 
 
 def models(folder):
-    return [path.read_bytes() for path in sorted(folder.glob("*/*/model.safetensors"))]
+    return [tiny.weights(path) for path in sorted(folder.glob("*/*/model.safetensors"))]
 
 
 @pytest.mark.unseeded

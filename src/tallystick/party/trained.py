@@ -34,8 +34,8 @@ _NOTE = "training"
 class Architecture:
     """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given.
 
-    ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what the
-    noise on its embeddings follows from (``party/secret.py``), wherever any are to leave.
+    ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
+    the noise on its embeddings follows from (``party/secret.py``), wherever any are to leave.
     """
 
     model: NetworkModel

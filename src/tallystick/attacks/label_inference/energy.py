@@ -21,10 +21,10 @@ class EnergyAttack:
     """Score a row by its gradients' energy in the directions in which gradients vary least, or most, over all epochs.
 
     In no paper. Marvell (Li et al. 2022) models each class as isotropic, while real gradients lie in few directions, and gives
-    one class noise in all of them: where the data's own variance is low, only that class has any. A mean gradient does not show it,
-    nor its length, which is that of the directions of high variance. Minus the logarithm of the energy, less its batch's mean,
-    is averaged over the row's sightings (``DirectionEnergies``). Knows which class is rarer: two groups of scores are cut apart,
-    and the smaller is the rarer class. Reads cut gradients. Binary targets only.
+    one class noise in all of them: where the data's own variance is low, only that class has any. A mean gradient does not show
+    it, nor its length, which is that of the directions of high variance. Minus the logarithm of the energy, less its batch's
+    mean, is averaged over the row's sightings (``DirectionEnergies``). Knows which class is rarer: two groups of scores are cut
+    apart, and the smaller is the rarer class. Reads cut gradients. Binary targets only.
 
     Args:
         half: of the directions.
