@@ -331,13 +331,9 @@ class RunFolder:
     def secret_seed(self) -> int:
         """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""
         kept = self.noted(IMPUTATION).get("seed")
-<<<<<<< HEAD
         if kept is None and self.store().steps():
             raise DamagedFile(self.path / f"{IMPUTATION}.json", "it is missing", _HELPS[IMPUTATION])
-        seed = kept if isinstance(kept, int) else secrets.randbits(SEED_BITS)
-=======
         seed = kept if isinstance(kept, int) else int.from_bytes(self.draw(IMPUTATION)[: SEED_BITS // 8], "big")
->>>>>>> 5a06989 (Start every party's weights from its own secret, and attack the start that was public)
         self.note(IMPUTATION, {"seed": seed}, private=True)
         return seed
 
