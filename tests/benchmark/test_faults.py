@@ -14,9 +14,9 @@ import torch
 from safetensors.torch import save_file
 from tiny import PATIENCE_S
 
-from tallystick.benchmark.faults import campaign, files, ground, kills, messages
+from tallystick.benchmark.faults import campaign, files, ground, kills, messages, scenes
 from tallystick.benchmark.faults.files import Files
-from tallystick.benchmark.faults.messages import Messages
+from tallystick.benchmark.faults.messages import Messages, MethodMessages
 from tallystick.benchmark.faults.mutate import BYTE_MUTATIONS, MessageParts, due, spoil_message
 from tallystick.benchmark.faults.network import NetworkFaults
 from tallystick.benchmark.faults.outcome import CaseOutcome, attempt, broken_weights, unclean
@@ -127,6 +127,16 @@ def test_messages_reach_every_role_and_repeat_by_number(recorded, monkeypatch):
     assert (again.what, again.how, again.ended) == (outcomes[100].what, outcomes[100].how, outcomes[100].ended)
     assert len(recorded.facts()["roles"]) >= 22
     assert {"Hello", "Refusal", "UnionScores"} <= set(recorded.facts()["for the decoder alone, made up"])
+
+
+def test_linking_by_similarity_refuses_or_takes_what_its_helper_and_parties_spoil(tmp_path, monkeypatch):
+    monkeypatch.setattr(scenes, "METHOD_JOBS", {})  # which take a second each
+    monkeypatch.setattr(MethodMessages, "shares", (0.0, 1.0))
+    ground = MethodMessages(tmp_path, seed=0, limited=False)
+    outcomes = [ground.case(number) for number in range(150)]
+    assert [outcome for outcome in outcomes if outcome.ended == "failed"] == []
+    assert len({outcome.what for outcome in outcomes}) == 5 * 3  # what the helper sees, and each role
+    assert {outcome.ended for outcome in outcomes} >= {"refused", "accepted"}
 
 
 @pytest.mark.parametrize("takes", ["anything", "nothing"])

@@ -12,7 +12,7 @@ import numpy as np
 
 from tallystick.benchmark.faults.mutate import Due, due, spoil_message
 from tallystick.benchmark.faults.outcome import Attempt, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, signature
-from tallystick.benchmark.faults.scenes import Heard, recorded
+from tallystick.benchmark.faults.scenes import Heard, Scene, general_scenes, method_scenes, recorded
 from tallystick.errors import TallystickError
 from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message, Stopped, decode, encode
 from tallystick.network.session import Hello, Refusal
@@ -29,11 +29,17 @@ class Messages:
     """The campaign's ground: the recorded conversations."""
 
     parallel = 0  # cases run one after the other in each worker
+    shares = DECODER, SMALL
+
+    @staticmethod
+    def scenes(scratch: Path) -> list[Scene]:
+        """What is recorded."""
+        return general_scenes(scratch)
 
     def __init__(self, scratch: Path, *, seed: int, limited: bool = True) -> None:
         """Record every conversation once; ``limited`` bounds this process's address space from then on."""
         self._scratch, self._seed = scratch, seed
-        self._heard = recorded(scratch)
+        self._heard = recorded(scratch, self.scenes(scratch))
         self._small = [heard for heard in self._heard if not heard.scene.whole_job]
         self._whole = [heard for heard in self._heard if heard.scene.whole_job]
         self._kinds = {kind.__name__: kind for kind in _kinds(Message) if kind.__module__.startswith("tallystick.")}
@@ -63,10 +69,10 @@ class Messages:
     def case(self, number: int) -> CaseOutcome:
         """Run one case."""
         draw = random.Random(f"{self._seed}/messages/{number}")  # noqa: S311 - which fault comes when is no secret
-        share = draw.random()
-        if share < DECODER:
+        share, (decoder, small) = draw.random(), self.shares
+        if share < decoder:
             return self._decode(number, draw)
-        heard = draw.choice(self._small if share < DECODER + SMALL else self._whole)
+        heard = draw.choice(self._small if share < decoder + small else self._whole)
         return self._replay(number, heard, draw)
 
     def _decode(self, number: int, draw: random.Random) -> CaseOutcome:
@@ -176,6 +182,17 @@ class Messages:
             ) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
+
+
+class MethodMessages(Messages):
+    """The same of methods that not every job has: similarity with its helper, importance, tuning, unaligned rows."""
+
+    shares = 0.1, 0.75
+
+    @staticmethod
+    def scenes(scratch: Path) -> list[Scene]:
+        """What is recorded."""
+        return method_scenes(scratch)
 
 
 def _verdict(heard: Heard, tried: Attempt, owed: Due, name: str, how: str) -> str:

@@ -8,18 +8,21 @@ Figures = dict[str, Any]
 
 TITLES = {
     "messages": "Mutated messages",
+    "methods": "Mutated messages of similarity, importance, tuning and unaligned rows",
     "files": "Damaged files",
     "kills": "Kills, then --resume",
     "network": "Network faults between two processes",
 }
 COLUMNS = ("withstood", "refused", "accepted", "failed")
+_OF_MESSAGES = (
+    "refused: an error of ours and nothing else. withstood: the change is none, and so is the result's. accepted: a message "
+    "that the peer might as well have meant; in the decoder's rows, one that has its type's schema. failed: anything else, "
+    "such as another exception, a malformed message that went unnoticed, weights that are not finite, words that drive a "
+    "terminal."
+)
 MEANING = {
-    "messages": (
-        "refused: an error of ours and nothing else. withstood: the change is none, and so is the result's. accepted: a message "
-        "that the peer might as well have meant; in the decoder's rows, one that has its type's schema. failed: anything else, "
-        "such as another exception, a malformed message that went unnoticed, weights that are not finite, words that drive a "
-        "terminal."
-    ),
+    "messages": _OF_MESSAGES,
+    "methods": _OF_MESSAGES,
     "files": (
         "refused: an error of ours. withstood: to the bits of the undamaged run, prediction or total. accepted: a file that a "
         "person might as well have written. failed: anything else, such as another exception, other weights or scores without a "

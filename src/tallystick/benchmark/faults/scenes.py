@@ -4,27 +4,32 @@ import queue
 import random
 import shutil
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import polars as pl
 
+from tallystick.alignment.outcome import SimilarityScale
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
 from tallystick.benchmark.faults.ground import FEATURE, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import TallystickError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.table import counting
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
-from tallystick.job.job import Job
+from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook, Silent
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel, MemoryChannel
@@ -74,10 +79,11 @@ class Heard:
     role: str
     frames: Mapping[str, tuple[bytes, ...]]
 
-    def replay(self, frames: Mapping[str, list[bytes]], folder: Path) -> Any:
+    def replay(self, frames: dict[str, list[bytes]], folder: Path) -> Any:
         """Play the role again to peers that say these frames and then nothing more."""
         channels: dict[str, Channel] = {}
-        for peer, said in frames.items():
+        silent: dict[str, list[bytes]] = {peer: [] for peer in self.scene.roles if peer != self.role}
+        for peer, said in (silent | frames).items():
             inbox: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
             for frame in said:
                 inbox.put(bytearray(frame))
@@ -133,10 +139,20 @@ def converse(roles: Mapping[str, RoleFunction], folders: Mapping[str, Path]) -> 
     return {name: {peer: tuple(tape.kept) for peer, tape in tapes[name].items() if tape.kept} for name in roles}
 
 
-def recorded(scratch: Path) -> list[Heard]:
+def general_scenes(scratch: Path) -> list[Scene]:
+    """The protocols that most jobs have, and such jobs."""
+    return [*_small_scenes(), *_whole_jobs(scratch / "templates", WHOLE_JOBS)]
+
+
+def method_scenes(scratch: Path) -> list[Scene]:
+    """Linking by similarity with its helper, whatever that sees, and jobs of similarity, importance, tuning, unaligned rows."""
+    return [*_similarity_scenes(), *_whole_jobs(scratch / "templates", METHOD_JOBS)]
+
+
+def recorded(scratch: Path, scenes: Sequence[Scene]) -> list[Heard]:
     """Play every scene once and keep what each role heard."""
     found = []
-    for scene in (*_small_scenes(), *_whole_jobs(scratch / "templates")):
+    for scene in scenes:
         folders = {}
         for name in scene.roles:
             folders[name] = Heard(scene=scene, role=name, frames={}).folder(scratch, "recorded")
@@ -211,6 +227,46 @@ def _small_scenes() -> list[Scene]:
     ]
 
 
+_NUMBER: Values = {"name": "place", "unit": "m", "low": -10.0, "high": 10.0}
+_TERMS: Values = {"neighbors": 3, "deviation": 0.3, "failure": 0.3, "window": 0.5, "text_bits": 256}
+_TUNED = "training.learning_rate"
+
+
+def _similarity_scenes() -> list[Scene]:
+    text = {"name": "title", "kind": "text"}
+    return [
+        _linked(name, SimilarityConfig.model_validate({**_TERMS, **changes}), old_scale=old_scale)
+        for name, changes, old_scale in (
+            ("similarity by ranks, noisy", {"dimensions": [_NUMBER], "noise": {"tau": 0.5}, "keep": 2}, None),
+            ("similarity by ranks and text in blocks", {"dimensions": [_NUMBER, text], "block": 1}, None),
+            ("similarity by filters", {"dimensions": [_NUMBER], "helper_sees": "filters"}, None),
+            ("similarity in the clear", {"dimensions": [_NUMBER, text], "helper_sees": "clear"}, None),
+            ("similarity of new rows", {"dimensions": [_NUMBER]}, SimilarityScale(mean=-8.0, deviation=3.0, sigma=0.0)),
+        )
+    ]
+
+
+def _linked(name: str, terms: SimilarityConfig, *, old_scale: SimilarityScale | None) -> Scene:
+    scales = {FEATURE: old_scale} if old_scale is not None else {}
+
+    def keys(of: str) -> SimilarKeys:
+        values_R = np.random.default_rng(IDS if of == LABEL else 2 * IDS).normal(0, 2, IDS).clip(-10, 10)
+        return SimilarKeys(
+            numbers_RD=values_R[:, None], texts=tuple(tuple(f"{v:.0f} title" for v in values_R) for _ in terms.texts)
+        )
+
+    roles: dict[str, RoleFunction] = {
+        LABEL: lambda channels, _: link_label_party(
+            keys(LABEL), [channels[FEATURE]], channels[HELPER], terms=terms, rng=_fixed(LABEL), scales=scales
+        ),
+        FEATURE: lambda channels, _: link_feature_party(
+            keys(FEATURE), channels[LABEL], channels[HELPER], name=FEATURE, terms=terms, rng=_fixed(FEATURE)
+        ),
+        HELPER: lambda channels, _: link_helper(channels[LABEL], [channels[FEATURE]], terms=terms, rng=_fixed(HELPER)),
+    }
+    return Scene(name=name, roles=roles, templates={})
+
+
 def _mismatch(work: Callable[[], Any]) -> None:
     """The honest end of two contracts that differ is an error; a spoilt one must be another or the same."""
     try:
@@ -242,38 +298,75 @@ WHOLE_JOBS: dict[str, Values] = {
 }
 
 
-def _whole_jobs(scratch: Path) -> list[Scene]:
+METHOD_JOBS: dict[str, Values] = {
+    "job by similarity": {
+        "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}, HELPER: {"role": "helper"}},
+        "alignment": {"method": "similarity", "similarity": {**_TERMS, "dimensions": [_NUMBER]}},
+    },
+    "job with importance": {"evaluation__importance": {"feature_columns": "both", "repeats": 1, "rows": 20}},
+    "job that tunes": {"tuning": {"trials": 2, "keys": {_TUNED: {"low": 0.001, "high": 0.1}}}},
+    **{
+        f"job with unaligned rows, {method}": {"unaligned": {"method": method, "epochs": 1}}
+        for method in ("warm-start", "diffu-at", "fedcvt", "fedhssl", "vfl-mpd")
+    },
+}
+KEPT = ("format", "contract.json", "origin.json", "alignment.safetensors")
+"""What is left of a first run: that its alignment need not be drawn anew."""
+
+
+def _whole_jobs(scratch: Path, jobs: Mapping[str, Values]) -> list[Scene]:
     scenes = []
-    for name, changes in WHOLE_JOBS.items():
+    for name, changes in jobs.items():
         values = contract(training__epochs=1, training__checkpoint_every=2, evaluation__bootstrap=2, **changes)
-        roles = {party_name: _job_role(party_name, values, resume=True) for party_name in PARTIES}
-        templates = {party_name: scratch / name / party_name for party_name in PARTIES}
+        parties = list(parse_contract(values).parties)
+        roles = {party_name: _job_role(party_name, values, resume=True) for party_name in parties}
+        templates = {party_name: scratch / name / party_name for party_name in parties}
         for folder in templates.values():
             folder.mkdir(parents=True)
         Ledger.create(templates[LABEL] / LEDGER, party=LABEL)
-        converse({party_name: _job_role(party_name, values, resume=False) for party_name in PARTIES}, templates)
+        converse({party_name: _job_role(party_name, values, resume=False) for party_name in parties}, templates)
         for folder in templates.values():
             (run,) = (folder / "runs").iterdir()
-            shutil.rmtree(run / "checkpoints")
-            shutil.rmtree(run / "baseline", ignore_errors=True)
-            for stale in ("model.safetensors", "training.json", "result.json", "report.html", "scores.parquet"):
-                (run / stale).unlink(missing_ok=True)
+            for stale in run.iterdir():
+                if stale.is_dir():
+                    shutil.rmtree(stale)
+                elif not stale.name.startswith(KEPT):
+                    stale.unlink()
         scenes.append(Scene(name=name, roles=roles, templates=templates, whole_job=True))
     return scenes
 
 
 def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
-    agreed, frame = parse_contract(values), tables(_ROWS)[name]
+    agreed = parse_contract(values)
+    frame = tables(_ROWS)[name] if name in PARTIES else pl.DataFrame()
     own = party_values(name, address="127.0.0.1:1")
     if agreed.split.method == "time" and name == LABEL:
         own["time"] = "day"
+    if agreed.linkage.similar:
+        own["keys"] = {_NUMBER["name"]: "x"}
+    if "tuning" in values:
+        own["tuning"] = {"allow": [_TUNED]}
+    if name == HELPER:
+        own = {key: own[key] for key in ("party", "tls", "threads")}
+    command, phases = ("tune", ("alignment", "tuning")) if "tuning" in values else ("run", ALL_PHASES)
+    use = command if command == "tune" else ""
 
     def play(channels: Channels, folder: Path) -> Any:
         mine = parse_party(own, folder=folder)
-        run = (RunFolder.latest if resume else RunFolder.new)(mine.runs, agreed, name)
+        run = (RunFolder.latest if resume else RunFolder.new)(mine.runs, agreed, name, use=use)
         logbook = Logbook(party=name, watcher=Silent())
         return run_party(
-            Job(contract=agreed, party=mine, frame=frame, channels=channels, folder=run, logbook=logbook, resume=resume)
+            Job(
+                contract=agreed,
+                party=mine,
+                frame=frame,
+                channels=channels,
+                folder=run,
+                logbook=logbook,
+                command=command,
+                resume=resume,
+                phases=phases,
+            )
         )
 
     return play
