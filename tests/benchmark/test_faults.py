@@ -14,8 +14,9 @@ import torch
 from safetensors.torch import save_file
 from tiny import PATIENCE_S
 
-from tallystick.benchmark.faults import campaign, files, ground, kills, messages, scenes
+from tallystick.benchmark.faults import campaign, files, folders, ground, kills, messages, scenes
 from tallystick.benchmark.faults.files import Files
+from tallystick.benchmark.faults.folders import Folders
 from tallystick.benchmark.faults.messages import Messages, MethodMessages
 from tallystick.benchmark.faults.mutate import BYTE_MUTATIONS, MessageParts, due, spoil_message
 from tallystick.benchmark.faults.network import NetworkFaults
@@ -29,6 +30,8 @@ from tallystick.cut.messages import CutEmbedding
 from tallystick.errors import ConfigError, PeerLost
 from tallystick.network.messages import Array, MalformedMessage, decode, encode
 from tallystick.report.bench import benchmark_html
+from tallystick.storage import Origin
+from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.messages import CutWidth
 
 HONEST = bytes(encode(CutEmbedding(step=3, values=Array.of(np.ones((2, 2), dtype=np.float32)))))
@@ -174,6 +177,22 @@ def test_damaged_files_of_every_kind(tmp_path):
     model = homes.latest(ground.LABEL) / "model.safetensors"
     model.write_bytes(model.read_bytes()[:-1] + b"\x01")
     assert homes.digests() != damaged.digests
+
+
+def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(folders, "LINKAGES", {"intersection": {}})
+    ground = Folders(tmp_path, seed=0)
+    outcomes = [ground.case(number) for number in range(len(folders.FAULTS))]
+    assert [outcome.failure for outcome in outcomes] == [""] * len(outcomes)
+    assert [outcome.what for outcome in outcomes] == [f"intersection, {fault}" for fault in folders.FAULTS]
+    # It sees what the seals are there for: another run's model that is sealed as this one's gives other scores.
+    linked = ground._linked["intersection"]
+    homes = folders._copy(linked.done, tmp_path / "planted")
+    own, other = (each.latest("bank") / "model.safetensors" for each in (homes, linked.other))
+    origins = [Origin.of(path.parent) for path in (own, other)]
+    write_tensors(own, read_tensors(other, origin=origins[1])[0], {}, origin=origins[0])
+    assert not folders._predicted(homes, "intersection").errors
+    assert folders._distance(folders._scores(homes), linked.scores) > 100 * linked.slack
 
 
 def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch):

@@ -549,9 +549,10 @@ def fedsim(
 
 @app.command()
 def faults(
-    campaign: Annotated[str, typer.Option(help="messages, methods, files, kills, network or all.")] = "all",
+    campaign: Annotated[str, typer.Option(help="messages, methods, files, folders, kills, network or all.")] = "all",
     count: Annotated[
-        int | None, typer.Option(help="Cases; 100,000, 10,000, 10,000, 200 and 100 of the five campaigns if left out.", min=1)
+        int | None,
+        typer.Option(help="Cases; 100,000, 10,000, 10,000, 1,000, 200, 100 of the six campaigns if left out.", min=1),
     ] = None,
     seed: Annotated[int, typer.Option(help="What the cases are drawn from.")] = 0,
     jobs: Annotated[int | None, typer.Option(help="Cases at a time; one per core if left out.", min=1)] = None,

@@ -25,11 +25,11 @@ from tallystick.network.channel import Progress, no_progress
 
 Figures = dict[str, Any]
 
-COUNTS = {"messages": 100_000, "methods": 10_000, "files": 10_000, "kills": 200, "network": 100}
+COUNTS = {"messages": 100_000, "methods": 10_000, "files": 10_000, "folders": 1_000, "kills": 200, "network": 100}
 """Campaign to how many cases it has unless the caller says otherwise."""
-CHUNKS = {"messages": 500, "methods": 50, "files": 50, "kills": 1, "network": 1}
+CHUNKS = {"messages": 500, "methods": 50, "files": 50, "folders": 10, "kills": 1, "network": 1}
 """Cases of a line of the log."""
-IN_WORKERS = ("messages", "methods", "files")
+IN_WORKERS = ("messages", "methods", "files", "folders")
 KEPT_EXAMPLES = 3  # of each way to fail
 MEMORY_MIB = 256  # that a worker may hold more at the end than after its first cases
 
@@ -66,7 +66,7 @@ def run(
     """Run campaigns and say what became of every case.
 
     Args:
-        campaign: messages, methods, files, kills, network or all.
+        campaign: messages, methods, files, folders, kills, network or all.
         count: cases of each; if left out, as many as COUNTS says.
         seed: what the cases are drawn from.
         jobs: cases at a time; as many as there are cores if left out.

@@ -11,10 +11,8 @@ import json
 import random
 import shutil
 import struct
-import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -22,9 +20,10 @@ from typing import Any, Self
 import polars as pl
 import yaml
 
+from tallystick.benchmark.faults.both import BOUND_S, both
 from tallystick.benchmark.faults.ground import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
 from tallystick.benchmark.faults.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree
-from tallystick.benchmark.faults.outcome import Attempt, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings
+from tallystick.benchmark.faults.outcome import CaseOutcome, Ended, attempt, broken_weights, hearing_warnings
 from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
@@ -38,9 +37,7 @@ from tallystick.privacy.ledger import Ledger
 
 _ROWS = 120
 STOP_AFTER = 6  # steps, of an interrupted run
-_BOUND_S = 30.0
 JOINT_WORDS = ("aligned", "common")  # of an error that needs both tables: how many rows they share, and how they are split
-ALONE_S = 0.4  # that a party with a damaged file has to itself: where it refuses by then, nobody waits for it
 
 _KINDS = {
     # how often of a hundred
@@ -65,34 +62,13 @@ class _Interrupted(TallystickError):
     """Ends the run that is to be resumed."""
 
 
-class _StopsAfter(Silent):
+class StopsAfter(Silent):
     """Ends a training after some steps."""
 
     def progress(self, what: str, done: int, total: int) -> None:
         """Raise once the step is reached."""
         if what == "training" and done >= STOP_AFTER:
             raise _Interrupted(f"stopped after {done} of {total} steps")
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Ended:
-    """How both parties' calls ended."""
-
-    tried: dict[str, Attempt]
-    hung: bool
-    warned: str
-
-    @property
-    def failure(self) -> str:
-        """The first failure; a party that hears of another's end in clean words has none of its own."""
-        if self.hung:
-            return "a party that does not end"
-        return next((tried.failure for tried in self.tried.values() if tried.failure), self.warned)
-
-    @property
-    def errors(self) -> list[TallystickError]:
-        """What was raised."""
-        return [tried.error for tried in self.tried.values() if tried.error is not None]
 
 
 class Files:
@@ -115,9 +91,9 @@ class Files:
         for name in PARTIES:
             self._frames[name].write_csv(self._fresh.home(name) / "table.csv")
         self._half = self._copy(self._fresh, "half")
-        both(lambda name: run_process(*_files(self._half, name), watcher=_StopsAfter()))
+        both(lambda name: run_process(*files_of(self._half, name), watcher=StopsAfter()))
         self._done = self._copy(self._fresh, "done")
-        undamaged = both(lambda name: run_process(*_files(self._done, name), watcher=Silent()))
+        undamaged = both(lambda name: run_process(*files_of(self._done, name), watcher=Silent()))
         if undamaged.errors or undamaged.failure:
             raise TallystickError(f"the undamaged run failed: {undamaged.failure or undamaged.errors[0]}")
         self._digests = self._done.digests()
@@ -193,14 +169,14 @@ class Files:
         how, spoilt = _SPOIL[kind](path.read_bytes(), draw)
         path.write_bytes(spoilt)
         with hearing_warnings() as warned:
-            checked = attempt(lambda: check_party_file(home / "party.yaml", home / "contract.yaml"), bound_s=_BOUND_S)
+            checked = attempt(lambda: check_party_file(home / "party.yaml", home / "contract.yaml"), bound_s=BOUND_S)
         if checked.failure or warned:
             return kind, how, "failed", checked.failure or warned[0], checked.detail
         if checked.error is not None or checked.value["problems"]:
             return kind, how, "refused", "", ""
         if kind in ("contract", "party file"):  # what passes may be a job of any size, or one that writes elsewhere
             return kind, how, "accepted", "", ""
-        ended = both(lambda party: run_process(*_files(homes, party), watcher=Silent()), first=name)
+        ended = both(lambda party: run_process(*files_of(homes, party), watcher=Silent()), first=name)
         failure = ended.failure or broken_weights(homes.root)
         own = ended.tried[name].error
         if not failure and own is not None and _is_own(own):
@@ -228,11 +204,11 @@ class Files:
             how = "deleted"
             path.unlink()
         else:
-            spoil = _spoil_safetensors if path.suffix == ".safetensors" else _spoil_json
+            spoil = spoil_safetensors if path.suffix == ".safetensors" else spoil_json
             how, spoilt = spoil(path.read_bytes(), draw)
             path.write_bytes(spoilt)
         if resumes:
-            ended = both(lambda party: run_process(*_files(homes, party), watcher=Silent(), resume=True), first=name)
+            ended = both(lambda party: run_process(*files_of(homes, party), watcher=Silent(), resume=True), first=name)
         else:
             ended = both(lambda party: _predict(homes, party), first=name)
         failure = ended.failure or (broken_weights(homes.home(name) / "runs") if resumes and not ended.errors else "")
@@ -253,7 +229,7 @@ class Files:
             beside.unlink()
         how, spoilt = spoil_bytes(path.read_bytes(), draw)
         path.write_bytes(spoilt)
-        tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=_BOUND_S)
+        tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=BOUND_S)
         failure = tried.failure
         if not failure and tried.error is None and tried.value != 2.0:
             failure = "a ledger with another total than was spent"
@@ -287,44 +263,21 @@ def _kind(draw: random.Random) -> str:
     return kind
 
 
-def both(work: Callable[[str], Any], *, first: str | None = None) -> _Ended:
-    """Let both parties work, a thread each; ``first`` begins alone and, if it ends at once, is not waited for by the other."""
-    tried: dict[str, Attempt] = {}
-
-    def one(name: str) -> None:
-        tried[name] = attempt(lambda: work(name), bound_s=_BOUND_S)
-
-    order = [first, *(name for name in PARTIES if name != first)] if first is not None else list(PARTIES)
-    threads = {name: threading.Thread(target=one, args=(name,), daemon=True, name=f"faults-{name}") for name in order}
-    until = time.monotonic() + 2 * _BOUND_S
-    with hearing_warnings() as warned:
-        for name, thread in threads.items():
-            thread.start()
-            if name == first:
-                thread.join(ALONE_S)
-                if not thread.is_alive():
-                    break
-        for thread in threads.values():
-            if thread.ident is not None:
-                thread.join(max(0.0, until - time.monotonic()))
-    hung = any(thread.is_alive() for thread in threads.values())
-    return _Ended(tried=dict(tried), hung=hung, warned="".join(warned[:1]))
-
-
 def _is_own(error: TallystickError) -> bool:
     """Whether a run ended over what this side could have seen alone, in its own files."""
     cause = error.__cause__ if error.__cause__ is not None else error
     return isinstance(cause, ConfigError | DataError) and not any(word in str(cause) for word in JOINT_WORDS)
 
 
-def _files(homes: Homes, name: str) -> tuple[Any, Any]:
+def files_of(homes: Homes, name: str) -> tuple[Any, Any]:
+    """A party's contract and its own file, read."""
     home = homes.home(name)
     return load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
 
 
 def _predict(homes: Homes, name: str) -> Any:
     output = homes.home(name) / "scores.csv" if name == LABEL else None
-    return predict(*_files(homes, name), table=None, output=output, watcher=Silent())
+    return predict(*files_of(homes, name), table=None, output=output, watcher=Silent())
 
 
 def _digest_of_scores(homes: Homes) -> str:
@@ -387,7 +340,8 @@ def _spoil_yaml(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     return spoil_bytes(content, draw)
 
 
-def _spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+def spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    """Half blind damage, half another tree."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)
     try:
@@ -410,7 +364,7 @@ def _spoil_pem(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     return spoil_bytes(content, draw)
 
 
-def _spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+def spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
     """Half blind damage, half a header that lies."""
     if draw.random() < 0.5:
         return spoil_bytes(content, draw)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import yaml
+from safetensors.torch import load_file, save
 
 from tallystick.network.certificates import write_test_certificates
 from tallystick.privacy.ledger import Ledger
@@ -112,7 +113,9 @@ class Homes:
         """Digest of the weights that a party's newest run ended with; empty if it has not ended."""
         folder = self.latest(name)
         model = folder / "model.safetensors" if folder is not None else None
-        return hashlib.sha256(model.read_bytes()).hexdigest() if model is not None and model.exists() else ""
+        if model is None or not model.exists():
+            return ""
+        return hashlib.sha256(save(load_file(model))).hexdigest()  # the file itself says of which run it is
 
     def digests(self) -> dict[str, str]:
         """Both parties' digests."""
@@ -122,7 +125,7 @@ class Homes:
 def lay_out(root: Path, values: Values, frames: Mapping[str, pl.DataFrame], *, listen: str, call: str | None = None) -> Homes:
     """Write a job; ``call`` is where the feature party dials, if that is not where the label party listens."""
     homes = Homes(root=root)
-    write_test_certificates(root / "certificates", list(PARTIES))
+    write_test_certificates(root / "certificates", list(values["parties"]))
     for name in PARTIES:
         home = homes.home(name)
         home.mkdir()

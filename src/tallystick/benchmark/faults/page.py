@@ -10,6 +10,7 @@ TITLES = {
     "messages": "Mutated messages",
     "methods": "Mutated messages of similarity, importance, tuning and unaligned rows",
     "files": "Damaged files",
+    "folders": "Swapped and damaged files of run folders",
     "kills": "Kills, then --resume",
     "network": "Network faults between two processes",
 }
@@ -27,6 +28,10 @@ MEANING = {
         "refused: an error of ours. withstood: to the bits of the undamaged run, prediction or total. accepted: a file that a "
         "person might as well have written. failed: anything else, such as another exception, other weights or scores without a "
         "word, or a run that ends over what `check` had passed."
+    ),
+    "folders": (
+        "refused: an error of ours. withstood: to the undisturbed run's weights, or its scores, as the file is not read by this "
+        "command, is made again, or an earlier step serves. failed: anything else, such as a file that is used silently."
     ),
     "kills": (
         "withstood: after the --resume (or new start) that the surviving side advised both sides' weights are the undisturbed "

@@ -17,15 +17,21 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.benchmark.faults.files import Files
+from tallystick.benchmark.faults.folders import Folders
 from tallystick.benchmark.faults.messages import Messages, MethodMessages, resident_mib
 from tallystick.benchmark.faults.outcome import CaseOutcome
 from tallystick.benchmark.faults.processes import Piped
 from tallystick.errors import TallystickError
 
-_START_S = 180.0
+_START_S = 300.0
 CASE_S = 60.0  # and nobody hears of a case: it hangs
 WARM_CASES = 200  # before what a process holds is taken for its baseline
-GROUNDS: dict[str, type[Messages] | type[Files]] = {"messages": Messages, "methods": MethodMessages, "files": Files}
+GROUNDS: dict[str, type[Messages] | type[Files] | type[Folders]] = {
+    "messages": Messages,
+    "methods": MethodMessages,
+    "files": Files,
+    "folders": Folders,
+}
 
 
 class Worker:
