@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -207,6 +208,16 @@ def _unsealed_of(path: Path) -> bytes:
 
 def _unreadable(path: Path, error: OSError) -> DamagedFile:
     return DamagedFile(path, "it is missing" if error.errno == errno.ENOENT else f"it cannot be read: {error.strerror}")
+
+
+def refuse_pipe(path: Path) -> None:
+    """Raise ConfigError for a pipe, a socket or a device: reading one may never end. What is not there is left to the reader."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise ConfigError(f"{path}: is a pipe or a device, whose end nobody knows; write its content to a file and name that")
 
 
 def remove(path: Path) -> None:

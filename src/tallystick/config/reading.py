@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.fields import FieldInfo
 
 from tallystick.errors import ConfigError, printable
+from tallystick.storage import refuse_pipe
 
 _SHOWN_CHARACTERS = 60
 MAX_FILE_BYTES = 1 << 20
@@ -56,12 +57,14 @@ def read_yaml(path: Path) -> Any:
     Raises ConfigError for a file that is absent, not UTF-8, larger than 1 MiB or not valid YAML, and for a key given twice, an
     alias, a tag, or a character that cannot be printed.
     """
+    refuse_pipe(path)
     try:
-        content = path.read_bytes()
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}; check the path") from None
     if len(content) > MAX_FILE_BYTES:
-        raise ConfigError(f"{path}: {len(content)} bytes is too large for a config file (at most {MAX_FILE_BYTES})")
+        raise ConfigError(f"{path}: is too large for a config file (at most {MAX_FILE_BYTES} bytes)")
     try:
         return yaml.load(content.decode("utf-8"), Loader=_Loader)  # noqa: S506 - a SafeLoader
     except UnicodeDecodeError as error:

@@ -29,6 +29,7 @@ SEPARATORS = (",", ";", "\t", "|")
 UTF_8 = "utf-8-sig"  # with or without its mark
 SAMPLE_LINES = 50
 SAMPLE_CELLS = 1000
+MOST_CHARACTERS = 1 << 22  # of a header, or of one of the lines that are looked at first
 
 _EXPONENT = r"([eE][+-]?\d+)?"
 NUMBERS = {
@@ -193,7 +194,7 @@ def _check_header(path: Path, encoding: str | None, separator: str, *, first: Pa
 def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
     with _open(path, encoding) as stream:
         try:
-            names = next(csv.reader(stream, delimiter=separator), [])
+            names = next(csv.reader(_lines(stream, path), delimiter=separator), [])
         except csv.Error as error:
             raise DataError(f"{path}: its header cannot be read: {error}") from None
     if not names:
@@ -201,11 +202,19 @@ def _header(path: Path, encoding: str | None, separator: str) -> list[str]:
     return names
 
 
+def _lines(stream: TextIO, path: Path) -> Iterator[str]:
+    """The first lines, as long as lines of a table are: a few packed kilobytes may hold one that fills the memory."""
+    while line := stream.readline(MOST_CHARACTERS):
+        if len(line) == MOST_CHARACTERS and not line.endswith(("\n", "\r")):
+            raise DataError(f"{path}: has a line of more than {MOST_CHARACTERS:,} characters; it is no table with a row a line")
+        yield line
+
+
 def _separator(path: Path, encoding: str | None) -> str:
     """The separator that cuts the first lines into equally many cells; the one that the file's ending promises comes first."""
     usual = "\t" if ".tsv" in path.name.lower() else ","
     with _open(path, encoding) as stream:
-        lines = list(itertools.islice(stream, SAMPLE_LINES))
+        lines = list(itertools.islice(_lines(stream, path), SAMPLE_LINES))
     widths = {}
     for separator in (usual, *SEPARATORS):
         try:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 ROWS_IN_A_GROUP = 2**17  # of the file; what is decoded at a time
 COPIED_BYTES = 2**20  # at a time
 GZIP = b"\x1f\x8b"
+_FULL = ("os error 28", "No space left", "os error 27", "File too large", "os error 122", "quota exceeded")
 SELF = Path("/proc/self/fd")  # Linux: names for open files, also for those whose own name is gone
 
 
@@ -192,7 +193,7 @@ def room_for(path: Path) -> Iterator[None]:
     try:
         yield
     except (OSError, pl.exceptions.PolarsError) as error:
-        if "os error 28" in str(error) or "No space left" in str(error):
+        if any(words in str(error) for words in _FULL):
             raise StorageError(
                 f"{path}: there is no room for a copy of the table; make some, or name a folder with more by setting TMPDIR"
             ) from None

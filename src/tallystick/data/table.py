@@ -15,6 +15,7 @@ from tallystick.data.delimited import read_delimited
 from tallystick.data.lazy import ROWS_IN_A_GROUP, Frame, LazyTable, store, store_batches
 from tallystick.data.postgres import postgres_errors, read_postgres
 from tallystick.errors import DataError
+from tallystick.storage import refuse_pipe
 
 
 def read_party_table(party: PartyFile) -> LazyTable:
@@ -95,6 +96,7 @@ def _read_parquet(path: Path) -> LazyTable:
 
 def _files(path: Path) -> list[Path]:
     """The files of a path, by name: itself, those of a folder, or those that fit a pattern such as part-*.parquet."""
+    refuse_pipe(path)
     if path.is_file():
         return [path]
     if path.is_dir():

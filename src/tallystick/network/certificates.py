@@ -22,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from tallystick.errors import ConfigError
 from tallystick.network.link import LinkBroken
 from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, connect_request, is_whole
+from tallystick.storage import refuse_pipe
 
 ALPN = "tallystick/1"
 NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self-signed, no issuer at hand
@@ -48,10 +49,10 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
     Raises ConfigError for a file that is missing or not PEM, a certificate that is expired, not yet valid, for
     another name or from another CA, a key that does not belong to the certificate, and what only TLS itself does not take.
     """
-    authority, private_key = _read(ca), _read(key)
+    authority, private_key, certified = _read(ca), _read(key), _read(certificate)
     identity = Identity(name=name, ca=authority, certificate=certificate, key=key, warning=_open_to_others(key))
     try:
-        own = x509.load_pem_x509_certificate(_read(certificate))
+        own = x509.load_pem_x509_certificate(certified)
     except ValueError:
         raise ConfigError(f"tls.certificate = {certificate}: not a PEM certificate") from None
     try:
@@ -250,6 +251,7 @@ def _open_to_others(key: Path) -> str | None:
 
 
 def _read(path: Path) -> bytes:
+    refuse_pipe(path)
     try:
         return path.read_bytes()
     except OSError as error:

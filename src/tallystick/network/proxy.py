@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tallystick.errors import ConfigError
 from tallystick.network.link import LinkBroken
+from tallystick.storage import refuse_pipe
 
 MAX_ANSWER_BYTES = 16_384
 END = b"\r\n\r\n"
@@ -35,6 +36,7 @@ def load_proxy(address: str, *, credentials: Path | None) -> Proxy:
     """Read the file of ``user:password``; raises ConfigError for one that is missing or holds anything else."""
     if credentials is None:
         return Proxy(address=address)
+    refuse_pipe(credentials)
     try:
         text = credentials.read_text(encoding="utf-8").strip()
     except OSError as error:

@@ -16,7 +16,7 @@ from tallystick.report import formats
 from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import Result, read_result
 from tallystick.report.words import leak_headline, promise, strength
-from tallystick.storage import ORIGIN, Origin, check_digest, check_sealed, unsealed
+from tallystick.storage import ORIGIN, Origin, check_digest, check_sealed, refuse_pipe, unsealed
 
 MAX_RESULT_BYTES = 256 << 20
 
@@ -54,6 +54,7 @@ def read_run(path: Path) -> Result:
         raise ConfigError(
             f"{path}: holds no result.json; give the folder of a finished run (runs/NAME-HASH-N), or its result.json"
         )
+    refuse_pipe(file)
     try:
         if file.stat().st_size > MAX_RESULT_BYTES:
             raise ConfigError(f"{file}: is larger than {MAX_RESULT_BYTES >> 20} MiB; it is no result of a run")
