@@ -12,7 +12,6 @@ from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines, membership_lines, repeats_lines
-from tallystick.job.phases.defense import budget_outlook
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.proxy import Proxy
@@ -37,7 +36,7 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
     if found.notes:
         shown["encoding"] = list(found.notes)
     if contract is not None:
-        _add_contract(shown, found, contract, party)
+        _add_contract(shown, found, contract)
     if contract is not None and contract.linkage.similar and party.party in contract.parties:
         shown["linkage"] = linkage_lines(contract, party)
     if found.frame is not None:
@@ -86,7 +85,7 @@ def linkage_lines(contract: Contract, party: PartyFile) -> list[str]:
     return lines
 
 
-def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract, party: PartyFile) -> None:
+def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract) -> None:
     shown["contract_hash"] = contract.hash
     shown["alignment"] = f"{contract.alignment.method}; a peer that does not follow the protocol {deviation_of(contract)}"
     shown["disclosures"] = [
@@ -96,14 +95,13 @@ def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract, p
     ]
     try:
         shown["defenses"] = defense_lines(contract)
-        budget = budget_outlook(contract, party) if party.party in contract.parties else None
     except TallystickError as error:
         shown.setdefault("defenses", [])
         if str(error) not in map(str, found.problems):
             shown["problems"].append(str(error))
         return
-    if budget is not None:
-        shown["budget"] = budget.describe()
+    if found.budget:
+        shown["budget"] = "; ".join(each.describe() for each in found.budget)
 
 
 def _add_peers(shown: dict[str, Any], contract: Contract, party: PartyFile, identity: Identity, proxy: Proxy | None) -> None:

@@ -25,7 +25,7 @@ from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook, Silent, Watcher
-from tallystick.job.phases.defense import noises_on_embeddings
+from tallystick.job.phases.embedding_charge import noise_on_embeddings
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
@@ -174,7 +174,7 @@ def _charges(contract: Contract, name: str) -> bool:
     party's for noise on embeddings."""
     role, terms = contract.role_of(name), contract.alignment.similarity
     on_keys = terms is not None and terms.noise.keys != "none" and role != "helper"
-    return role == "label" or on_keys or (role == "feature" and bool(noises_on_embeddings(contract)))
+    return role == "label" or on_keys or (role == "feature" and noise_on_embeddings(contract) is not None)
 
 
 def _connect(contract: Contract) -> dict[str, dict[str, MemoryChannel]]:

@@ -15,7 +15,9 @@ from tallystick.config.contract import PrivateRelease, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.errors import DataError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
-from tallystick.job.phases.defense import RunDefense, budget_outlook, check_budget
+from tallystick.job.phases.budget import Ahead, budget_outlooks
+from tallystick.job.phases.budget import check_budget as check_ahead
+from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.release import release_auc
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import known_ledger
@@ -41,6 +43,16 @@ def party_of(tmp_path):
         return parse_party({"party": name, **table, **columns(PARTIES)[name], "privacy": privacy}, folder=tmp_path, source=name)
 
     return make
+
+
+def budget_outlook(contract, party, folder=None, **given):
+    found = budget_outlooks(Ahead(contract=contract, party=party, folder=folder, **given))
+    assert len(found) <= 1
+    return found[0] if found else None
+
+
+def check_budget(contract, party, folder=None, **given):
+    check_ahead(Ahead(contract=contract, party=party, folder=folder, **given))
 
 
 def spend(party, epsilon):

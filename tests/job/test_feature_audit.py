@@ -16,7 +16,7 @@ from tallystick.errors import ConfigError, DataError
 from tallystick.job.log import Silent
 from tallystick.job.phases import feature_audit
 from tallystick.job.phases.audit import audit_recorded
-from tallystick.job.phases.defense import spend_on_embeddings
+from tallystick.job.phases.embedding_charge import EmbeddingCharge, Sent
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
@@ -137,16 +137,17 @@ def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended,
     assert audit.defense.startswith(
         "gaussian-embeddings (epsilon 2.0, delta 1e-06, clip 1.0): no formal guarantee for a training row"
     )
-    assert audit.epsilon > 2.0  # two epochs' embeddings together
+    assert audit.epsilon > 2.0  # those of a validation row together, in two epochs and to measure columns
+    assert audit.releases == 3
     assert result.sections.leakage.defense == "none; no formal guarantee"  # of labels
     assert result.sections.privacy.releases == []
     ledger = Ledger(tmp_path / "shop-privacy-ledger.sqlite", party="shop")
     (entry,) = ledger.entries()
     assert entry.dataset.endswith("-embeddings")  # apart from what holds without a condition
-    assert entry.what.endswith("embeddings of each training row, up to 2, given the bottom model's weights at each")
+    assert entry.what.endswith("embeddings of each row, up to 3, given the bottom model's weights at each")
     spent = ledger.total(entry.dataset, delta=1e-6, unit="record")
     assert spent == pytest.approx(audit.epsilon)
-    assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds, given the bottom model at each step, ")
+    assert column_promise(audit).startswith(f"ε = {spent:.3g} (δ = 1e-06) bounds, given the bottom model at each, ")
     assert column_promise(before) == ""
     shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())
     for each in (result, shop):  # "spent: 0" is of labels
@@ -166,7 +167,7 @@ def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_se
         contract = parse_contract(contract_values(PARTIES, defense=[NOISE], alignment__method=method))
         folder = RunFolder.new(tmp_path / "runs", contract, "shop")
         for _ in range(2):  # the second is a run that goes on
-            spend_on_embeddings(contract, party, folder, epochs=3, what=f"{method} run")
+            EmbeddingCharge.of(contract, party, folder, what=f"{method} run").reserve(Sent(training=3, validation=2, test=1))
     bounded, unbounded = Ledger(party.privacy.ledger, party="shop").entries("customers-embeddings")
     assert bounded.event == GaussianEmbeddings(epsilon=2.0, delta=1e-6, clip=1.0).event(3)
     assert unbounded.event == NotPrivate()

@@ -12,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tallystick.errors import ConfigError
-from tallystick.privacy.events import ApproximateDP, Event, GaussianDP, NotPrivate, PureDP, check_epsilon, total_epsilon
+from tallystick.privacy.events import (
+    ApproximateDP,
+    Event,
+    GaussianDP,
+    NotPrivate,
+    PureDP,
+    UnsentGaussianDP,
+    check_epsilon,
+    total_epsilon,
+)
 from tallystick.privacy.gaussian import gaussian_delta, gaussian_multiplier
 
 epsilons = st.floats(1e-3, 20)
@@ -146,3 +155,29 @@ def test_gaussian_calibration_far_out_in_the_tail(epsilon, delta):
         half, shift = 1 / (2 * multiplier), epsilon * multiplier
         exact = mpmath.ncdf(half - shift) - mpmath.exp(epsilon) * mpmath.ncdf(-half - shift)
     assert 0.98 * delta < exact <= delta
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([0.7, 2.0, 9.0]), st.integers(1, 5), st.integers(0, 5)), min_size=1, max_size=6),
+    st.floats(1e-9, 0.1),
+)
+def test_releases_that_were_never_made_cost_nothing(noises, delta):
+    """Against the sum of those that were; in whatever order they stand."""
+    charged = [GaussianDP(noise_multiplier=noise, releases=count, unit="record") for noise, count, _ in noises]
+    unsent = [
+        UnsentGaussianDP(noise_multiplier=noise, releases=never, unit="record")
+        for noise, count, kept in noises
+        if (never := max(count - kept, 0))
+    ]
+    made = [GaussianDP(noise_multiplier=noise, releases=min(count, kept), unit="record") for noise, count, kept in noises if kept]
+    for events in (charged + unsent, unsent + charged):
+        assert total_epsilon(events, delta=delta, unit="record") == pytest.approx(total_epsilon(made, delta=delta), rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.floats(0.3, 50), st.integers(1, 40)), min_size=1, max_size=5), st.floats(1e-9, 0.1))
+def test_gaussian_releases_alone_cost_what_the_exact_formula_says(noises, delta):
+    """Independent Gaussian outputs tell as much as one whose squared signal-to-noise is the sum of theirs."""
+    epsilon = total_epsilon([GaussianDP(noise_multiplier=noise, releases=count) for noise, count in noises], delta=delta)
+    one = sum(count / noise**2 for noise, count in noises) ** -0.5
+    assert gaussian_delta(epsilon, one) <= delta * (1 + 1e-9)
+    assert epsilon < 1e-9 or gaussian_delta(epsilon * (1 - 1e-6), one) > delta * (1 - 1e-9)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 
 import pytest
 
@@ -266,3 +267,17 @@ def test_of_many_that_create_a_ledger_at_once_one_does(tmp_path):
 def test_caps_that_make_no_sense_are_refused(epsilon, delta):
     with pytest.raises(ConfigError):
         Cap(epsilon=epsilon, delta=delta)
+
+
+@pytest.mark.parametrize("damage", ["'much'", "-1", "x'00ff'"])
+def test_a_cap_that_is_no_number_is_a_damaged_ledger(tmp_path, damage):
+    """Caps are outside the chain of hashes, and SQLite keeps text in a column of numbers."""
+    ledger = Ledger.create(tmp_path / "ledger.sqlite", party="bank")
+    ledger.set_cap("labels", Cap(epsilon=1.0))
+    with closing(sqlite3.connect(ledger.path, isolation_level=None)) as connection:
+        connection.execute("DROP TRIGGER caps_stay")
+        connection.execute(f"UPDATE caps SET epsilon = {damage}")
+    for use in (lambda: ledger.cap("labels"), lambda: ledger.spend("labels", PureDP(epsilon=0.1), what="a release")):
+        with pytest.raises(StorageError, match="the cap of data set 'labels' is no number that a cap can be"):
+            use()
+    assert ledger.entries() == []

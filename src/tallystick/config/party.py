@@ -210,7 +210,7 @@ class HttpProxy(Model):
 
 
 class PrivacyConfig(Model):
-    """The label party's privacy budget: where it is written down, and how much of it there is."""
+    """A party's privacy budget: where it is written down, and how much of it there is."""
 
     ledger: FilePath = Field(
         default=Path("privacy-ledger.sqlite"), validate_default=True, description="file of this party's privacy ledger"
@@ -218,8 +218,15 @@ class PrivacyConfig(Model):
     identity: Text | None = Field(
         default=None, description="identity of that ledger, as `tallystick ledger --create` gave it; any other one is refused"
     )
-    dataset: Name = Field(default="labels", description="name of the data set whose labels the budget protects")
-    cap: Positive | None = Field(default=None, description="most label-DP epsilon that may ever be spent on it; null is no cap")
+    dataset: Name = Field(
+        default="labels",
+        description="name of the rows that the budget protects: their labels under this name, their linking keys under it with "
+        "-keys behind, their noisy embeddings with -embeddings; another name begins at 0, so keep it for the same rows",
+    )
+    cap: Positive | None = Field(
+        default=None,
+        description="most epsilon that may ever be spent on each of these: labels, linking keys, embeddings; null is no cap",
+    )
     delta: Share = Field(default=0.0, description="chance that the cap may fail; above 0 where Gaussian noise is to count")
 
 

@@ -1,6 +1,7 @@
 """Forward passes without training: validation, evaluation and prediction, per role. Shapes: B batch, D cut width."""
 
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +13,16 @@ from tallystick.network.channel import Channel
 
 Source = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
+
+
+Part = Literal["training", "validation", "test", "prediction"]
+
+Sending = Callable[[Part, int], None]
+"""Called before each row of a part is embedded and sent so many times more; if it raises, nothing is."""
+
+
+def uncounted(part: Part, times: int) -> None:
+    """A Sending that counts nothing."""
 
 
 def no_columns(index_B: Tensor) -> Features:

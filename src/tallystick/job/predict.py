@@ -26,6 +26,7 @@ from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label
 from tallystick.job.log import RunLog, Watcher
 from tallystick.job.output import ROW, RUN, SCORED_BY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
+from tallystick.job.phases.embedding_charge import EmbeddingCharge
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
@@ -92,7 +93,7 @@ def _predict(
     complete = tuple(dict.fromkeys((run_id, *complete_ids(contract, party))))
     resume_state = ResumeState(command=COMMAND, resume=True, run_id=run_id, trained=True, complete=complete)
     encoder = kept_encoder(folder)
-    keys = require_to_predict(contract, party, frame, encoder)
+    keys = require_to_predict(contract, party, frame, encoder, folder=folder)
     if output is not None:
         check_columns(contract, party, frame[keys.rows_R], output)
     scoring = _Scoring(contract=contract, party=party, folder=folder, frame=frame, keys=keys, encoder=encoder)
@@ -190,6 +191,9 @@ class _Scoring:
                 send_scores(scores, channel)
         else:
             channel = channels[self.contract.label_party]
+            if batches:
+                what = f"prediction of rows with {self.folder.path.name}"
+                EmbeddingCharge.of(self.contract, self.party, self.folder, what=what)("prediction")
             predict_feature_party(TrainedFeatureParty.load(self.folder, architecture, dataset), dataset, batches, channel)
             if linkage.shares_scores:
                 scores = receive_scores(channel, len(alignment))

@@ -5,7 +5,7 @@
 
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -37,8 +37,11 @@ from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
 from tallystick.evaluation.boosting import check_halves
+from tallystick.evaluation.importance import column_places
 from tallystick.job.phases.align import max_rows
-from tallystick.job.phases.defense import check_budget, check_teacher, noises_on_embeddings
+from tallystick.job.phases.budget import Ahead, check_budget
+from tallystick.job.phases.defense import check_teacher
+from tallystick.job.phases.embedding_charge import noise_on_embeddings
 from tallystick.models.build import (
     TRIED_ROWS,
     build_bottom,
@@ -53,8 +56,8 @@ from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
 from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import known_ledger
 from tallystick.party.trained import Architecture
+from tallystick.privacy.ledger import Outlook
 from tallystick.training.plan import batches_per_message
 
 T = TypeVar("T")
@@ -74,6 +77,8 @@ class Preflight:
     frame: Frame | None = None
     keys: Keys | None = None
     identity: Identity | None = None
+    budget: Sequence[Outlook] = ()  # what the job would bring each of this party's budgets to
+    measured_columns: int = 0  # those that may be shuffled to be measured
     own_columns: bool | None = None  # of a label party: whether it has any of use; None where that was not found out
 
     def tried(self, work: Callable[[], T]) -> T | None:
@@ -95,7 +100,7 @@ def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = 
     return found.frame if found.frame is not None else pl.DataFrame()
 
 
-def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None) -> Keys:
+def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None, *, folder: RunFolder) -> Keys:
     """Give the ids of the rows to be scored, once all that can be checked alone has passed; raises as require() does."""
     found = Preflight()
     _check_side(contract, party, found)
@@ -105,6 +110,8 @@ def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encod
         found.tried(lambda: _check_ids(contract, keys, is_label=is_label))
         if encoder is not None:
             found.tried(lambda: encoder.encode(frame[keys.rows_R]))  # all columns, and nothing infinite in them
+    ahead = Ahead(contract=contract, party=party, folder=folder, predicts=True, keys=keys)
+    found.tried(lambda: check_budget(ahead))
     _raise(found)
     assert keys is not None
     return keys
@@ -133,17 +140,14 @@ def preflight(contract: Contract, party: PartyFile, *, folder: RunFolder | None 
         found.frame = found.tried(lambda: read_party_table(party))
     if not fits:
         return found
-    found.tried(lambda: check_budget(contract, party, folder, trials=trials))
     if contract.role_of(party.party) == "label":
         found.tried(lambda: check_teacher(contract))
-    if contract.alignment.similarity is not None and contract.alignment.similarity.noise.keys != "none":
-        found.tried(lambda: known_ledger(party))  # noise on keys is charged, by every party that has rows
-    elif contract.role_of(party.party) == "feature" and noises_on_embeddings(contract):
-        found.tried(lambda: known_ledger(party))  # noise on embeddings is charged, by those who add it
     if (frame := found.frame) is not None:
         found.frame = found.tried(lambda: with_summaries(frame, party, contract.alignment))
     if found.frame is not None:
         _check_table(contract, party, found, found.frame, folder)
+    ahead = Ahead(contract=contract, party=party, folder=folder, trials=trials, keys=found.keys, columns=found.measured_columns)
+    found.budget = found.tried(lambda: check_budget(ahead)) or ()
     return found
 
 
@@ -278,6 +282,7 @@ def _check_features(
     if labels is not None and contract.unaligned.used:
         check_unaligned(contract.unaligned, encoder, *labels)
     if encoder is not None:
+        found.measured_columns = len(column_places(encoder))
         _check_model(contract, party, encoder, here)
         if labels is not None and contract.defense and contract.defense[0].defense.asks_teacher:  # of labels as they are
             check_halves(labels[1], classes=contract.target.classes)
@@ -301,7 +306,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
         bottom, path = build_bottom(model, party.party, shape, seed=contract.seed), model.bottoms[party.party]
         few = encoder.encode(here[np.arange(min(TRIED_ROWS, here.height))]).unpacked()
         try_bottom(bottom, few.rows(torch.arange(min(2, len(few)))), path=path, party=party.party)
-        if contract.role_of(party.party) == "feature" and noises_on_embeddings(contract):
+        if contract.role_of(party.party) == "feature" and noise_on_embeddings(contract) is not None:
             check_bottom_rows(bottom, few, path=path, party=party.party, claim=GaussianEmbeddings.method)
         width = width_of(bottom)
     training = contract.training.for_rows(here.height)

@@ -11,11 +11,13 @@ from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.party.folder import TRIAL, RunFolder
-from tallystick.privacy.events import Event
+from tallystick.privacy.events import Entered
 from tallystick.privacy.ledger import Cap, Ledger
 from tallystick.structs import prepared
 
 LEDGER_NOTE = "ledger"
+LABELS, KEYS, EMBEDDINGS = "", "-keys", "-embeddings"
+"""What a party's budgets add to ``privacy.dataset`` in the ledger: each is of something else, and so has a sum of its own."""
 _LOST = (
     "Nothing was spent and nothing may be released from its data sets: restore the ledger as it was after the last release, or "
     "treat their budget as used up and create a new ledger for new data sets"
@@ -33,7 +35,7 @@ class LedgerNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def known_ledger(party: PartyFile) -> Ledger:
-    """The label party's ledger: the one that its party file states and its run folders were charged to. Makes none.
+    """The party's ledger: the one that its party file states and its run folders were charged to. Makes none.
 
     Raises ConfigError if there never was one, StorageError if it is gone, damaged, another one or an older copy of itself.
     """
@@ -69,7 +71,7 @@ def known_ledger(party: PartyFile) -> Ledger:
 
 
 def create_ledger(party: PartyFile) -> Ledger:
-    """Make the label party's ledger, once; raises ConfigError if there is one, StorageError if there was one."""
+    """Make the party's ledger, once; raises ConfigError if there is one, StorageError if there was one."""
     try:
         known_ledger(party)
     except ConfigError:
@@ -77,12 +79,20 @@ def create_ledger(party: PartyFile) -> Ledger:
     raise ConfigError(f"{party.privacy.ledger} exists already; a ledger is created once and then kept")
 
 
+def data_set(party: PartyFile, of: str) -> str:
+    """The ledger's data set of a party's labels, linking keys or embeddings."""
+    return f"{party.privacy.dataset}{of}"
+
+
 @contextmanager
-def charged(party: PartyFile, folder: RunFolder) -> Iterator[Ledger]:
-    """The party's ledger, to be charged within, with the cap that its file states; the run folder knows it before and after."""
+def charged(party: PartyFile, folder: RunFolder, of: str) -> Iterator[Ledger]:
+    """The party's ledger, to be charged within for labels, linking keys or embeddings, with the cap that its file states.
+
+    The cap holds for each of the three by itself. The run folder knows the ledger before and after.
+    """
     ledger, budget = known_ledger(party), party.privacy
-    if budget.cap is not None and ledger.cap(budget.dataset) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
-        ledger.set_cap(budget.dataset, cap)
+    if budget.cap is not None and ledger.cap(data_set(party, of)) != (cap := Cap(epsilon=budget.cap, delta=budget.delta)):
+        ledger.set_cap(data_set(party, of), cap)
 
     def note() -> None:
         entries, chain = ledger.head()
@@ -98,11 +108,12 @@ def charged(party: PartyFile, folder: RunFolder) -> Iterator[Ledger]:
     note()
 
 
-def known_budget(party: PartyFile) -> tuple[list[Event], Cap | None]:
-    """What the party's ledger holds of its data set, and the cap that will hold; makes no ledger and writes to none."""
+def known_budget(party: PartyFile, of: str) -> tuple[list[Entered], Cap | None]:
+    """What the party's ledger holds of labels, keys or embeddings, and the cap that will hold; makes and writes to no ledger."""
     budget, ledger = party.privacy, known_ledger(party)
     cap = Cap(epsilon=budget.cap, delta=budget.delta) if budget.cap is not None else None
-    return [entry.event for entry in ledger.entries(budget.dataset)], cap or ledger.cap(budget.dataset)
+    name = data_set(party, of)
+    return [entry.event for entry in ledger.entries(name)], cap or ledger.cap(name)
 
 
 def _ledger_notes(runs: Path) -> dict[Path, LedgerNote]:

@@ -7,6 +7,7 @@ stands apart: such a release tells of keys, not of labels, and its events are su
 """
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 from typing import Literal, TypeAlias
@@ -65,6 +66,23 @@ class GaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="gaussian", forb
             raise ConfigError(f"sampling_rate is {self.sampling_rate!r}; it must lie in (0, 1]")
 
 
+class UnsentGaussianDP(msgspec.Struct, frozen=True, kw_only=True, tag="unsent-gaussian", forbid_unknown_fields=True):
+    """So many Gaussian releases of this noise that an earlier event charged for and that were never made: they leave the sum.
+
+    How many are made may hang on what was released before, as with early stopping: Gaussian releases compose fully adaptively
+    (Smith and Thakurta 2022, "Fully adaptive composition for Gaussian differential privacy"), so a cap on their sum holds for
+    whatever was made.
+    """
+
+    noise_multiplier: float
+    releases: int
+    unit: Unit = "label"
+
+    def __post_init__(self) -> None:
+        if self.releases < 1:
+            raise ConfigError(f"releases is {self.releases}; it must be at least 1")
+
+
 class NotPrivate(msgspec.Struct, frozen=True, kw_only=True, tag="not-private", forbid_unknown_fields=True):
     """A release without a guarantee, such as an exact AUC: no epsilon bounds it, so a ledger keeps it beside its sums."""
 
@@ -73,6 +91,8 @@ class NotPrivate(msgspec.Struct, frozen=True, kw_only=True, tag="not-private", f
 
 Bounded: TypeAlias = PureDP | ApproximateDP | GaussianDP
 Event: TypeAlias = Bounded | NotPrivate
+Entered: TypeAlias = Event | UnsentGaussianDP
+"""What a ledger holds: releases, and what of these was never made."""
 
 
 def check_epsilon(epsilon: float) -> None:
@@ -95,16 +115,20 @@ def check_delta(delta: float) -> None:
         raise ConfigError(f"delta is {delta!r}; it must lie in (0, 1), well below one over the number of examples")
 
 
-def total_epsilon(events: Sequence[Event], *, delta: float = 0.0, unit: Unit = "label") -> float:
+def total_epsilon(events: Sequence[Entered], *, delta: float = 0.0, unit: Unit = "label") -> float:
     """Give the epsilon that all ``events`` together cost at ``delta``; infinity where there is no such bound.
 
-    Pure events add exactly. Anything else goes through the privacy loss distribution of dp-accounting (pessimistic: an upper
-    bound), and the smaller of that and plain adding up is the answer. ``unit="record"`` is infinite as soon as one
-    event protects labels or keys only. At delta 0 any event that is not pure makes it infinite.
+    Pure events add exactly, and Gaussian ones of all examples, which are one Gaussian. Anything else goes through the privacy
+    loss distribution of dp-accounting (pessimistic: an upper bound), and the smaller of that and plain adding up is the answer.
+    ``unit="record"`` is infinite as soon as one event protects labels or keys only. At delta 0 any event that is not pure makes
+    it infinite.
     """
-    bounded = [event for event in events if not isinstance(event, NotPrivate)]
-    if len(bounded) < len(events) or (unit == "record" and any(event.unit != "record" for event in bounded)):
+    bounded = _made(events)
+    if any(isinstance(event, NotPrivate) for event in events) or (
+        unit == "record" and any(event.unit != "record" for event in bounded)
+    ):
         return math.inf
+    bounded = _merged(bounded)
     pure = math.fsum(event.epsilon for event in bounded if isinstance(event, PureDP))
     others = [event for event in bounded if not isinstance(event, PureDP)]
     if not others:
@@ -114,10 +138,45 @@ def total_epsilon(events: Sequence[Event], *, delta: float = 0.0, unit: Unit = "
         return min(pure, _pld_epsilon(bounded, delta)) if len(bounded) > 1 else pure
     if delta == 0:
         return math.inf
+    if len(bounded) == 1 and isinstance(bounded[0], GaussianDP):
+        return _single_epsilon(bounded[0], delta)
     spent_delta = math.fsum(event.delta for event in others if isinstance(event, ApproximateDP))
     if spent_delta > delta:
         return math.inf
     return min(pure + _added_up(others, delta, spent_delta), pure + _pld_epsilon(others, delta), _pld_epsilon(bounded, delta))
+
+
+def _made(events: Sequence[Entered]) -> list[Bounded]:
+    """The bounded events without the releases that were charged for and never made."""
+    unsent: Counter[tuple[float, Unit]] = Counter()
+    for event in events:
+        if isinstance(event, UnsentGaussianDP):
+            unsent[event.noise_multiplier, event.unit] += event.releases
+    made: list[Bounded] = []
+    for event in events:
+        if isinstance(event, UnsentGaussianDP | NotPrivate):
+            continue
+        if (
+            isinstance(event, GaussianDP)
+            and event.sampling_rate == 1
+            and (noise := (event.noise_multiplier, event.unit)) in unsent
+        ):
+            never = min(unsent[noise], event.releases)
+            unsent[noise] -= never
+            if never < event.releases:
+                made.append(msgspec.structs.replace(event, releases=event.releases - never))
+            continue
+        made.append(event)
+    return made
+
+
+def _merged(events: Sequence[Bounded]) -> list[Bounded]:
+    """The same cost in as few events: Gaussian releases of all examples are one (Dong, Roth and Su 2019, corollary 3.3)."""
+    whole = [event for event in events if isinstance(event, GaussianDP) and event.sampling_rate == 1]
+    if not whole:
+        return list(events)
+    multiplier = 1 / math.hypot(*(math.sqrt(event.releases) / event.noise_multiplier for event in whole))
+    return [event for event in events if event not in whole] + [GaussianDP(noise_multiplier=multiplier, unit=whole[0].unit)]
 
 
 def _added_up(events: Sequence[Bounded], delta: float, spent_delta: float) -> float:
@@ -131,6 +190,10 @@ def _added_up(events: Sequence[Bounded], delta: float, spent_delta: float) -> fl
 
 @lru_cache(maxsize=256)
 def _single_epsilon(event: Bounded, delta: float) -> float:
+    if isinstance(event, GaussianDP) and event.sampling_rate == event.releases == 1:
+        from tallystick.privacy.gaussian import gaussian_epsilon  # SciPy, which pure DP does without
+
+        return gaussian_epsilon(event.noise_multiplier, delta)
     return _pld_epsilon([event], delta)
 
 

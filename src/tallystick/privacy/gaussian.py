@@ -25,6 +25,21 @@ def gaussian_multiplier(epsilon: float, delta: float) -> float:
     return high
 
 
+def gaussian_epsilon(multiplier: float, delta: float) -> float:
+    """Give the epsilon of one Gaussian release at delta: never below the exact one.
+
+    Balle and Wang 2018, theorem 8, solved by bisection from above; 0 where delta alone covers all that the release tells.
+    """
+    check_delta(delta)
+    low, high = 0.0, 1.0
+    while gaussian_delta(high, multiplier) > delta:
+        low, high = high, 2 * high
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if gaussian_delta(middle, multiplier) <= delta else (middle, high)
+    return high
+
+
 def gaussian_delta(epsilon: float, multiplier: float) -> float:
     """Give the delta of one Gaussian release at epsilon: exact, but for a margin that rounding cannot take it below.
 

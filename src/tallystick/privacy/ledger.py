@@ -13,7 +13,7 @@ import os
 import secrets
 import sqlite3
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,7 +23,17 @@ from typing import Any
 import msgspec
 
 from tallystick.errors import ConfigError, StorageError
-from tallystick.privacy.events import Event, NotPrivate, Unit, check_delta, check_epsilon, total_epsilon
+from tallystick.privacy.events import (
+    Entered,
+    Event,
+    GaussianDP,
+    NotPrivate,
+    Unit,
+    UnsentGaussianDP,
+    check_delta,
+    check_epsilon,
+    total_epsilon,
+)
 from tallystick.storage import sync_folder
 from tallystick.structs import prepared
 
@@ -49,6 +59,8 @@ PRAGMA user_version = 2;
 COMMIT;
 """
 
+USUAL_DELTA = 1e-6
+"""Where Gaussian noise is to be added up and nobody said at which delta."""
 _ROUNDING = 1e-9  # a tenth spent ten times is a budget of one
 
 
@@ -65,7 +77,7 @@ class Entry:
     party: str
     dataset: str
     what: str
-    event: Event
+    event: Entered
 
     @property
     def private(self) -> bool:
@@ -75,7 +87,7 @@ class Entry:
 
 @dataclass(frozen=True, kw_only=True)
 class Cap:
-    """The most that may be spent on a data set: label-DP epsilon at delta."""
+    """The most that may be spent on a data set: epsilon at delta."""
 
     epsilon: float
     delta: float = 0.0
@@ -88,12 +100,14 @@ class Cap:
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What a run would bring a data set's budget to: label-DP epsilons, at the cap's delta."""
+    """What a run would bring a data set's budget to: epsilons of what it holds, at ``delta``."""
 
     dataset: str
     spent: float
     after: float
     cap: Cap | None
+    unit: Unit = "label"
+    delta: float = 0.0
 
     @property
     def fits(self) -> bool:
@@ -102,24 +116,40 @@ class Outlook:
 
     def describe(self) -> str:
         """Give what is spent, what will be after the run, and the cap."""
-        cap = "no cap"
-        if self.cap is not None:
-            cap = f"cap {self.cap.epsilon:.6g}" + (f" at delta {self.cap.delta:g}" if self.cap.delta else "")
-        return f"label-DP epsilon of data set {self.dataset!r}: {self.spent:.6g} spent, {self.after:.6g} after this run, {cap}"
+        cap = "no cap" if self.cap is None else f"cap {self.cap.epsilon:.6g}"
+        at = f" at delta {self.delta:g}" if self.delta else ""
+        spent = f"{self.spent:.6g} spent, {self.after:.6g} after this run"
+        return f"{self.epsilon_of} of data set {self.dataset!r}: {spent}, {cap}{at}"
+
+    @property
+    def epsilon_of(self) -> str:
+        """What is added up, in words."""
+        return _EPSILON_OF[self.unit]
 
 
-def outlook(dataset: str, spent: Sequence[Event], more: Sequence[Event], *, cap: Cap | None) -> Outlook:
+_EPSILON_OF: Mapping[Unit, str] = {
+    "label": "label-DP epsilon",
+    "key": "epsilon of linking keys",
+    "record": "epsilon of records",
+}
+
+
+def outlook(dataset: str, spent: Sequence[Entered], more: Sequence[Event], *, cap: Cap | None) -> Outlook:
     """Say what ``more`` events would bring a data set's budget to, without spending them.
 
-    What was not private is no part of any sum.
+    What was not private is no part of any sum. The sums are at the cap's delta; without a cap at 0, or the usual one where 0
+    bounds nothing.
     """
     spent = [event for event in spent if not isinstance(event, NotPrivate)]
-    delta = cap.delta if cap is not None else 0.0
+    together = [*spent, *more]
+    delta = cap.delta if cap is not None else 0.0 if math.isfinite(total_epsilon(together)) else USUAL_DELTA
     return Outlook(
         dataset=dataset,
         spent=total_epsilon(spent, delta=delta),
-        after=total_epsilon([*spent, *more], delta=delta),
+        after=total_epsilon(together, delta=delta),
         cap=cap,
+        unit=more[0].unit if more else "label",
+        delta=delta,
     )
 
 
@@ -167,6 +197,27 @@ class Ledger:
             self._check(connection)
             return self._enter(connection, dataset, NotPrivate(), what)
 
+    def take_back(self, dataset: str, event: UnsentGaussianDP, *, what: str) -> Entry:
+        """Record that some releases which were charged for were never made, and never will be: no sum counts them any longer.
+
+        Raises StorageError where fewer of that noise were ever charged for.
+        """
+        with self._transaction() as connection:
+            self._check(connection)
+            left = 0
+            for each in (entry.event for entry in self._entries(connection, dataset)):
+                if isinstance(each, GaussianDP | UnsentGaussianDP) and (each.noise_multiplier, each.unit) == (
+                    event.noise_multiplier,
+                    event.unit,
+                ):
+                    left += each.releases if isinstance(each, GaussianDP) else -each.releases
+            if event.releases > left:
+                raise StorageError(
+                    f"the privacy ledger {self.path} holds {left} releases of this noise on data set {dataset!r}, so "
+                    f"{event.releases} cannot have been left out; is it the ledger that they were charged to?"
+                )
+            return self._enter(connection, dataset, event, what)
+
     def spend(self, dataset: str, event: Event, *, what: str) -> Entry:
         """Record a release before it is made; returns once the entry is on disk. Raises BudgetExceeded if it would pass the
         cap, as what is not private does."""
@@ -182,13 +233,13 @@ class Ledger:
                 found = outlook(dataset, [entry.event for entry in self._entries(connection, dataset)], [event], cap=cap)
                 if not found.fits:
                     raise BudgetExceeded(
-                        f"{what} on data set {dataset!r} would bring {self.party}'s label-DP epsilon from {found.spent:.6g} "
+                        f"{what} on data set {dataset!r} would bring {self.party}'s {found.epsilon_of} from {found.spent:.6g} "
                         f"to {found.after:.6g} at delta {cap.delta:g}, over the cap of {cap.epsilon:.6g}; "
                         "raise the cap, release with a smaller epsilon, or not at all"
                     )
             return self._enter(connection, dataset, event, what)
 
-    def _enter(self, connection: sqlite3.Connection, dataset: str, event: Event, what: str) -> Entry:
+    def _enter(self, connection: sqlite3.Connection, dataset: str, event: Entered, what: str) -> Entry:
         number, chain = connection.execute("SELECT entries + 1, chain FROM head").fetchone()
         entry = Entry(number=number, time=_now(), party=self.party, dataset=dataset, what=what, event=event)
         row = (number, entry.time, entry.party, dataset, what, msgspec.json.encode(event).decode())
@@ -283,7 +334,12 @@ class Ledger:
             "SELECT epsilon, delta FROM caps WHERE party = ? AND dataset = ? ORDER BY id DESC LIMIT 1",
             (self.party, dataset),
         ).fetchone()
-        return Cap(epsilon=row[0], delta=row[1]) if row else None
+        if row is None:
+            return None
+        try:
+            return Cap(epsilon=row[0], delta=row[1])
+        except (TypeError, ConfigError):  # caps are outside the chain of hashes
+            raise self._broken(f"the cap of data set {dataset!r} is no number that a cap can be") from None
 
     def _check(self, connection: sqlite3.Connection) -> None:
         if connection.execute("PRAGMA user_version").fetchone()[0] != 2:
@@ -368,7 +424,7 @@ def _entry(row: tuple[int, str, str, str, str, str]) -> Entry:
         party=party,
         dataset=dataset,
         what=what,
-        event=msgspec.json.decode(event, type=prepared(Event)),
+        event=msgspec.json.decode(event, type=prepared(Entered)),
     )
 
 

@@ -169,6 +169,8 @@ def _cost(event: dict[str, Any]) -> str:
             return f"epsilon {event['epsilon']:g}{whose}"
         case "approximate":
             return f"epsilon {event['epsilon']:g}, delta {event['delta']:g}{whose}"
+        case "unsent-gaussian":
+            return f"{event['releases']} x the same noise, charged for and never released{whose}"
         case _:  # Gaussian: what is not private has no place among these
             times = f"{event['releases']} x " if event["releases"] > 1 else ""
             rate = f", of a random {100 * event['sampling_rate']:g} %" if event["sampling_rate"] < 1 else ""

@@ -209,8 +209,9 @@ class FeatureAudit(_Part, frozen=True, kw_only=True):
     by: str
     summary: str = ""
     defense: str = ""
-    epsilon: float | None = None  # of all embeddings of one training row together, given the model at each step
+    epsilon: float | None = None  # of all embeddings of one row together, given the model at each
     delta: float = 0.0
+    releases: int = 0  # of one row at most, as far as noise is counted
     columns: list[ColumnRebuilt] = []
     means: list[MeanRebuilt] = []
     not_measured: list[str] = []

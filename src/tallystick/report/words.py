@@ -241,8 +241,9 @@ def column_promise(audit: FeatureAudit) -> str:
         return ""
     most = number(most_auc(audit.epsilon, audit.delta), digits=3)
     return (
-        f"ε = {audit.epsilon:.3g} (δ = {audit.delta:.2g}) bounds, given the bottom model at each step, how much a change of one "
-        "training row's columns can change that row's own embeddings, those of all epochs together. That alone lets somebody who "
+        f"ε = {audit.epsilon:.3g} (δ = {audit.delta:.2g}) bounds, given the bottom model at each, how much a change of one row's "
+        f"columns can change that row's own embeddings, all {audit.releases} of them together that this run sent at most, in "
+        "training, validation and evaluation. That alone lets somebody who "
         f"knows everything else tell two values of a row apart with an AUC of up to {most}. It does not bound what the model "
         "learnt from these columns, through which they shape all that is sent, nor what embeddings tell of rows on average: of "
         "that there is what attacks here rebuilt, and others may rebuild more."

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tallystick.cut.forward import Source, send_embeddings
+from tallystick.cut.forward import Sending, Source, send_embeddings, uncounted
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
 from tallystick.network.channel import Channel
@@ -24,7 +24,13 @@ from tallystick.training.updates import Updates
 
 
 def train_feature_party(
-    bottom: nn.Module, source: Source, channel: Channel, run: TrainingRun, *, observer: CutObserver | None = None
+    bottom: nn.Module,
+    source: Source,
+    channel: Channel,
+    run: TrainingRun,
+    *,
+    observer: CutObserver | None = None,
+    sending: Sending = uncounted,
 ) -> TrainingState:
     """Train a bottom model whose output's gradients come from the label party; leaves the best weights in it.
 
@@ -33,7 +39,8 @@ def train_feature_party(
     a gradient is taken at the weights that its batch was embedded with and applied at most ``staleness`` steps later.
 
     Threat model: an honest-but-curious label party. It sees the cut embedding of every row in every epoch, which no
-    formal guarantee protects; this party sees cut gradients, from which labels can be estimated.
+    formal guarantee protects; this party sees cut gradients, from which labels can be estimated. ``sending`` is told before rows
+    are sent.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channel, StorageError from the store, Diverged when a cut embedding or
     a weight is no longer finite: what is committed stays as it was.
@@ -46,7 +53,11 @@ def train_feature_party(
     last_commit = told = state.step
     with parallel_embedding_lookup(bottom):
         while state.epoch < run.epochs and not state.stopped:
-            send_embeddings(bottom, source, schedule.embedded(state.epoch, step=state.step), channel)
+            if embedded := schedule.embedded(state.epoch, step=state.step):
+                sending("training", 1)
+                send_embeddings(bottom, source, embedded, channel)
+            if schedule.crosses(state.epoch):
+                sending("training", 1)
             messages = _Messages(run.messages(state), source)
             for group, joint, features in messages:
                 if joint:
@@ -61,6 +72,8 @@ def train_feature_party(
                     run.store.save(state, bottom, updates)
                 run.progress("training", group[-1].step, run.steps)
             loop.drain()
+            if len(schedule.validation_N):
+                sending("validation", 1)
             with updates.averaged():
                 send_embeddings(bottom, source, schedule.validation(), channel)
             decision = receive_decision(channel, epoch=state.epoch, first=state.best_epoch is None)

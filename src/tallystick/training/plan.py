@@ -125,6 +125,10 @@ class Schedule:
             epoch += 1
         return epoch if epoch < self.epochs_before else epoch + (step - self.steps_before(epoch)) // self.steps_per_epoch
 
+    def crosses(self, epoch: int) -> bool:
+        """Whether an epoch has joint batches."""
+        return len(self._parts(epoch).joint_N) > 0
+
     def rows(self, epoch: int) -> int:
         """Positions that an epoch takes."""
         parts = self._parts(epoch)

@@ -17,14 +17,13 @@ from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
 from tallystick.errors import DataError
 from tallystick.job.job import Job
+from tallystick.job.phases.embedding_charge import count_anew
 from tallystick.network.channel import Channel, Progress
 from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import charged
+from tallystick.party.ledger import KEYS, charged, data_set
 from tallystick.party.secret import noise_secret
 
 LOW_MATCH = 0.5
-KEYS_DATASET = "-keys"
-"""What the ledger's data set of linking keys adds to the name of that of labels."""
 
 
 def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment:
@@ -35,6 +34,7 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
         watcher.say(f"keeping the alignment of the interrupted run: {len(kept[1])} rows")
         return kept[1]
     job.folder.forget_training()
+    count_anew(job.folder)
     keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
     alignment = align(job.contract, job.name, keys, job.channels, threads=job.party.threads, progress=watcher.progress)
     require_match_rate(job.contract, job.name, alignment)
@@ -53,8 +53,8 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
     of = noisy_keys_name(contract, keys.similar)
     numbers_RD = folder.load_noisy_keys(of=of)
     if numbers_RD is None:
-        with charged(party, folder) as ledger:
-            ledger.spend(f"{party.privacy.dataset}{KEYS_DATASET}", event, what=f"{what}: noise on keys")
+        with charged(party, folder, KEYS) as ledger:
+            ledger.spend(data_set(party, KEYS), event, what=f"{what}: noise on keys")
         numbers_RD = noisy_keys(keys.similar, terms, secret=noise_secret(party)).numbers_RD
         folder.save_noisy_keys(numbers_RD, of=of)
     return replace(keys, similar=keys.similar.with_numbers(numbers_RD))

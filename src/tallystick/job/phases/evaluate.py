@@ -18,12 +18,13 @@ from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
-from tallystick.evaluation.importance import sampled_rows
+from tallystick.evaluation.importance import column_places, sampled_rows
 from tallystick.evaluation.measure import compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.job import Job
+from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.phases.report import JobState
@@ -59,8 +60,14 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_stat
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
+    what = f"evaluation of {job.contract.name}, run {job_state.run_id}"
+    charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
+    charge.reserve(evaluation_ahead(job.contract, columns=len(column_places(trained.encoder))))
+    if batches:
+        charge("test")
     send_embeddings(trained.bottom, dataset.features_at, batches, channel)
-    send_columns(job, trained.bottom, dataset, channel)
+    send_columns(job, trained.bottom, dataset, channel, charge)
+    charge.settle()
     job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
     job_state.shared = receive_results(job, dataset, channel, job_state)
     released = job.contract.evaluation.privacy

@@ -9,6 +9,7 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +26,7 @@ from tallystick.errors import DataError, FeatureError, StorageError
 from tallystick.job.disclosure import defense_lines, start_lines
 from tallystick.job.log import Watcher
 from tallystick.job.phases.column_start import first_batch
-from tallystick.job.phases.defense import noises_on_embeddings, serves_others
+from tallystick.job.phases.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import kept_encoder
@@ -192,18 +193,22 @@ def audit_features(
             notes.append(f"all columns: {error}")
     if len(sums.epochs) == 1:
         notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
-    epsilon, delta = _run_epsilon(contract, int(sums.count_N.max()))
-    return shown.FeatureAudit(
+    found_now = shown.FeatureAudit(
         party=party,
         by=contract.label_party,
         summary=_summary(contract, party, sums, len(truth.rows_R)),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
-        epsilon=epsilon,
-        delta=delta,
         columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
         means=_means(found, (0, *known)),
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
+    return with_releases(found_now, folder, contract)
+
+
+def with_releases(audit: shown.FeatureAudit, folder: RunFolder, contract: Contract) -> shown.FeatureAudit:
+    """The same findings with what was sent by now, and what it cost: an audit comes before the evaluation."""
+    epsilon, delta, releases = embeddings_epsilon(contract, folder)
+    return msgspec.structs.replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
 def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -252,15 +257,7 @@ def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
     )
 
 
-def _run_epsilon(contract: Contract, sightings: int) -> tuple[float | None, float]:
-    """What all embeddings of a row cost together, given the weights at each; the contract has at most one noise."""
-    for noise in noises_on_embeddings(contract):
-        if not serves_others(contract):
-            return noise.over(sightings), noise.delta
-    return None, 0.0
-
-
 def _unbounded(contract: Contract) -> list[str]:
     """Where a row may serve for others, its own embeddings are not all that is sent of it, and no total holds."""
     said = "a row may serve for others here, so how often it is sent is not bounded, and no ε holds for the run"
-    return [said] if noises_on_embeddings(contract) and serves_others(contract) else []
+    return [said] if noise_on_embeddings(contract) and serves_others(contract) else []

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick import metrics
-from tallystick.cut.forward import send_embeddings
+from tallystick.cut.forward import Sending, send_embeddings
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
     Fall,
@@ -29,6 +29,7 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
+from tallystick.job.phases.embedding_charge import shuffled_releases
 from tallystick.job.phases.report import JobState
 from tallystick.network.channel import Channel
 from tallystick.party.trained import TrainedLabelParty
@@ -46,20 +47,26 @@ class Measured:
     importance: list[shown.ImportanceSummary]
 
 
-def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel) -> None:
-    """Feature party: embed validation rows once more and, if the contract says so, with each own column shuffled."""
+def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel, sending: Sending) -> None:
+    """Feature party: embed validation rows once more and, if the contract says so, with each own column shuffled.
+
+    ``sending`` is told before rows are sent.
+    """
     wanted = job.contract.evaluation.importance
     if not job.contract.measures_columns:
         return
     features = dataset.features_at(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
     batch_size = dataset.settled(job.contract.training).batch_size
+    places = column_places(dataset.known_encoder)
+    sending("validation", 1)
     everything = torch.arange(len(features), device=features.numeric_NF.device)
     send_embeddings(bottom, features.rows, torch.split(everything, batch_size), channel)
     if wanted.feature_columns != "none":
+        sending("validation", shuffled_releases(job.contract, len(places)))
         send_shuffled(
             bottom,
             features,
-            column_places(dataset.known_encoder),
+            places,
             channel,
             repeats=wanted.repeats,
             batch_size=batch_size,

@@ -15,12 +15,11 @@ from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
 from tallystick.job.disclosure import shared_with_feature_parties
 from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import charged
+from tallystick.party.ledger import LABELS, charged
 from tallystick.privacy.events import Event, PureDP
-from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.ledger import USUAL_DELTA, Ledger
 from tallystick.report import result as shown
 
-USUAL_DELTA = 1e-6
 RELEASE_NOTE = "release"
 SHARED_NOTE = "shared"
 
@@ -37,7 +36,7 @@ def release_auc(wanted: PrivateRelease, party: PartyFile, folder: RunFolder, tar
     its parties, so that a class is missing is left to the noisy count to say.
     """
     scores_N = torch.sigmoid(logits_N.double().cpu()).numpy()
-    with charged(party, folder) as ledger:
+    with charged(party, folder, LABELS) as ledger:
         return release(
             target_N.cpu().numpy().astype(np.int64),
             scores_N,
@@ -56,7 +55,7 @@ def enter_shared(contract: Contract, party: PartyFile, folder: RunFolder, figure
     if folder.noted(SHARED_NOTE).get("digest") == digest:
         return
     what = f"evaluation of {contract.name}, run {run_id}: {shared_with_feature_parties(contract)}, sent to the feature parties"
-    with charged(party, folder) as ledger:
+    with charged(party, folder, LABELS) as ledger:
         ledger.enter_not_private(party.privacy.dataset, what=what)
     folder.note(SHARED_NOTE, {"digest": digest}, private=True)  # killed before this, a resumed run enters it again
 

@@ -39,7 +39,8 @@ from tallystick.job.disclosure import (
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.audit import NO_CLASSES, Audited
-from tallystick.job.phases.defense import noises_on_embeddings
+from tallystick.job.phases.embedding_charge import noise_on_embeddings
+from tallystick.job.phases.feature_audit import with_releases
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
@@ -125,7 +126,7 @@ def _privacy(contract: Contract, party: PartyFile, found: JobState) -> shown.Pri
         trainings=_trainings(found),
         shared=found.sent_shared or found.shared is not None,
     )
-    if privacy is None or not noises_on_embeddings(contract):
+    if privacy is None or noise_on_embeddings(contract) is None:
         return privacy
     apart = "Columns are in no sum here: what noisy embeddings cost them stands in each feature party's own ledger."
     return msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
@@ -144,6 +145,8 @@ def _link_weights(contract: Contract, model: nn.Module | None) -> list[shown.Lin
 
 def write_report(job: Job, found: JobState) -> shown.Result:
     """Put together this party's result, and leave it and its report in the run folder."""
+    if (audit := found.audited.features) is not None:
+        found.audited = msgspec.structs.replace(found.audited, features=with_releases(audit, job.folder, job.contract))
     result = result_of(job.contract, job.party, job.logbook, found, started=job.started)
     job.folder.write(job.folder.result, result.to_json())
     render(result, job.folder.report)

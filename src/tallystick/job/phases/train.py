@@ -11,10 +11,12 @@ from tallystick.data.keys import Keys
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
+from tallystick.evaluation.importance import column_places
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import recorders
-from tallystick.job.phases.defense import RunDefense, spend_on_embeddings
+from tallystick.job.phases.defense import RunDefense
+from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import build_bottom, try_bottom, width_of
 from tallystick.network.channel import Channel
@@ -123,11 +125,17 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     run = _training_run(job, dataset, schedule, agreement)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
-    spend_on_embeddings(job.contract, job.party, job.folder, epochs=run.training.epochs, what=what)
+    charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
+    ahead = training_ahead(job.contract, run.training, schedule, step=agreement.resume_from)
+    if "evaluation" in job.phases:
+        ahead = ahead.and_then(evaluation_ahead(job.contract, columns=len(column_places(dataset.known_encoder))))
+    charge.reserve(ahead)
     method = dataset.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
         method.prepare_bottom(bottom, own_part(job, dataset, start))
-    state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer)
+    state = train_feature_party(bottom, dataset.features_at, channel, run, observer=observer, sending=charge)
+    if "evaluation" not in job.phases:
+        charge.settle()
     job.logbook.watcher.say(_how_it_ended(state, run))
     trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=state)
     trained.keep(job.folder)

@@ -25,6 +25,7 @@ from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
 from tallystick.job.phases.defense import training_charged
+from tallystick.job.phases.embedding_charge import sent_by
 from tallystick.job.phases.search import TrialRecord, best_of, next_values, require_optuna
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
 from tallystick.network.channel import Channel
@@ -86,7 +87,8 @@ def trials_left(contract: Contract, party: PartyFile, folder: RunFolder | None) 
     if folder is None:
         return most
     begun = [number for number in range(1, most + 1) if (folder.path / f"trial-{number}").exists()]
-    charged = [number for number in begun if training_charged(folder.trial(number))]
+    trials = {number: folder.trial(number) for number in begun}
+    charged = [number for number, trial in trials.items() if training_charged(trial) or sent_by(trial).charged]
     return most - max([len(finished_trials(folder)), *charged])
 
 

@@ -1,0 +1,150 @@
+"""What a job would bring a party's budgets to, of labels, linking keys and embeddings, before anybody is told of it."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tallystick.alignment.key_noise import key_event
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.data.keys import Keys
+from tallystick.job.phases.align import noisy_keys_name
+from tallystick.job.phases.defense import training_charged
+from tallystick.job.phases.embedding_charge import (
+    Sent,
+    evaluation_ahead,
+    noise_on_embeddings,
+    sent_by,
+    serves_others,
+    training_ahead,
+)
+from tallystick.job.phases.release import RELEASE_NOTE, release_event
+from tallystick.party.folder import NOISY_KEYS, RunFolder
+from tallystick.party.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger
+from tallystick.privacy.events import Event
+from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ahead:
+    """The job that a budget is asked about.
+
+    Args:
+        contract: what it is of.
+        party: whose budget it is.
+        folder: that of a run that goes on, or whose model predicts: what it was charged for is not charged again.
+        trials: of a search: so many trainings, and no evaluation.
+        predicts: whether it scores new rows.
+        keys: this party's, once they were read.
+        columns: of this party's encoder, which may be measured by shuffling.
+    """
+
+    contract: Contract
+    party: PartyFile
+    folder: RunFolder | None = None
+    trials: int | None = None
+    predicts: bool = False
+    keys: Keys | None = None
+    columns: int = 0
+
+    @property
+    def is_label(self) -> bool:
+        """Whether the party has the labels."""
+        return self.contract.role_of(self.party.party) == "label"
+
+    def of_labels(self) -> list[Event]:
+        """What training and a released AUC cost labels."""
+        if not self.is_label or self.predicts:
+            return []
+        folder, release = self.folder, self.contract.evaluation.privacy
+        trained = folder is not None and training_charged(folder)
+        released = self.trials is not None or (folder is not None and bool(folder.noted(RELEASE_NOTE)))
+        events = [] if trained else list(self.contract.defenses().events()) * (1 if self.trials is None else self.trials)
+        return events + ([release_event(release)] if release is not None and not released else [])
+
+    def of_keys(self) -> list[Event]:
+        """What noise on keys costs them, unless it was drawn before."""
+        terms = self.contract.alignment.similarity
+        event = key_event(terms) if terms is not None and self.contract.role_of(self.party.party) != "helper" else None
+        if event is None or (self.folder is not None and self._drawn(self.folder)):
+            return []
+        return [event]
+
+    def _drawn(self, folder: RunFolder) -> bool:
+        if self.keys is None or self.keys.similar is None:
+            return (folder.path / NOISY_KEYS).exists()
+        return folder.load_noisy_keys(of=noisy_keys_name(self.contract, self.keys.similar)) is not None
+
+    def of_embeddings(self) -> list[Event]:
+        """What noisy embeddings cost columns at most; nothing where nothing bounds it, which no cap can judge."""
+        contract, noise = self.contract, noise_on_embeddings(self.contract)
+        if self.is_label or contract.role_of(self.party.party) == "helper" or noise is None or serves_others(contract):
+            return []
+        sent = sent_by(self.folder) if self.folder is not None else Sent()
+        if self.predicts:
+            most = sent.and_then(Sent(prediction=1)).most
+        elif self.trials is not None:
+            most = self.trials * max(training_ahead(contract, each.training.for_rows(self._rows)).most for each in self._tuned())
+        else:
+            ahead = evaluation_ahead(contract, columns=self.columns)
+            if not sent.charged:  # else the rest of training is charged for, or charges for itself
+                ahead = ahead.and_then(training_ahead(contract, contract.training.for_rows(self._rows)))
+            most = sent.and_then(ahead).most
+        return [noise.event(most - sent.charged)] if most > sent.charged else []
+
+    @property
+    def _rows(self) -> int:
+        return len(self.keys.ids) if self.keys is not None else 1
+
+    def _tuned(self) -> list[Contract]:
+        """The contract, and with the most epochs that may be tried."""
+        key = "training.epochs"
+        tuned = self.contract.tuning.keys.get(key)
+        if tuned is None or key not in self.party.tuning.allow:
+            return [self.contract]
+        return [self.contract, self.contract.tuned({key: max(tuned.ends(key))})]
+
+
+def budget_outlooks(ahead: Ahead) -> list[Outlook]:
+    """Say what a job would bring a party's budgets to, without spending or writing anything; none that it does not touch.
+
+    Raises ConfigError if a party that is charged has no ledger yet, StorageError if it is not the one that was charged before.
+    """
+    noisy = noise_on_embeddings(ahead.contract) is not None and ahead.contract.role_of(ahead.party.party) == "feature"
+    if (ahead.is_label and not ahead.predicts) or noisy:
+        known_ledger(ahead.party)  # what is not private is entered, too
+    asked = ((LABELS, ahead.of_labels()), (KEYS, ahead.of_keys()), (EMBEDDINGS, ahead.of_embeddings()))
+    found = []
+    for of, events in asked:
+        if events:
+            spent, cap = known_budget(ahead.party, of)
+            found.append(outlook(data_set(ahead.party, of), spent, events, cap=cap))
+    return found
+
+
+def over_budget(found: Outlook, ahead: Ahead) -> str:
+    """Say by how much a job would pass the cap, and what helps."""
+    assert found.cap is not None
+    if math.isinf(found.after) and not math.isinf(found.spent) and not found.cap.delta:
+        helps = "Gaussian noise counts at a delta above 0 only: give privacy.delta in the party file"
+    else:
+        helps = "raise privacy.cap in the party file, or agree on a smaller epsilon (a new contract)"
+        if found.unit == "record" and not ahead.predicts:
+            helps += " or fewer training.epochs"
+    resumed = ahead.folder is not None and not ahead.predicts
+    what = "going on with this run" if resumed else "a prediction" if ahead.predicts else "a new run of this contract"
+    if ahead.trials is not None:
+        what, helps = f"{ahead.trials} trials, each charged like a run,", f"{helps}, or to fewer tuning.trials"
+    return (
+        f"privacy.cap = {found.cap.epsilon:.6g}: {what} would bring the {found.epsilon_of} of data set {found.dataset!r} from "
+        f"{found.spent:.6g} to {found.after:.6g} at delta {found.cap.delta:g}, over the cap; {helps}"
+        + (", and pass --resume again" if resumed else "")
+    )
+
+
+def check_budget(ahead: Ahead) -> Sequence[Outlook]:
+    """Refuse a job that would pass a cap before anybody is told of it; raises BudgetExceeded. Gives the outlooks."""
+    outlooks = budget_outlooks(ahead)
+    if over := [over_budget(found, ahead) for found in outlooks if not found.fits]:
+        raise BudgetExceeded("\n".join(over))
+    return outlooks

@@ -1,0 +1,197 @@
+"""What a feature party's noisy embeddings cost: one count of what was sent, which the ledger, the audit and the report read.
+
+A row is of one part of the split, so the most that any row was sent is the most of the parts. The count is noted in the run
+folder before the rows leave: what a crash kept here is counted all the same.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+import msgspec
+
+from tallystick.config.contract import Contract, TrainingConfig
+from tallystick.config.linkage import LINKAGES
+from tallystick.config.party import PartyFile
+from tallystick.cut.forward import Part
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import EMBEDDINGS, charged, data_set
+from tallystick.privacy.events import UnsentGaussianDP
+from tallystick.structs import prepared
+from tallystick.training.plan import Schedule, no_positions
+from tallystick.training.unaligned.schedule import scheduled
+
+_NOTE = "embeddings-sent"
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How often any one row of each part was sent by a run's model.
+
+    Args:
+        training, validation, test: parts of the split.
+        prediction: of rows that may be any of these.
+        earlier: of any row, before the run was aligned anew.
+        charged: releases of a row that the ledger was charged for.
+    """
+
+    training: int = 0
+    validation: int = 0
+    test: int = 0
+    prediction: int = 0
+    earlier: int = 0
+    charged: int = 0
+
+    @property
+    def most(self) -> int:
+        """The most that any row was."""
+        return self.earlier + max(self.training, self.validation, self.test) + self.prediction
+
+    def and_then(self, more: "Sent") -> "Sent":
+        """This, and so often more; what was charged stays."""
+        return Sent(
+            training=self.training + more.training,
+            validation=self.validation + more.validation,
+            test=self.test + more.test,
+            prediction=self.prediction + more.prediction,
+            earlier=self.earlier + more.earlier,
+            charged=self.charged,
+        )
+
+
+def sent_by(folder: RunFolder) -> Sent:
+    """What a run sent so far."""
+    return msgspec.convert(folder.noted(_NOTE), prepared(Sent))
+
+
+def count_anew(folder: RunFolder) -> None:
+    """Keep the count where rows are about to change their parts."""
+    sent = sent_by(folder)
+    if sent.most:
+        folder.note(_NOTE, msgspec.to_builtins(Sent(earlier=sent.most, charged=sent.charged)))
+
+
+def training_ahead(contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, step: int = 0) -> Sent:
+    """The most that training may send from a step on; ``schedule`` is needed where it is not the first."""
+    if schedule is None:
+        nothing = Schedule(train_N=no_positions(), validation_N=no_positions(), batch_size=1, seed=0)
+        schedule = scheduled(nothing, contract.unaligned, no_positions())
+    epochs = schedule.epochs_before + training.epochs - (schedule.epoch_of(step) if step else 0)
+    embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
+    return Sent(training=epochs + embeds, validation=epochs if contract.split.validation else 0)
+
+
+def evaluation_ahead(contract: Contract, *, columns: int) -> Sent:
+    """What evaluation sends; ``columns`` are those that are shuffled where the contract has them measured."""
+    validation = 0
+    if contract.measures_columns:
+        validation = 1 + shuffled_releases(contract, columns)
+    return Sent(validation=validation, test=1 if contract.split.test else 0)
+
+
+def shuffled_releases(contract: Contract, columns: int) -> int:
+    """What shuffled columns cost a validation row: with each its own embedding changes, and that of the row that got its cell."""
+    wanted = contract.evaluation.importance
+    return 2 * columns * wanted.repeats if wanted.feature_columns != "none" else 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingCharge:
+    """A feature party's ledger as its noisy embeddings charge it, in a data set of their own; without noise it does nothing.
+
+    The guarantee is given the bottom model's weights, which learn from all rows, so it is apart from what holds without a
+    condition. The most that a run may send is charged before it sends anything, so a cap ends it there; what turned out not to
+    be sent, as where training was stopped early, is taken back at its end. Where a row may serve for others, on a union,
+    linked by similarity or with several rows of the label party for it, nothing bounds how often it is sent, and the entry is
+    one of what is not private, once per run.
+
+    Args:
+        noise: the contract's, if it has any.
+        bounded: whether a row is sent for itself alone.
+        party: whose ledger it is.
+        folder: the run's, which keeps the count.
+        what: of which run, for the ledger.
+    """
+
+    noise: GaussianEmbeddings | None
+    bounded: bool
+    party: PartyFile
+    folder: RunFolder
+    what: str
+
+    @classmethod
+    def of(cls, contract: Contract, party: PartyFile, folder: RunFolder, *, what: str) -> "EmbeddingCharge":
+        """As the contract says."""
+        noise, bounded = noise_on_embeddings(contract), not serves_others(contract)
+        return cls(noise=noise, bounded=bounded, party=party, folder=folder, what=what)
+
+    def reserve(self, ahead: Sent) -> None:
+        """Charge for what may be sent beyond what was, unless it is charged for; raises BudgetExceeded over the cap."""
+        self._charge(sent_by(self.folder).and_then(ahead).most)
+
+    def __call__(self, part: Part, times: int = 1) -> None:
+        """Count, and charge what was not reserved, before each row of a part is sent so often; raises BudgetExceeded."""
+        if self.noise is None:
+            return
+        sent = sent_by(self.folder).and_then(Sent(**{part: times}))
+        self._charge(sent.most)
+        self._note(msgspec.structs.replace(sent, charged=sent_by(self.folder).charged))
+
+    def settle(self) -> None:
+        """Take back what was charged for and not sent."""
+        sent = sent_by(self.folder)
+        never = sent.charged - sent.most
+        if self.noise is None or never <= 0:
+            return
+        # Killed after this, too much stays charged, never too little.
+        self._note(msgspec.structs.replace(sent, charged=sent.most))
+        if not self.bounded:
+            return
+        event = UnsentGaussianDP(noise_multiplier=self.noise.multiplier, releases=never, unit="record")
+        with charged(self.party, self.folder, EMBEDDINGS) as ledger:
+            ledger.take_back(data_set(self.party, EMBEDDINGS), event, what=f"{self.what}: {never} of them were not sent")
+
+    def _charge(self, most: int) -> None:
+        sent = sent_by(self.folder)
+        if self.noise is None or most <= sent.charged:
+            return
+        name, more = data_set(self.party, EMBEDDINGS), most - sent.charged
+        with charged(self.party, self.folder, EMBEDDINGS) as ledger:
+            if self.bounded:
+                said = f"{self.what}: embeddings of each row, up to {more}, given the bottom model's weights at each"
+                ledger.spend(name, self.noise.event(more), what=said)
+            elif not sent.charged:
+                ledger.enter_not_private(name, what=f"{self.what}: noisy embeddings, each row's any number of times")
+        self._note(msgspec.structs.replace(sent, charged=most))  # killed before this, it is charged again
+
+    def _note(self, sent: Sent) -> None:
+        self.folder.note(_NOTE, msgspec.to_builtins(sent))
+
+
+def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | None, float, int]:
+    """What all embeddings of a row that a run sent cost together, given the weights at each, its delta, and how many they are."""
+    noise, most = noise_on_embeddings(contract), sent_by(folder).most
+    if noise is None or serves_others(contract) or not most:
+        return None, 0.0, most
+    return noise.over(most), noise.delta, most
+
+
+def phases_ahead(contract: Contract, training: TrainingConfig, phases: Collection[str], *, columns: int) -> Sent:
+    """The most that a run of these phases sends from its beginning."""
+    ahead = training_ahead(contract, training) if "training" in phases else Sent()
+    return ahead.and_then(evaluation_ahead(contract, columns=columns)) if "evaluation" in phases else ahead
+
+
+def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:
+    """The contract's defence of embeddings that a ledger counts; there is at most one."""
+    found = [each for each in contract.embedding_defenses().embeddings if isinstance(each, GaussianEmbeddings)]
+    assert len(found) <= 1, "a contract names each defence once"
+    return found[0] if found else None
+
+
+def serves_others(contract: Contract) -> bool:
+    """Whether a feature party's row may be sent several times in an epoch.
+
+    On a union, linked by similarity, and where the label party may have several rows for it.
+    """
+    linkage = LINKAGES[contract.alignment.method]
+    return linkage.imputes or linkage.similar or contract.alignment.duplicates == "all"

@@ -1,0 +1,223 @@
+"""What noisy embeddings cost: ledger, audit and page have one count, that of what crossed; and caps hold before anything does."""
+
+from collections import Counter
+
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.check import check_party_file
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.cut.messages import CutEmbedding
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.errors import StorageError
+from tallystick.job.phases.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
+from tallystick.network.channel import MemoryChannel
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import create_ledger
+from tallystick.privacy.events import UnsentGaussianDP
+from tallystick.privacy.ledger import BudgetExceeded, Ledger
+from tallystick.report.result import read_result
+from tallystick.simulation import simulate
+
+PARTIES = ("bank", "shop")
+EPSILON, DELTA = 0.5, 1e-6
+NOISE = {"method": "gaussian-embeddings", "epsilon": EPSILON, "delta": DELTA, "clip": 1.0}
+
+
+class Watched(torch.nn.Module):
+    """A bottom model that notes which rows it embeds: their numbers tell them apart."""
+
+    width = 4
+
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 4)
+        self.embedded = []
+
+    def forward(self, features):
+        self.embedded.append([tuple(row) for row in features.numeric_NF.tolist()])
+        return self.layer(features.numeric_NF)
+
+
+def sent_rows(monkeypatch, bottom):
+    """Count how often each row's embedding crosses: a message holds what was embedded last."""
+    crossed = Counter()
+    send = MemoryChannel.send
+
+    def counted(channel, message):
+        if isinstance(message, CutEmbedding) and channel.peer == "bank":
+            rows = []
+            while len(rows) < message.values.shape[0]:
+                rows += bottom.embedded.pop()
+            crossed.update(rows)
+        send(channel, message)
+
+    monkeypatch.setattr(MemoryChannel, "send", counted)
+    return crossed
+
+
+RUNS = {
+    "an epoch": ({"training__epochs": 1}, 2),  # a validation row: the epoch's end, and once more to measure columns
+    "stopped early": ({"training__epochs": 9, "training__patience": 1, "training__learning_rate": 1e-9}, None),
+    "a joint epoch before and a pass": ({"unaligned": {"method": "heuristic", "joint_epochs": 2}, "training__epochs": 1}, 4),
+    "joint epochs before": ({"unaligned": {"method": "vfl-mpd", "joint_epochs": 3}, "training__epochs": 1}, 5),
+}
+
+
+@pytest.mark.parametrize(("changes", "most"), RUNS.values(), ids=RUNS)
+def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_path, monkeypatch):
+    """The oracle counts, at the channel, the messages that each row's embedding is in."""
+    bottom = Watched()
+    crossed = sent_rows(monkeypatch, bottom)
+    contract = contract_values(PARTIES, audit=True, defense=[NOISE], **changes)
+    simulate(contract, tables(PARTIES, rows=200), columns(PARTIES), bottoms={"shop": bottom}, folder=tmp_path)
+    truth = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0).over(max(crossed.values()))
+    assert max(crossed.values()) == (most := most or max(crossed.values()))
+    ledger = Ledger(tmp_path / "shop-privacy-ledger.sqlite", party="shop")
+    assert ledger.total("labels-embeddings", delta=DELTA, unit="record") == pytest.approx(truth, rel=1e-12)
+    (folder,) = (tmp_path / "shop").glob("tiny-*")
+    (audit,) = read_result((folder / "result.json").read_bytes()).sections.features
+    assert (audit.epsilon, audit.releases) == (pytest.approx(truth, rel=1e-12), most)
+    assert f"ε = {truth:.3g} (δ = 1e-06) bounds" in (folder / "report.html").read_text()
+    charge, *rest = ledger.entries()
+    assert charge.event.releases - sum(each.event.releases for each in rest) == most  # what early stopping left out
+    assert bool(rest) == ("training__patience" in changes)
+
+
+def party_of(folder, **privacy):
+    values = {"party": "shop", "table": {"path": "t.parquet"}, "runs": "runs", "privacy": {"dataset": "customers", **privacy}}
+    return parse_party(values, folder=folder, source="shop")
+
+
+def charge_of(folder, *, number=1, method="intersection", **privacy):
+    """The charge of a run, as a process has it that begins the run or goes on with it."""
+    party = party_of(folder, **privacy)
+    contract = parse_contract(contract_values(PARTIES, name=f"run-{number}", defense=[NOISE], alignment__method=method))
+    if not party.privacy.ledger.exists():
+        create_ledger(party)
+    begun = any(party.runs.glob(f"run-{number}-*"))
+    run = RunFolder.latest(party.runs, contract, "shop") if begun else RunFolder.new(party.runs, contract, "shop")
+    return EmbeddingCharge.of(contract, party, run, what=f"run {number}")
+
+
+def releases(folder):
+    """What the ledger's total stands for, in releases."""
+    ledger = Ledger(folder / "privacy-ledger.sqlite", party="shop")
+    events = [entry.event for entry in ledger.entries("customers-embeddings")]
+    return sum(-each.releases if isinstance(each, UnsentGaussianDP) else each.releases for each in events)
+
+
+def test_what_is_reserved_is_charged_first_and_what_was_not_sent_taken_back(tmp_path):
+    charge = charge_of(tmp_path)
+    charge.reserve(Sent(training=5, validation=6, test=1))
+    assert releases(tmp_path) == 6
+    charge("training")
+    charge("validation")
+    assert releases(tmp_path) == 6
+    charge.settle()
+    charge.settle()
+    assert releases(tmp_path) == 1
+    charge("prediction")
+    assert releases(tmp_path) == 2  # a row that is scored may be one of training
+    charge("test", 3)
+    assert (releases(tmp_path), sent_by(charge.folder).most) == (4, 4)
+
+
+def test_a_killed_run_keeps_what_it_reserved_and_pays_for_what_it_sends_again(tmp_path):
+    """Killed in its second epoch of two, which the resumed run sends again; after a new alignment parts are other rows."""
+    charge_of(tmp_path).reserve(Sent(training=2))
+    charge_of(tmp_path)("training")
+    charge_of(tmp_path)("training")
+    charge_of(tmp_path).reserve(Sent(training=1))
+    assert releases(tmp_path) == 3
+    count_anew(charge_of(tmp_path).folder)
+    charge_of(tmp_path)("validation", 2)
+    assert releases(tmp_path) == 4
+    charge_of(tmp_path, number=2)("training")
+    assert releases(tmp_path) == 5
+
+
+def test_a_cap_holds_before_rows_are_sent_and_none_where_nothing_is_bounded(tmp_path):
+    noise = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0)
+    cap = {"cap": noise.over(3), "delta": DELTA}
+    with pytest.raises(BudgetExceeded, match=r"epsilon of records from 0 to .* raise the cap"):
+        charge_of(tmp_path, **cap).reserve(Sent(training=4))
+    assert sent_by(charge_of(tmp_path).folder) == Sent()
+    for _ in range(3):
+        charge_of(tmp_path, **cap)("training")
+    with pytest.raises(BudgetExceeded):
+        charge_of(tmp_path, **cap)("training")
+    assert (releases(tmp_path), sent_by(charge_of(tmp_path).folder).training) == (3, 3)
+    union = charge_of(tmp_path, number=2, method="union", **cap)
+    for _ in range(2):
+        union("training")
+        union.settle()
+    ledger = Ledger(tmp_path / "privacy-ledger.sqlite", party="shop")
+    assert [entry.what for entry in ledger.not_private()] == ["run 2: noisy embeddings, each row's any number of times"]
+
+
+def test_more_than_was_charged_for_is_not_taken_back(tmp_path):
+    ledger = Ledger.create(tmp_path / "ledger.sqlite", party="shop")
+    noise = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0)
+    ledger.spend("one", noise.event(3), what="a run")
+    for data_set, count, multiplier in (("one", 4, 1), ("one", 1, 2), ("other", 1, 1)):
+        event = UnsentGaussianDP(noise_multiplier=multiplier * noise.multiplier, releases=count, unit="record")
+        with pytest.raises(StorageError, match="cannot have been left out"):
+            ledger.take_back(data_set, event, what="too much")
+    event = UnsentGaussianDP(noise_multiplier=noise.multiplier, releases=2, unit="record")
+    ledger.take_back("one", event, what="two were not sent")
+    assert ledger.total("one", delta=DELTA, unit="record") == pytest.approx(EPSILON)
+    spent = ledger.export(delta=DELTA)["datasets"]["one"]["running_label_epsilon"]
+    assert spent[0] is None or spent[0] > spent[-1]
+
+
+def test_shuffled_columns_are_two_releases_each_and_phases_before_count(tmp_path):
+    """A row whose cell goes to another row shows in two embeddings of each shuffle: its own, and the other's."""
+    importance = {"feature_columns": "label-party", "repeats": 3}
+    contract = parse_contract(contract_values(PARTIES, evaluation__importance=importance, unaligned={"method": "heuristic"}))
+    assert evaluation_ahead(contract, columns=4) == Sent(validation=1 + 2 * 3 * 4, test=1)
+    assert training_ahead(contract, contract.training.for_rows(100)) == Sent(training=2 + 1 + 1, validation=2 + 1)
+
+
+def capped(job, party, **privacy):
+    job.change(party, privacy=privacy)
+    return check_party_file(job.home(party) / "party.yaml", job.home(party) / "contract.yaml")
+
+
+def test_check_and_run_refuse_what_passes_a_feature_partys_cap_before_anybody_is_called(lay_out_job):
+    job = lay_out_job(PARTIES, rows=60, defense=[NOISE], evaluation__importance={"own_columns": False})
+    shop = job.home("shop")
+    Ledger.create(shop / "privacy-ledger.sqlite", party="shop")
+    (problem,) = capped(job, "shop", cap=0.5, delta=DELTA)["problems"]
+    assert problem.startswith("privacy.cap = 0.5: a new run of this contract would bring the epsilon of records of data set")
+    started = job.start("shop")  # bank is not up
+    assert started.end() == 2
+    assert problem in started.error
+    assert job.runs("shop") == []
+    after = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0).over(2)
+    found = capped(job, "shop", cap=after, delta=DELTA)
+    assert found["problems"] == []
+    said = (
+        f"epsilon of records of data set 'labels-embeddings': 0 spent, {after:.6g} after this run, cap {after:.6g} at delta 1e-06"
+    )
+    assert found["budget"] == said
+    (problem,) = capped(job, "shop", cap=100.0, delta=0.0)["problems"]
+    assert "Gaussian noise counts at a delta above 0 only: give privacy.delta" in problem
+
+
+def test_a_prediction_is_one_more_release_and_refused_over_the_cap(lay_out_job):
+    job = lay_out_job(PARTIES, rows=120, defense=[NOISE], training__epochs=1, evaluation__importance={"own_columns": False})
+    ledger = Ledger.create(job.home("shop") / "privacy-ledger.sqlite", party="shop")
+    noise = GaussianEmbeddings(epsilon=EPSILON, delta=DELTA, clip=1.0)
+    capped(job, "shop", cap=noise.over(2), delta=DELTA)
+    job.run_all()
+    assert ledger.total("labels-embeddings", delta=DELTA) == pytest.approx(noise.over(1))
+    bank, shop = job.start("bank", "predict", "--output", "scores.csv"), job.start("shop", "predict")
+    assert (bank.end(), shop.end()) == (0, 0), (bank.said, shop.said)
+    assert ledger.total("labels-embeddings", delta=DELTA) == pytest.approx(noise.over(2))
+    again = job.start("shop", "predict")
+    assert again.end() == 2
+    assert "privacy.cap" in again.error
+    assert "a prediction would bring the epsilon of records" in again.error
