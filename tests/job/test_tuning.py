@@ -88,14 +88,38 @@ def test_alone_before_there_is_a_partner(lay_out_job):
     assert losses[bank.found["best"] - 1] == min(losses)
     assert all(trial["embedded"] == trial["answered"] == 0 for trial in bank.found["trials"])
     ledger = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank")
-    assert ledger.head()[0] == 0
+    assert [entry.what.partition(", ")[2] for entry in ledger.not_private()] == [
+        f"alone, {job.runs('bank')[0].name}: exact labels"
+    ]
 
     again = job.start("bank", "tune", "--resume")
     assert again.end() == 0
     assert trials_of(again) == trials_of(bank)
     tuned = load_contract(bank.found["tuned_contract"])
     assert not tuned.tuning.keys
+    assert ledger.head()[0] == 1  # once for all trials, and for what goes on
     assert "What was tried" in (job.home("bank") / bank.found["report"]).read_text()
+
+
+def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_charged_for(lay_out_job):
+    """At this epsilon replaced labels tell nothing, so no trial validates below ln 2 but by luck; exact ones do at once."""
+    found = {}
+    for epsilon in (1e-6, None):
+        defense = [] if epsilon is None else [{"method": "label-dp", "epsilon": epsilon}]
+        job = laid_out(lay_out_job, trials=2, defense=defense, training__epochs=5, training__learning_rate=0.03)
+        bank = job.start("bank", "tune", "--alone")
+        assert bank.end() == 0, bank.said
+        found[epsilon] = min(trial["loss"] for trial in bank.found["trials"])
+        ledger = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank")
+        assert ledger.head()[0] == 1
+        assert ledger.total("labels") == (epsilon or 0.0)
+    assert found[None] < 0.62
+    assert found[1e-6] > 0.66
+    job = laid_out(lay_out_job, trials=2, defense=[{"method": "label-dp", "epsilon": 2.0}])
+    job.change("bank", privacy={"cap": 1.0})
+    bank = job.start("bank", "tune", "--alone")
+    assert bank.end() != 0
+    assert "over the cap of 1" in bank.error
 
 
 # --- together

@@ -383,6 +383,11 @@ class Contract(Model):
         """The defences of labels, ready to apply."""
         return chain([entry.make() for entry in self.defense], target=self.target.type)
 
+    @property
+    def hides_labels(self) -> bool:
+        """Whether labels are replaced under a guarantee before they train: then nothing that leaves may hang on exact ones."""
+        return any(entry.covers_labels for entry in self.defense)
+
     def embedding_defenses(self) -> EmbeddingDefenses:
         """The defences of every feature party's columns, ready to apply."""
         return embedding_chain([entry.make() for entry in self.defense])
@@ -575,7 +580,7 @@ def _disclosure_problems(contract: Contract) -> list[str]:
         problems.append(f"{where}: embeddings sent again would tell which rows of a union are imputed; align by intersection")
     if contract.split.validation == 0:
         problems.append(f"{where}: is measured on validation rows; give split.validation a value above 0, or set it to none")
-    if columns == "both" and any(entry.covers_labels for entry in contract.defense):
+    if columns == "both" and contract.hides_labels:
         problems.append(f"{where}: exact figures of validation labels undo what the label defence promises; use label-party")
     return problems
 

@@ -32,8 +32,12 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     deviation: float = 1.0
 
     @classmethod
-    def fit(cls, column: pl.Series, target: TargetConfig, training_rows: NDArray[np.int64]) -> "LabelCoder":
+    def fit(
+        cls, column: pl.Series, target: TargetConfig, training_rows: NDArray[np.int64], *, hidden: bool = False
+    ) -> "LabelCoder":
         """Fit on a whole label column; mean and deviation come from the training rows alone.
+
+        ``hidden`` classes of training rows are not looked at: whether they differ would be seen from whether the run goes on.
 
         Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
         Raises DataError for null or NaN labels, infinite ones in regression, a constant label, or another count of classes
@@ -48,7 +52,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
                 f"label column {column.name!r} has {len(values)} distinct value{'s' if len(values) != 1 else ''}; "
                 f"target.type = {target.type} needs exactly {target.classes}"
             )
-        if as_text(column.gather(training_rows)).n_unique() < 2:
+        if not hidden and as_text(column.gather(training_rows)).n_unique() < 2:
             raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
         return cls(type=target.type, classes=values)
 

@@ -70,7 +70,7 @@ class IntersectionDataset(Dataset):
         device = torch.device(own.party.device)
         labels = None
         if own.is_label:
-            coder = own.fit_labels(contract.target, rows_M[taught_N.numpy()])
+            coder = own.fit_labels(contract, rows_M[taught_N.numpy()])
             true_N = coder.encode(own.label().gather(rows_M)).to(device)
             weight_N = None
             if own.party.weight is not None:
@@ -88,7 +88,7 @@ class IntersectionDataset(Dataset):
         )
         if labels is not None and contract.unaligned.used:
             _check_enough(unaligned, contract.unaligned)
-            check_unaligned(contract.unaligned, encoder, labels.coder, labels.true_N[dataset.train_N])
+            check_unaligned(contract.unaligned, encoder)
         return dataset
 
     @classmethod
@@ -167,19 +167,24 @@ def _check_enough(unaligned: UnalignedRows, settings: UnalignedConfig) -> None:
         )
 
 
-def check_unaligned(settings: UnalignedConfig, encoder: Encoder | None, coder: LabelCoder, aligned_N: Tensor) -> None:
-    """Refuse a label party's rows of which the method can make nothing; raises DataError.
-
-    ``aligned_N`` are the encoded labels of the training rows that are aligned, or may be.
-    """
+def check_unaligned(settings: UnalignedConfig, encoder: Encoder | None) -> None:
+    """Refuse a label party's columns of which the method can make nothing; raises DataError."""
     where = f"unaligned.method = {settings.method}"
     if encoder is None:
         raise DataError(f"{where}: the label party has no usable column of its own, so unaligned rows teach nothing; use none")
     if settings.group is not None and settings.group not in [column.name for column in encoder.categorical]:
         raise DataError(f"unaligned.group = {settings.group}: is no categorical column of the label party that training uses")
-    if coder.type == "regression":
+
+
+def check_classes(settings: UnalignedConfig, coder: LabelCoder, aligned_N: Tensor) -> None:
+    """Refuse aligned training rows without one of the classes, where others train a joint model beside them; raises DataError.
+
+    ``aligned_N`` are the labels that train, replaced ones where the contract hides them: whether a run goes on is seen by all.
+    Targets between the classes teach both.
+    """
+    if not settings.used or coder.type == "regression" or bool((aligned_N != aligned_N.round()).any()):
         return
-    found = set(aligned_N.long().tolist())
+    where, found = f"unaligned.method = {settings.method}", set(aligned_N.long().tolist())
     if lacking := [name for code, name in enumerate(coder.classes) if code not in found]:
         raise DataError(
             f"{where}: no aligned training row is of class {shown(lacking[0])}, so nothing joint can be learnt of it; "

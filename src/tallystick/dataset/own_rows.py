@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.alignment.outcome import Alignment, Candidates
-from tallystick.config.contract import Contract, TargetConfig
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Numbers, PackedFeatures
@@ -96,9 +96,9 @@ class OwnRows:
         assert self.party.label is not None
         return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_R)
 
-    def fit_labels(self, target: TargetConfig, training_R: NDArray[np.int64]) -> LabelCoder:
+    def fit_labels(self, contract: Contract, training_R: NDArray[np.int64]) -> LabelCoder:
         """Fit the coding of labels, of which the training rows settle the scale."""
-        return LabelCoder.fit(self.label(), target, training_R)
+        return LabelCoder.fit(self.label(), contract.target, training_R, hidden=contract.hides_labels)
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
         """Fit the encoder on these rows of a frame; None for a label party without a usable column.

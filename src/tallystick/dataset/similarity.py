@@ -159,7 +159,7 @@ class SimilarityDataset(Dataset):
         dataset = replace(dataset, train_N=train_N.to(device), validation_N=validation_N.to(device), test_N=test_N.to(device))
         if not own.is_label:
             return dataset
-        coder = own.fit_labels(contract.target, own.alignment.rows_N[train_N.numpy()])
+        coder = own.fit_labels(contract, own.alignment.rows_N[train_N.numpy()])
         true_N = coder.encode(own.label().gather(own.alignment.rows_N)).to(device)
         weight_N = None
         if own.party.weight is not None:

@@ -149,7 +149,7 @@ class UnionDataset(Dataset):
         )
         if not own.is_label:
             return dataset
-        coder = own.fit_labels(contract.target, training_rows)
+        coder = own.fit_labels(contract, training_rows)
         labels_N = coder.encode(own.label())
         rate = labels_N[training_rows].double().mean().item()
         (peer,) = contract.feature_parties

@@ -30,8 +30,8 @@ class LabelDP(Defense):
 
     Threat model: any adversary who sees anything of the run, whatever else it knows, but who does not see the labels.
     Guarantee: epsilon-label-DP for the labels given, training and validation alike, from 64-bit integer coins of a
-    cryptographic generator, rounded so that epsilon is never exceeded. Not protected: features; test labels, whose metrics
-    are exact unless the contract releases them privately; what a good model tells of anyone's label.
+    cryptographic generator, rounded so that epsilon is never exceeded. Not protected: features; which classes the table has;
+    test labels, whose metrics are exact unless the contract releases them privately; what a good model tells of anyone's label.
 
     The model learns P(replaced label): its probabilities are pulled towards 1/C (for two classes
     p -> f + (1 - 2 f) p with flip rate f), so calibration suffers while ranks stay.

@@ -32,7 +32,7 @@ from tallystick.data.sequences import check_separators
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.data.table import read_party_table, require_column
 from tallystick.data.target import LabelCoder, encode_weights
-from tallystick.dataset.intersection import check_unaligned
+from tallystick.dataset.intersection import check_classes, check_unaligned
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError, StorageError, TallystickError
@@ -219,10 +219,13 @@ def _check_table(contract: Contract, party: PartyFile, found: Preflight, frame: 
 
 
 def check_label(contract: Contract, party: PartyFile, here: Frame, training: "np.ndarray[Any, Any]") -> CodedLabels:
-    """Refuse labels that cannot be learnt, whichever of these rows are for training; gives those of them. Raises DataError."""
+    """Refuse labels that cannot be learnt, whichever of these rows are for training; gives those of them. Raises DataError.
+
+    Where the contract hides labels, which of them training rows have is not looked at.
+    """
     assert party.label is not None
     label = require_column(here, party.label, use="label")
-    coder = LabelCoder.fit(label, contract.target, training)
+    coder = LabelCoder.fit(label, contract.target, training, hidden=contract.hides_labels)
     return coder, coder.encode(label)[torch.from_numpy(training)]
 
 
@@ -280,7 +283,9 @@ def _check_features(
     if encoder is None and not is_label:
         raise DataError(f"party {party.party} has no usable feature column; list some under features")
     if labels is not None and contract.unaligned.used:
-        check_unaligned(contract.unaligned, encoder, *labels)
+        check_unaligned(contract.unaligned, encoder)
+        if not contract.hides_labels:
+            check_classes(contract.unaligned, *labels)
     if encoder is not None:
         found.measured_columns = len(column_places(encoder))
         _check_model(contract, party, encoder, here)

@@ -78,7 +78,13 @@ def finished(rows: int, released: PrivateAuc | NothingReleased) -> Finished:
 
 
 def privacy_section(
-    contract: Contract, message: Finished, budget: PrivacyConfig | None, *, trainings: int, shared: bool = False
+    contract: Contract,
+    message: Finished,
+    budget: PrivacyConfig | None,
+    *,
+    trainings: int,
+    shared: bool = False,
+    alone: bool = False,
 ) -> shown.PrivacySummary | None:
     """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
 
@@ -86,7 +92,8 @@ def privacy_section(
     release of its own; ``shared``: whether exact figures were sent.
     """
     party = contract.label_party
-    released = _label_releases(contract) * trainings
+    used = "the values that were chosen, which stand in the contract" if alone else "what training sends"
+    released = _label_releases(contract, used="the values that were chosen" if alone else "all that training sends") * trainings
     if message.epsilon is not None:
         what, note = f"no AUC: {message.reveals}", "Nothing else was released; the epsilon is spent all the same."
         if message.auc is not None:
@@ -97,7 +104,7 @@ def privacy_section(
                 what=what, mechanism=message.mechanism, protects=message.protects, epsilon=message.epsilon, party=party, note=note
             )
         )
-    exact = _not_private(contract) if trainings else []
+    exact = _not_private(contract, used=used) if trainings else []
     not_private = [f"{what}; {trainings} times, once in each trial" if trainings > 1 else what for what in exact]
     if shared:
         not_private.append(f"what the evaluation sent the feature parties: {shared_with_feature_parties(contract)}")
@@ -129,11 +136,11 @@ def privacy_section(
     )
 
 
-def _not_private(contract: Contract) -> list[str]:
+def _not_private(contract: Contract, *, used: str) -> list[str]:
     """What training told without a guarantee for the whole run: all that hangs on exact labels."""
-    if _label_releases(contract):
+    if contract.hides_labels:
         return []
-    return [f"what training sends, which comes from {exact_labels(contract)} of the training and validation rows"]
+    return [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
 
 
 def exact_labels(contract: Contract) -> str:
@@ -142,10 +149,10 @@ def exact_labels(contract: Contract) -> str:
     return "exact labels" + (f" (behind {methods}: no guarantee for the whole run)" if methods else "")
 
 
-def _label_releases(contract: Contract) -> list[shown.Release]:
+def _label_releases(contract: Contract, *, used: str) -> list[shown.Release]:
     return [
         shown.Release(
-            what="labels of the training and validation rows, in all that training sends",
+            what=f"labels of the training and validation rows, in {used}",
             mechanism=entry.defense.method,
             protects="labels",
             party=contract.label_party,

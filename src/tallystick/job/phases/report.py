@@ -125,6 +125,7 @@ def _privacy(contract: Contract, party: PartyFile, found: JobState) -> shown.Pri
         party.privacy if party.label is not None else None,
         trainings=_trainings(found),
         shared=found.sent_shared or found.shared is not None,
+        alone=found.alone,
     )
     if privacy is None or noise_on_embeddings(contract) is None:
         return privacy
@@ -269,8 +270,8 @@ def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment)
 
 
 def _trainings(found: JobState) -> int:
-    """How many trainings there were whose gradients left."""
-    trials = 0 if found.alone else sum(not trial.problem for trial in found.trials)
+    """How many times labels were used for what leaves: in each training; once where values were chosen on own columns alone."""
+    trials = 1 if found.alone else sum(not trial.problem for trial in found.trials)
     return trials + (found.training is not None)
 
 
@@ -318,7 +319,11 @@ def _tuning(contract: Contract, found: JobState) -> shown.Tuning | None:
         f"{len(trials)} trials of {', '.join(contract.tuning.keys)}, each trained on the training rows and compared on the "
         "validation rows; no test row was touched. "
     )
-    what = "Nothing was sent: these are own columns alone." if found.alone else "Each trial disclosed what a training does."
+    what = "Each trial disclosed what a training does."
+    if found.alone:
+        what = (
+            "Nothing was sent: these are own columns alone. The values that were chosen tell of the labels they were chosen by."
+        )
     return shown.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
 
 

@@ -9,6 +9,7 @@ import torch
 from tallystick.alignment.outcome import Alignment
 from tallystick.data.keys import Keys
 from tallystick.dataset.dataset import Dataset
+from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.evaluation.importance import column_places
@@ -79,6 +80,8 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
+    labels = defended.known_labels
+    check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
     schedule = defended.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     observers = recorders(job, dataset, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
     peers = [

@@ -24,7 +24,7 @@ from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
-from tallystick.job.phases.defense import training_charged
+from tallystick.job.phases.defense import RunDefense, training_charged
 from tallystick.job.phases.embedding_charge import sent_by
 from tallystick.job.phases.search import TrialRecord, best_of, next_values, require_optuna
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
@@ -123,7 +123,10 @@ def tune_as_label_party(job: Job, keys: Keys, alignment: Alignment, *, run_id: s
 
 
 def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
-    """Search on the label party's own columns alone; nothing is sent, so nothing is charged and no label is replaced."""
+    """Search on the label party's own columns alone, by the labels that the contract lets train, replaced once for all trials.
+
+    Nothing is sent, but the values that are found stand in a contract that others read: the ledger is charged as for one run.
+    """
     tunable = allowed_keys(job.contract, job.party)
     for key in ONLY_TOGETHER:
         if tunable.pop(key, None) is not None:
@@ -131,12 +134,17 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
     if not tunable:
         raise ConfigError("tuning.keys: what is left makes no difference to own columns alone; tune it with a partner")
 
+    defense = RunDefense.of(job.contract, job.folder)
+
     def train(trial: Job) -> tuple[TrainingState, tuple[int, int]]:
         alone = trial.contract.model_copy(update={"unaligned": UnalignedConfig()})
         rows = own_rows(trial, keys, _every_row(keys))
-        own = IntersectionDataset.of(alone, rows, [], secret_seed=trial.folder.secret_seed).own_part()
-        if own.encoder is None:
+        exact = IntersectionDataset.of(alone, rows, [], secret_seed=trial.folder.secret_seed)
+        if exact.encoder is None:
             raise ConfigError(f"features: {job.name} has no usable column, so there is nothing to tune alone")
+        what = f"tuning of {job.contract.name}, alone, {job.folder.path.name}"
+        defense.spend(job.contract, job.party, job.folder, exact.known_labels.true_N, what=what)
+        own = defense.defended(exact)
         training, store = own.settled(trial.contract.training), trial.folder.store()
         run = TrainingRun(
             training=training,
@@ -145,7 +153,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
             resume_from=max(store.intact()[0], default=0),
             progress=trial.logbook.watcher.progress,
         )
-        model = trial.architecture.label_model(own.encoder, [])
+        model = trial.architecture.label_model(exact.encoder, [])
         return train_label_party(model, own.features_at, own.objective(), [], run), (len(own.train_N), len(own.validation_N))
 
     return _search(job, tunable, most_trials(job.contract, job.party), train, lambda _trial, _over: None)
