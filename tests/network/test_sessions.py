@@ -595,6 +595,18 @@ def test_a_restarted_peer_is_another_session(networks, pool, identity):
     dialling.result(timeout=10)
 
 
+def test_two_processes_with_one_certificate_end_the_run_and_the_line_says_so(networks, pool):
+    """Somebody started a party twice: which of the two is meant, nobody can tell."""
+    bank, _, at_bank, at_shop = connected(networks, pool)
+    second = networks("shop", limits=replace(QUICK, wait_s=1))
+    dialling = pool.submit(error_of, second.connect, {"bank": f"127.0.0.1:{bank.port}"})
+    with pytest.raises(PeerLost, match="or runs twice: a second process calls with its certificate"):
+        at_bank.receive(Note)
+    bank.close("the run is over")
+    assert isinstance(error_of(at_shop.receive, Note), PeerError)
+    assert isinstance(dialling.result(timeout=10), PeerLost)
+
+
 def test_another_wire_version(networks, pool, monkeypatch):
     bank = networks("bank", listen="127.0.0.1:0")
     shop = networks("shop")

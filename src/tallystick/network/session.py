@@ -377,7 +377,10 @@ class Session:
             self.fail(ProtocolError(self._peer, reason))
             return Refusal(matter="protocol", reason=reason)
         if self._peer_process and hello.process != self._peer_process:
-            self.fail(PeerLost(self._peer, f"{self._peer} was restarted in the middle of the run"))
+            twice = (
+                f"{self._peer} was restarted in the middle of the run, or runs twice: a second process calls with its certificate"
+            )
+            self.fail(PeerLost(self._peer, twice))
             early = f"{self._own} is still in a run with an earlier process of {self._peer}"
             return Refusal(matter="restarted" if hello.peer_process else "early", reason=early)
         if hello.peer_process and hello.peer_process != self._process:
