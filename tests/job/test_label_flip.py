@@ -22,7 +22,7 @@ from tallystick.simulation import simulate
 PARTIES = ("bank", "shop")
 ROWS = 160
 KEEP, FLIP = (2**64 - 1).to_bytes(8, "little"), bytes(8)
-OF_THE_CLOCK = {"started", "seconds", "steps_per_s", "phases", "digest"}
+OF_THE_CLOCK = {"started", "seconds", "steps_per_s", "phases", "seal"}
 
 
 def frames(positives=None):
