@@ -52,6 +52,8 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
             found.problems += look.problems
     if found.identity is not None:
         shown["certificate"] = f"{party.tls.certificate if party.tls else ''} is valid for {party.party}"
+        if found.identity.expires is not None:
+            shown["certificate"] += f" until {found.identity.expires:%Y-%m-%d %H:%M} UTC"
         shown["warnings"] += [found.identity.warning] if found.identity.warning is not None else []
         proxy = found.tried(lambda: proxy_of(party))
         if contract is not None and party.party in contract.parties and (proxy or party.proxy is None):

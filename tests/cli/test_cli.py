@@ -10,6 +10,7 @@ from tallystick import __version__
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.party import check_party, load_party
+from tallystick.network.certificates import load_identity
 from tallystick.privacy.ledger import Ledger
 
 
@@ -92,9 +93,29 @@ def test_cert_writes_what_a_party_needs(tmp_path):
     done = call("cert", tmp_path / "pem", "bank", "shop", "--json")
     assert done.exit_code == 0
     names = {path.name for path in (tmp_path / "pem").iterdir()}
-    assert names == {"ca.pem", "bank.pem", "bank.key", "shop.pem", "shop.key"}
-    assert (tmp_path / "pem" / "bank.key").stat().st_mode & 0o077 == 0
+    assert names == {"ca.pem", "ca.key", "bank.pem", "bank.key", "shop.pem", "shop.key"}
+    for key in ("bank.key", "ca.key"):
+        assert (tmp_path / "pem" / key).stat().st_mode & 0o077 == 0
     assert call("cert", tmp_path / "pem", "bank").exit_code == 2
+
+
+def test_a_party_that_joins_later_gets_a_certificate_of_the_same_ca(tmp_path):
+    pem = tmp_path / "pem"
+    assert call("cert", pem, "bank", "--days", "5").exit_code == 0
+    before = {path.name: path.read_bytes() for path in pem.iterdir()}
+    assert call("cert", pem, "shop", "--days", "30").exit_code == 0
+    assert {name: (pem / name).read_bytes() for name in before} == before
+    bank, shop = (
+        load_identity(name, ca=pem / "ca.pem", certificate=pem / f"{name}.pem", key=pem / f"{name}.key")
+        for name in ("bank", "shop")
+    )
+    assert shop.expires == bank.expires  # no later than the CA's own end
+    (pem / "ca.key").unlink()
+    done = call("cert", pem, "post")
+    assert done.exit_code == 2
+    assert "ca.pem: cannot issue another certificate: its key, ca.key, is not there" in done.stderr
+    assert not (pem / "post.pem").exists()
+    assert "ca.pem and ca.key are the CA's own files" in call("cert", tmp_path / "other", "ca").stderr
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.job.phases import train
 from tallystick.metrics import auc
 from tallystick.party.alone import calibrated_alone
+from tallystick.party.folder import RunFolder
+from tallystick.party.trained import Architecture, TrainedLabelParty
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
@@ -266,6 +268,26 @@ def test_no_unaligned_rows():
         run("average", given)
     # What a peer is told has the contract's key, and nothing of its own to look up.
     assert category_of(error.value).startswith("unaligned.method = average: it has too few rows without a partner's row")
+
+
+def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
+    """What `init` writes must not end a run where every row has a partner's: the same weights as without the method."""
+    given = frames()
+    given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))
+    weights = []
+    for method in ("warm-start", "none"):
+        values, folder = contract(method, training__epochs=1, evaluation=QUICKLY), tmp_path / method
+        result = simulate(values, given, own_columns(), watcher=Silent(), folder=folder)
+        (path,) = (folder / "bank").glob("*/model.safetensors")
+        weights.append(read_tensors(path)[0])
+        said = [note for note in result.data.notes if "unaligned.method = warm-start had nothing to do" in note]
+        assert len(said) == (method == "warm-start")
+    assert weights[0].keys() == weights[1].keys()
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    agreed = parse_contract(contract("warm-start", training__epochs=1, evaluation=QUICKLY))
+    (run_folder,) = (RunFolder(path=path.parent) for path in (tmp_path / "warm-start" / "bank").glob("*/model.safetensors"))
+    trained = TrainedLabelParty.load(run_folder, Architecture.of(agreed, "bank"))
+    assert trained.dispensed
 
 
 def test_no_aligned_row_of_a_class():

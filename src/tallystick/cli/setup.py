@@ -67,7 +67,10 @@ def cert(
     days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=825)] = 30,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a test CA and a certificate per party. For production, let your own CA issue them (docs/network.md)."""
+    """Make a test CA and a certificate per party; a party that joins later is named alone.
+
+    For production, let your own CA issue them (docs/network.md).
+    """
 
     def work() -> None:
         from tallystick.config.reading import PARTY_NAME, shown
@@ -82,7 +85,7 @@ def cert(
             if parties.count(name) > 1:
                 raise ConfigError(f"party {name}: is named twice; each party has one certificate")
         write_test_certificates(folder, parties, days=days)
-        files = ["ca.pem", *(f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
+        files = ["ca.pem", "ca.key", *(f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
         finish({"files": [str(folder / name) for name in files], "days": days}, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=("tallystick.network.certificates",))

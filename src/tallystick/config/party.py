@@ -113,7 +113,11 @@ class TableConfig(Model):
         problems = []
         if (self.path is None) == (self.query is None):
             problems.append("path, query: exactly one of the two must be given")
-        if self.path is not None and not _names_files(self.path):
+        if self.path is not None and (scheme := _scheme(self.path)) is not None:
+            problems.append(
+                f"path: is a {scheme}:// address, and tables are read from this machine's files; copy it to a file first"
+            )
+        elif self.path is not None and not _names_files(self.path):
             endings = ", ".join(TABLE_SUFFIXES)
             problems.append(f"path = {shown(str(self.path))}: must end in {endings}, or be a folder of such files")
         for use in ("separator", "encoding", "decimal"):
@@ -125,9 +129,15 @@ class TableConfig(Model):
         return self
 
 
+def _scheme(path: Path) -> str | None:
+    """The scheme of what is an address and no path, such as s3: a path has lost one of its two slashes by now."""
+    found = re.search(r"(?:^|/)([a-z][a-z0-9+.-]+):/", str(path), flags=re.IGNORECASE)
+    return found[1] if found is not None and not path.exists() else None
+
+
 def _names_files(path: Path) -> bool:
-    """A name without a point is taken for a folder's; what looks like a URL is no path."""
-    folder = path.is_dir() or ("." not in path.name and ":/" not in str(path))
+    """A name without a point is taken for a folder's."""
+    folder = path.is_dir() or "." not in path.name
     return folder or path.name.lower().endswith(TABLE_SUFFIXES)
 
 

@@ -24,6 +24,7 @@ class MethodFacts:
         two_classes: the target must be binary.
         groups: rows are grouped by ``unaligned.group``.
         one_feature_party: there may be only one.
+        dispensable: where the label party has no unaligned row to train on, a run goes on as with none.
     """
 
     what: str
@@ -34,11 +35,14 @@ class MethodFacts:
     two_classes: bool = False
     groups: bool = False
     one_feature_party: bool = False
+    dispensable: bool = False
 
 
 METHODS: Mapping[str, MethodFacts] = {
     "none": MethodFacts(what="they are left out (VanillaVFL)", local_steps=False),
-    "warm-start": MethodFacts(what="the label party's model starts from one that was trained on them", local_steps=False),
+    "warm-start": MethodFacts(
+        what="the label party's model starts from one that was trained on them", local_steps=False, dispensable=True
+    ),
     "offset": MethodFacts(what="a model trained on them gives a logit, which the joint model corrects", local_steps=False),
     "multi-task": MethodFacts(what="they train the label party's bottom model through a top of their own"),
     "average": MethodFacts(what="offset and multi-task over one cut, their logits averaged"),

@@ -81,6 +81,7 @@ class Dataset(ABC):
         train_N, validation_N, test_N: the positions of each part; none where rows are only to be scored.
         labels: the label party's.
         unaligned: own rows that are not linked, where the contract's method for them reads them.
+        dispensed: that method, where there was no such row to train on and the run does without.
     """
 
     encoder: Encoder | None
@@ -90,14 +91,22 @@ class Dataset(ABC):
     test_N: Tensor = field(default_factory=no_positions)
     labels: Labels | None = None
     unaligned: UnalignedRows = field(default_factory=UnalignedRows)
+    dispensed: str | None = None
 
     def settled(self, training: TrainingTerms) -> TrainingConfig:
         """The contract's training for so many training positions, which are the same for every party."""
         return training.for_rows(len(self.train_N))
 
     def settled_notes(self, training: TrainingTerms) -> list[str]:
-        """What ``auto`` came to, in words."""
-        return training.settled_notes(len(self.train_N))
+        """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
+        notes = training.settled_notes(len(self.train_N))
+        if self.dispensed is None:
+            return notes
+        return [
+            *notes,
+            f"unaligned.method = {self.dispensed} had nothing to do: none of the label party's rows without a partner's row "
+            "falls into the training part, so this run trains as with none",
+        ]
 
     def features_at(self, index_B: Tensor) -> Features:
         """The features at these positions; rows of nothing where this party has no column."""

@@ -39,7 +39,7 @@ class IntersectionDataset(Dataset):
     """A party's rows where every linked position is one of them.
 
     Args:
-        settings: what the contract says of unaligned rows.
+        settings: what the contract says of unaligned rows; none where the label party has none and the method can do without.
     """
 
     settings: UnalignedConfig = field(default_factory=UnalignedConfig)
@@ -76,6 +76,7 @@ class IntersectionDataset(Dataset):
             if own.party.weight is not None:
                 weight_N = encode_weights(own.column_at(own.party.weight, rows_M, use="weight")).to(device)
             labels = Labels.of(coder, true_N, weight_N)
+        dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
         dataset = cls(
             encoder=encoder,
             source=own.named(encoder.encode(here), rows_M, contract).to(device).rows if encoder is not None else None,
@@ -83,10 +84,11 @@ class IntersectionDataset(Dataset):
             train_N=train_N.to(device),
             validation_N=validation_N.to(device),
             test_N=test_N.to(device),
-            unaligned=unaligned,
-            settings=contract.unaligned,
+            unaligned=UnalignedRows() if dispensed else unaligned,
+            settings=UnalignedConfig() if dispensed else contract.unaligned,
+            dispensed=contract.unaligned.method if dispensed else None,
         )
-        if labels is not None and contract.unaligned.used:
+        if labels is not None and dataset.settings.used:
             _check_enough(unaligned, contract.unaligned)
             check_unaligned(contract.unaligned, encoder)
         return dataset

@@ -10,7 +10,7 @@ import socket
 import ssl
 import stat
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from cryptography import x509
@@ -38,6 +38,7 @@ class Identity:
     certificate: Path
     key: Path
     warning: str | None = None
+    expires: datetime.datetime | None = None
 
     def __repr__(self) -> str:
         return f"Identity(name={self.name!r})"
@@ -84,6 +85,7 @@ def load_identity(name: str, *, ca: Path, certificate: Path, key: Path) -> Ident
         )
     if private.public_key() != own.public_key():
         raise ConfigError(f"tls.key = {key}: does not belong to {certificate}")
+    identity = replace(identity, expires=own.not_valid_after_utc)
     tls_context(identity)  # OpenSSL reads PEM more strictly, and wants keys of some length
     return identity
 
@@ -98,27 +100,25 @@ def dns_names(certificate: x509.Certificate) -> list[str]:
 
 
 def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30) -> None:
-    """Write ca.pem and NAME.pem, NAME.key per party into ``folder``: for tests and trials.
+    """Write ca.pem, ca.key and NAME.pem, NAME.key per party into ``folder``: for tests and trials.
 
-    The CA's key is not kept, so nobody can issue more certificates from it. Raises ConfigError rather than
-    overwriting a file.
+    Where the folder has a CA already, it issues the new parties' certificates, so that one can join later. Whoever has ca.key can
+    pose as any party: it goes to nobody. Raises ConfigError rather than overwriting a file, and for a CA that cannot issue more.
     """
-    targets = [folder / "ca.pem", *(folder / f"{party}{suffix}" for party in parties for suffix in (".pem", ".key"))]
-    for target in targets:
+    if "ca" in parties:
+        raise ConfigError("party ca: ca.pem and ca.key are the CA's own files; choose another name")
+    for target in (folder / f"{party}{suffix}" for party in parties for suffix in (".pem", ".key")):
         if target.exists():
             raise ConfigError(f"{target} exists already; remove it or choose another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    ca_key = ec.generate_private_key(ec.SECP256R1())
-    ca_name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
-    ca = _builder(ca_name, ca_name, ca_key.public_key(), days).add_extension(
-        x509.BasicConstraints(ca=True, path_length=0), critical=True
-    )
-    (folder / "ca.pem").write_bytes(ca.sign(ca_key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+    ca, ca_key = _kept_ca(folder) if (folder / "ca.pem").exists() else _new_ca(folder, days=days)
+    ca_name = ca.subject
+    last = ca.not_valid_after_utc
     for party in parties:
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, party)])
         certificate = (
-            _builder(subject, ca_name, key.public_key(), days)
+            _builder(subject, ca_name, key.public_key(), days, until=last)
             .add_extension(x509.SubjectAlternativeName([x509.DNSName(party)]), critical=False)
             .add_extension(
                 x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]), critical=False
@@ -127,9 +127,43 @@ def write_test_certificates(folder: Path, parties: list[str], *, days: int = 30)
             .sign(ca_key, hashes.SHA256())
         )
         (folder / f"{party}.pem").write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-        with os.fdopen(os.open(folder / f"{party}.key", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        _write_key(folder / f"{party}.key", key)
+
+
+def _new_ca(folder: Path, *, days: int) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tallystick test CA")])
+    constraints = x509.BasicConstraints(ca=True, path_length=0)
+    ca = _builder(name, name, key.public_key(), days).add_extension(constraints, critical=True).sign(key, hashes.SHA256())
+    _write_key(folder / "ca.key", key)
+    (folder / "ca.pem").write_bytes(ca.public_bytes(serialization.Encoding.PEM))
+    return ca, key
+
+
+def _kept_ca(folder: Path) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+    where = f"{folder / 'ca.pem'}: cannot issue another certificate"
+    anew = "choose another folder, and give all parties the certificates of that"
+    if not (folder / "ca.key").exists():
+        raise ConfigError(f"{where}: its key, ca.key, is not there; {anew}")
+    try:
+        ca = x509.load_pem_x509_certificate(_read(folder / "ca.pem"))
+        key = serialization.load_pem_private_key(_read(folder / "ca.key"), password=None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{where}: it or ca.key is not a PEM file that can be read; {anew}") from None
+    if not isinstance(key, ec.EllipticCurvePrivateKey) or key.public_key() != ca.public_key():
+        raise ConfigError(f"{where}: ca.key is not its key; {anew}")
+    if ca.not_valid_after_utc < datetime.datetime.now(datetime.UTC):
+        raise ConfigError(f"{where}: it expired on {ca.not_valid_after_utc:%Y-%m-%d}; {anew}")
+    return ca, key
+
+
+def _write_key(path: Path, key: ec.EllipticCurvePrivateKey) -> None:
+    pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(pem)
+    except FileExistsError:
+        raise ConfigError(f"{path} exists already; remove it or choose another folder") from None
 
 
 def refusal(error: ssl.SSLCertVerificationError) -> str:
@@ -266,8 +300,16 @@ def _issued(authority: x509.Certificate, certificate: x509.Certificate) -> bool:
     return True
 
 
-def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePublicKey, days: int) -> x509.CertificateBuilder:
+def _builder(
+    subject: x509.Name,
+    issuer: x509.Name,
+    public: ec.EllipticCurvePublicKey,
+    days: int,
+    until: datetime.datetime | None = None,
+) -> x509.CertificateBuilder:
+    """A certificate of so many days, which ends no later than ``until``: a chain ends with its first link."""
     now = datetime.datetime.now(datetime.UTC)
+    end = now + datetime.timedelta(days=days)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -275,5 +317,5 @@ def _builder(subject: x509.Name, issuer: x509.Name, public: ec.EllipticCurvePubl
         .public_key(public)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - datetime.timedelta(minutes=5))
-        .not_valid_after(now + datetime.timedelta(days=days))
+        .not_valid_after(end if until is None else min(end, until))
     )

@@ -6,7 +6,7 @@ The model is put together here, before training and whenever it is loaded again;
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from torch import nn
@@ -73,6 +73,10 @@ class Architecture:
             defenses=contract.embedding_defenses(),
             secret=secret,
         )
+
+    def without_unaligned(self) -> "Architecture":
+        """The same for a run that had no unaligned row to train on."""
+        return replace(self, unaligned=UnalignedConfig())
 
     def bottom_model(self, dataset: Dataset) -> nn.Module:
         """A feature party's bottom model, with what its way of linking rows and the defences do to the cut embedding."""
@@ -143,6 +147,7 @@ class TrainedLabelParty:
         calibration: what turns logits into those of real rows.
         state: of the training.
         alone: calibrates the logits of rows without a partner's row; None where these get no score.
+        dispensed: the contract's method for unaligned rows had none to train on, and the network is that of a run without it.
     """
 
     model: LabelModel
@@ -153,6 +158,7 @@ class TrainedLabelParty:
     calibration: Calibration
     state: TrainingState
     alone: LogitLine | None = None
+    dispensed: bool = False
 
     def keep(self, folder: RunFolder) -> None:
         """Write model and facts."""
@@ -161,6 +167,7 @@ class TrainedLabelParty:
             "candidates": self.candidates,
             "calibration": asdict(self.calibration),
             "alone": asdict(self.alone) if self.alone is not None else None,
+            "dispensed": self.dispensed,
         }
         _keep(folder, self.model, self.state, facts)
 
@@ -173,7 +180,9 @@ class TrainedLabelParty:
         facts, encoder = _facts(folder), kept_encoder(folder)
         found = list(widths) if widths is not None else [int(width) for width in facts["widths"]]
         candidates = tuple(int(count) for count in facts["candidates"])
-        model = architecture.label_model(encoder, found, candidates=candidates)
+        dispensed = bool(facts.get("dispensed"))
+        built = architecture.without_unaligned() if dispensed else architecture
+        model = built.label_model(encoder, found, candidates=candidates)
         _load(folder, model)
         return cls(
             model=model,
@@ -184,6 +193,7 @@ class TrainedLabelParty:
             calibration=_calibration(facts["calibration"]),
             state=_state(folder),
             alone=LogitLine(**facts["alone"]) if facts.get("alone") else None,
+            dispensed=dispensed,
         )
 
 

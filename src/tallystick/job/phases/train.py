@@ -76,7 +76,10 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     if not _trains(job, agreement):
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
-    model = replace(job.architecture, seed=start).label_model(dataset.encoder, widths, candidates=dataset.candidates)
+    architecture = replace(job.architecture, seed=start)
+    if dataset.dispensed is not None:
+        architecture = architecture.without_unaligned()
+    model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
@@ -111,6 +114,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         calibration=dataset.calibration(state),
         state=state,
         alone=calibrated_alone(model, defended) if method is not None and method.scores_alone else None,
+        dispensed=dataset.dispensed is not None,
     )
     trained.keep(job.folder)
     return trained
