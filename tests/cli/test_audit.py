@@ -258,6 +258,12 @@ def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):
     assert " 1 seed; leak AUC" in values["sweep"]["summary"]
 
 
+def test_a_sweep_says_at_once_how_many_trials_there_are(home):
+    arguments = ("--seeds", 1, "--rows", 300, "--sweep", "cut-after=2", "--json")
+    said = call(home / "contract.yaml", "--party", home / "party.yaml", "--progress", "plain", *arguments).stderr
+    assert "2 trials, 2 runs with 1 seed each; none but the first of each begins after 30 minutes (--minutes): none," in said
+
+
 def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
     contract = yaml.safe_load((home / "contract.yaml").read_text())
     change(

@@ -16,7 +16,7 @@ from tallystick.config.contract import SplitConfig, load_contract, parse_contrac
 from tallystick.config.party import load_party, parse_party
 from tallystick.data.keys import read_keys
 from tallystick.data.split import TRAINING, VALIDATION, split_by_hash, split_positions
-from tallystick.errors import ConfigError, DataError, PeerLost, PeerStopped, ProtocolError
+from tallystick.errors import ConfigError, ContractMismatch, DataError, IdentityError, PeerLost, PeerStopped, ProtocolError
 from tallystick.job.log import Silent
 from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
@@ -504,7 +504,12 @@ def test_resuming_is_suggested_only_where_it_can_help():
     resume = "tallystick run c.yaml --party p.yaml --resume"
     for error in (PeerLost("shop", "gone"), ProtocolError("shop", "nonsense"), BudgetExceeded("over")):
         assert way_on(error, resume) == resume
-    for error in (DataError("labels"), ConfigError("cap")):
+    for error in (
+        ContractMismatch("shop", "differ", ["seed"]),
+        IdentityError("shop", "another's"),
+        DataError("labels"),
+        ConfigError("cap"),
+    ):
         assert "start a new run on all sides, without --resume" in way_on(error, resume)
         assert resume not in way_on(error, resume)
     assert way_on(PeerStopped("shop", "its labels", final=True), resume) == (

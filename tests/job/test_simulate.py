@@ -18,7 +18,7 @@ from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
 from tallystick.cli.jobs import key_figures, show_headline
 from tallystick.data import encoder
-from tallystick.errors import ConfigError, DataError
+from tallystick.errors import ConfigError, DataError, IdError
 from tallystick.job.phases import evaluate
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
@@ -132,6 +132,28 @@ def test_a_failing_party_ends_all_with_its_own_error():
 def test_a_module_that_would_not_be_used_is_refused():
     with pytest.raises(ConfigError, match="bottoms has bank, the label party, and there is no top"):
         run(rows=100, bottoms={"bank": torch.nn.Identity()})
+
+
+def test_modules_of_a_wrong_width_are_refused_by_party_and_module():
+    class Shape:
+        numeric = 2
+
+    wrong = Bottom(Shape)
+    wrong.width = 9
+    with pytest.raises(ConfigError, match=r"simulate: the bottom of shop \(Bottom\): gives .* of \(2, 4\) for 2 rows; expected"):
+        run(rows=200, bottoms={"shop": wrong})
+    top = torch.nn.Linear(5, 1)
+    with pytest.raises(ConfigError, match=r"simulate: the top of bank \(Linear\), for cuts of shop 4: failed with RuntimeError"):
+        run(rows=200, bottoms={"shop": Bottom(Shape)}, top=top)
+    with pytest.raises(ConfigError, match=r"the top of bank \(Linear\).*gives .* of \(8, 2\) for 8 rows; expected"):
+        run(rows=200, bottoms={"shop": Bottom(Shape)}, top=torch.nn.Linear(4, 2))
+
+
+def test_what_is_wrong_with_keys_names_the_party():
+    frames = tables(PARTIES, rows=100)
+    frames["shop"] = frames["shop"].with_columns(id=pl.lit(None, dtype=pl.String))
+    with pytest.raises(IdError, match=r"party shop: key \(id\): all 95 rows are null or empty"):
+        run(frames=frames)
 
 
 def test_rows_that_take_no_part_are_in_the_report():

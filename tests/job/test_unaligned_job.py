@@ -274,16 +274,16 @@ def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
     """What `init` writes must not end a run where every row has a partner's: the same weights as without the method."""
     given = frames()
     given["bank"] = given["bank"].filter(pl.col("id").is_in(given["shop"]["id"].implode()))
-    weights = []
+    found = []
     for method in ("warm-start", "none"):
         values, folder = contract(method, training__epochs=1, evaluation=QUICKLY), tmp_path / method
         result = simulate(values, given, own_columns(), watcher=Silent(), folder=folder)
         (path,) = (folder / "bank").glob("*/model.safetensors")
-        weights.append(read_tensors(path)[0])
+        found.append(load_file(path))
         said = [note for note in result.data.notes if "unaligned.method = warm-start had nothing to do" in note]
         assert len(said) == (method == "warm-start")
-    assert weights[0].keys() == weights[1].keys()
-    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+    assert found[0].keys() == found[1].keys()
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     agreed = parse_contract(contract("warm-start", training__epochs=1, evaluation=QUICKLY))
     (run_folder,) = (RunFolder(path=path.parent) for path in (tmp_path / "warm-start" / "bank").glob("*/model.safetensors"))
     trained = TrainedLabelParty.load(run_folder, Architecture.of(agreed, "bank"))

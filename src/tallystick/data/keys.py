@@ -144,8 +144,12 @@ def read_keys(
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
-    """A party's keys; see read_keys. Who names a label is the label party."""
-    return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=party.label is not None)
+    """A party's keys; see read_keys, whose errors name the party here. Who names a label is the label party."""
+    is_label = party.label is not None
+    try:
+        return read_keys(frame, columns=party.keys, alignment=alignment, repeats=party.repeats, is_label=is_label)
+    except DataError as error:
+        raise type(error)(f"party {party.party}: {error}") from None
 
 
 def key_of(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> pl.Series:

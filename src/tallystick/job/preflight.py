@@ -310,7 +310,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
     else:
         bottom, path = build_bottom(model, party.party, shape, seed=contract.seed), model.bottoms[party.party]
         few = encoder.encode(here[np.arange(min(TRIED_ROWS, here.height))]).unpacked()
-        try_bottom(bottom, few.rows(torch.arange(min(2, len(few)))), path=path, party=party.party)
+        try_bottom(bottom, few.rows(torch.arange(min(2, len(few)))), what=f"model.bottoms.{party.party} = {path}")
         if contract.role_of(party.party) == "feature" and noise_on_embeddings(contract) is not None:
             check_bottom_rows(bottom, few, path=path, party=party.party, claim=GaussianEmbeddings.method)
         width = width_of(bottom)

@@ -12,6 +12,7 @@ from tallystick.errors import (
     ConfigError,
     ContractMismatch,
     DataError,
+    IdentityError,
     PeerError,
     PeerStopped,
     StorageError,
@@ -116,7 +117,7 @@ def run_process(
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
-        raise _failure(error, logbook, way_on(error, how_to_resume) if resumable() else again()) from error
+        raise _failure(error, logbook, way_on(error, again())) from error
     finally:
         held.close()
 
@@ -189,6 +190,10 @@ def _talks(contract: Contract, one: str, other: str) -> bool:
 def way_on(error: TallystickError, how_to_resume: str) -> str:
     """Say how to go on: a run can be resumed where its tables and its contract may stay as they were."""
     anew = "start a new run on all sides, without --resume"
+    if isinstance(error, ContractMismatch):
+        return f"agree on one contract and give every side the same file, then {anew}"
+    if isinstance(error, IdentityError):
+        return f"give both sides certificates of one CA, each with its party's name, then {anew}"
     if _needs_mending(error):
         return f"put right what this line names, then {anew}"
     if isinstance(error, PeerStopped) and error.final:

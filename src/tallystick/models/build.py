@@ -152,11 +152,22 @@ def check_modules(model: NetworkModel, party: str, *, top: bool) -> None:
         _user_module(model.top, "model.top")
 
 
-def try_bottom(bottom: nn.Module, features: Features, *, path: str, party: str) -> None:
-    """Raise ConfigError if a bottom of a user's own does not give (rows, width) floats for a few rows of this table."""
-    with seeded(0, party), torch.no_grad():
-        cut_BD = _made(bottom.eval(), f"model.bottoms.{party} = {path}", features)
-    _check_output(cut_BD, f"model.bottoms.{party} = {path}", rows=len(features), width=width_of(bottom))
+def try_bottom(bottom: nn.Module, features: Features, *, what: str) -> None:
+    """Raise ConfigError, naming ``what``, if a bottom of a user's own does not give (rows, width) floats for a few rows."""
+    with seeded(0, what), torch.no_grad():
+        cut_BD = _made(bottom.eval(), what, features)
+    bottom.train()
+    _check_output(cut_BD, what, rows=len(features), width=width_of(bottom))
+
+
+def try_top(top: nn.Module, width: int, *, outputs: int, what: str) -> None:
+    """Raise ConfigError, naming ``what``, if a top of a user's own does not give a logit per output for joined cuts this wide."""
+    with seeded(0, what), torch.no_grad():
+        found = _made(top.eval(), what, torch.randn(TRIED_ROWS, width))
+    top.train()
+    if isinstance(found, Tensor) and found.ndim == 1 and outputs == 1:
+        found = found[:, None]
+    _check_output(found, what, rows=TRIED_ROWS, width=outputs)
 
 
 def _check_output(found: object, what: str, *, rows: int, width: int) -> None:

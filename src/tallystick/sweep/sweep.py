@@ -21,6 +21,7 @@ from tallystick.job.log import Watcher
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
 from tallystick.report import result as shown
+from tallystick.report.formats import duration
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 
@@ -220,6 +221,7 @@ def sweep_defenses(
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     tried = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))
+    watcher.say(_announced(tried, seeds, minutes))
     found = _run_all(tried, partner, metric, seeds=seeds, until=began + 60 * minutes, watcher=watcher)
     if found.seeds < seeds and not found.interrupted:
         found.notes.append(f"Stopped after {minutes:g} minutes: some defences were tried with {found.seeds} of {seeds} seeds.")
@@ -310,6 +312,7 @@ def _run_into(
     watcher: Watcher,
 ) -> None:
     """Seed after seed through all candidates, so that the result is a whole picture at any time."""
+    began = time.monotonic()
     for number in range(seeds * len(tried)):
         done, which = divmod(number, len(tried))
         found.seeds = done
@@ -331,9 +334,25 @@ def _run_into(
                 found.columns_not_measured = [line for audit in result.sections.features for line in audit.not_measured]
             found.leakage = found.leakage or result.label_audit
             found.local_baseline += _local_baseline(result, metric)
+        if number == 0:
+            watcher.say(_left(began, 1, len(tried), seeds * len(tried), until))
         watcher.say(f"{candidate.name}, seed {seed}: test {metric} {found.tallies[which].utility[-1][0]:.3f}")
     watcher.progress("trials", seeds * len(tried), seeds * len(tried))
     found.seeds = seeds
+
+
+def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:
+    runs = f"{len(tried)} trials, {len(tried) * seeds} runs with {seeds} seed{'s' if seeds > 1 else ''} each"
+    until = f"none but the first of each begins after {minutes:g} minutes (--minutes)"
+    return f"{runs}; {until}: {', '.join(candidate.name for candidate in tried)}"
+
+
+def _left(began: float, over: int, of: int, runs: int, until: float) -> str:
+    """How long it may take, by the runs so far; a first round is always finished, and the rest as far as time allows."""
+    each = (time.monotonic() - began) / over
+    first, rest = each * (of - over), each * (runs - over)
+    most = max(first, min(rest, until - time.monotonic() + each))
+    return f"a run takes about {duration(each)}: about {duration(max(most, 0.0))} to go"
 
 
 def _counted(seeds: Sequence[int]) -> str:

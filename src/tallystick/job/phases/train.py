@@ -19,7 +19,7 @@ from tallystick.job.phases.audit import recorders
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.job.phases.starts import start_of
-from tallystick.models.build import build_bottom, try_bottom, width_of
+from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.alone import calibrated_alone
@@ -63,11 +63,25 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
 def _try_own_bottom(job: Job, dataset: Dataset) -> None:
     """Refuse a user's bottom of another width than it states, which a simulation has not tried before, as a run has."""
     name, model = job.party.party, job.contract.model
-    if name not in model.bottoms or job.bottom is not None or dataset.encoder is None:
+    if (name not in model.bottoms and job.bottom is None) or dataset.encoder is None:
+        return
+    few = dataset.encoder.encode(job.frame[np.arange(min(2, job.frame.height))]).unpacked()
+    if job.bottom is not None:
+        try_bottom(job.bottom, few, what=f"simulate: the bottom of {name} ({type(job.bottom).__name__})")
         return
     bottom = build_bottom(model, name, dataset.encoder.feature_shape, seed=job.contract.seed)
-    few = job.frame[np.arange(min(2, job.frame.height))]
-    try_bottom(bottom, dataset.encoder.encode(few).unpacked(), path=model.bottoms[name], party=name)
+    try_bottom(bottom, few, what=f"model.bottoms.{name} = {model.bottoms[name]}")
+
+
+def _try_own_top(job: Job, widths: Sequence[int]) -> None:
+    """Refuse a simulation's top that does not take what the bottoms give, before a step fails in the middle of it."""
+    if job.top is None:
+        return
+    outputs = job.contract.target.classes if job.contract.target.type == "multiclass" else 1
+    own = width_of(job.bottom) if job.bottom is not None else 0
+    parts = ", ".join(f"{name} {width}" for name, width in zip(job.contract.feature_parties, widths, strict=True))
+    what = f"simulate: the top of {job.name} ({type(job.top).__name__}), for cuts of {parts}{f', own {own}' if own else ''}"
+    try_top(job.top, sum(widths) + own, outputs=outputs or 1, what=what)
 
 
 def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedLabelParty:
@@ -75,6 +89,7 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
     widths = _receive_widths(job, dataset)
     if not _trains(job, agreement):
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
+    _try_own_top(job, widths)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
     architecture = replace(job.architecture, seed=start)
     if dataset.dispensed is not None:
