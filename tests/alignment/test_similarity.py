@@ -463,3 +463,48 @@ def test_a_helper_whose_scale_is_no_number_is_found():
     found = link(places(40), places(30, seed=2), terms_of(), of_helper=Lying)
     assert isinstance(found[0], ProtocolError)
     assert "scale of similarities" in str(found[0])
+
+
+# --- a least similarity
+
+
+def alike(bank, shop, terms):
+    """How alike all pairs are (N, M): Dice of all filters, weighted by dimension; in the clear what is meant there."""
+    distance_NM = brute_force(bank, shop, terms)
+    if terms.helper_sees == "clear":
+        return 1 - distance_NM / (2 * terms.window + 2.0)
+    encoded = [encode_keys(keys, terms.model_copy(update={"helper_sees": "filters"}), SECRET) for keys in (bank, shop)]
+    ones_N, ones_M = (
+        sum(d.weight * np.unpackbits(side.filters[d.name], axis=1).sum(axis=1) for d in terms.dimensions) for side in encoded
+    )
+    return 1 - distance_NM / (ones_N[:, None] + ones_M)
+
+
+@pytest.mark.parametrize("sees", ["ranks", "filters", "clear"])
+@pytest.mark.parametrize("least", [0.3, 0.8, 1.0])
+@pytest.mark.usefixtures("known_secret")
+def test_links_that_are_less_alike_are_left_out(sees, least):
+    rng = np.random.default_rng(4)
+    cities = ["berlin", "berlim", "bern", "paris", "parys", "rome", "roma"]
+    sides = [
+        SimilarKeys(numbers_RD=rng.integers(0, 4, (rows, 1)) * 0.01 + 1.2, texts=(tuple(rng.choice(cities, rows).tolist()),))
+        for rows in (12, 40)
+    ]
+    dimensions = [{**PLACES[1]}, {"name": "city", "kind": "text", "weight": 2.0}]
+    terms = terms_of(dimensions, helper_sees=sees, least_similarity=least, text_bits=256)
+    label, feature, helper = link(*sides, terms)
+    assert isinstance(helper, HelperOutcome)
+    every = links_of(*link(*sides, terms.model_copy(update={"least_similarity": None}))[:2])
+    alike_NM = alike(*sides, terms)
+    found = links_of(label, feature)
+    numbers = {row: {other for other in others if alike_NM[row, other] >= least - 1e-9} for row, others in every.items()}
+    ties = {row: np.sort(alike_NM[row])[-terms.neighbors] for row in every}  # which of equals are among K hangs on numbers
+    for row, others in found.items():
+        assert all(alike_NM[row, other] >= least - 1e-9 for other in others)
+        assert len(others) == len(numbers[row]) == min(terms.neighbors, int((alike_NM[row] >= least - 1e-9).sum()))
+        assert {other for other in others if alike_NM[row, other] > ties[row] + 1e-9} <= set(every[row])
+    lost = sum(map(len, every.values())) - sum(map(len, found.values()))
+    assert (lost > 0) is (least > 0.3)
+    none = sum(not others for others in found.values())
+    said = f"That the keys of every link are alike by {least:g} or more; {none} of this side's 12 rows have none."
+    assert said in label.learnt

@@ -9,7 +9,18 @@ from rapidfuzz.process import cdist
 
 from tallystick.alignment.encoding import EncodedKeys
 from tallystick.alignment.federal import Packed
-from tallystick.alignment.nearest import Floats, Neighbors, euclidean, nearest, nearest_by_ranks, nearest_of_all, rank_distance
+from tallystick.alignment.nearest import (
+    PAD,
+    SLACK,
+    Floats,
+    Integers,
+    Neighbors,
+    euclidean,
+    nearest,
+    nearest_by_ranks,
+    nearest_of_all,
+    rank_distance,
+)
 from tallystick.config.similarity import SimilarityConfig
 
 UNPACKED_BYTES = 1 << 28
@@ -26,6 +37,40 @@ def nearest_keys(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig,
     return nearest_of_all(
         own.rows, others.rows, neighbors=terms.neighbors, block=lambda rows: block_distance(own, others, terms, rows)
     )
+
+
+def alike_enough(links: Neighbors, own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Neighbors:
+    """Leave out the links whose keys are less alike than the contract's ``least_similarity``.
+
+    How alike two keys are is 1 less their distance over that of keys which have nothing in common: of one text filter Dice's
+    coefficient of the bits (Christen, Ranbaduge and Schnell 2020, section 7), of a text in the clear the normalised Levenshtein
+    similarity, of a number 1 where it is the same and 0 from twice the window on.
+    """
+    if terms.least_similarity is None:
+        return links
+    apart_NK = (1 - terms.least_similarity) * _nothing_in_common(links.numbers_NK, own, others, terms)
+    below_NK = links.distance_NK > apart_NK * (1 + SLACK)
+    return Neighbors(
+        numbers_NK=np.where(below_NK, PAD, links.numbers_NK), distance_NK=np.where(below_NK, np.inf, links.distance_NK)
+    )
+
+
+def _nothing_in_common(numbers_NK: Integers, own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig) -> Floats:
+    """How far apart the keys of each link would be if they had nothing in common (N, K)."""
+    total_NK, number_NK = np.zeros(numbers_NK.shape), np.maximum(numbers_NK, 0)
+    if own.ranks_ND2.shape[1]:
+        weights_D = np.array([dimension.weight for dimension in terms.numbers])
+        bits_N, bits_M = (np.diff(side.ranks_ND2, axis=2)[..., 0] @ weights_D for side in (own, others))
+        total_NK += bits_N[:, None] + bits_M[number_NK]
+    if own.numbers_ND.shape[1]:
+        total_NK += 2 * terms.window * float(np.sqrt(sum(dimension.weight**2 for dimension in terms.numbers)))
+    for dimension in terms.dimensions:
+        if dimension.name in own.filters:
+            ones_N, ones_M = (np.bitwise_count(side.filters[dimension.name]).sum(axis=1) for side in (own, others))
+            total_NK += dimension.weight * (ones_N[:, None] + ones_M[number_NK])
+        if dimension.name in own.texts:
+            total_NK += dimension.weight
+    return total_NK
 
 
 def block_distance(own: EncodedKeys, others: EncodedKeys, terms: SimilarityConfig, rows: slice) -> Floats:

@@ -17,7 +17,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from tallystick.alignment.distances import nearest_keys
+from tallystick.alignment.distances import alike_enough, nearest_keys
 from tallystick.alignment.encoding import (
     encode_keys,
     most_rows,
@@ -135,6 +135,9 @@ def link_label_party(
             f"{pairs} links of own rows to numbered rows of {name}, at most {terms.links} each, "
             f"{_said_of_noise(c.scale, terms)}: from these, places of its keys beside own ones can be estimated."
         )
+    if terms.least_similarity is not None:
+        some = int(np.logical_or.reduce([c.numbers_NK[:, 0] != PAD for c in found.values()]).sum())
+        learnt.append(_said_of_floor(terms, f"{len(keys) - some} of this side's {len(keys)} rows have none"))
     return Alignment(
         method=_METHOD,
         rows_N=order_N,
@@ -188,6 +191,10 @@ def link_feature_party(
         "noise from tau: of few links they tell nearly each distance.",
         _said_of_helper(helper.peer, terms),
     ]
+    if terms.least_similarity is not None:
+        learnt.append(
+            _said_of_floor(terms, f"{positions - linked} of {peer.peer}'s {positions} rows have none here, and which ones")
+        )
     return Alignment(
         method=_METHOD,
         rows_N=np.full(positions, -1, dtype=np.int64),
@@ -227,6 +234,7 @@ def link_helper(
             links = nearest_keys(own, others.gather(by_number), terms)
             mean, deviation = (kept.mean, kept.deviation) if kept.deviation else fit(links)
             _require_finite(links, mean, deviation, label)
+            links = alike_enough(links, own, others.gather(by_number), terms)
             for party in parties:
                 party.send(Scale(mean=mean, deviation=deviation))
             scale = scale_of(mean, deviation, terms)
@@ -263,6 +271,11 @@ def _encoded(terms: SimilarityConfig) -> str:
 
 def _said_of_helper(helper: str, terms: SimilarityConfig) -> str:
     return f"{helper} saw how many rows there are, and the keys as {seen_by_helper(terms)}."
+
+
+def _said_of_floor(terms: SimilarityConfig, none: str) -> str:
+    exact = ", whatever noise is on similarities" if terms.noise.tau not in (None, 1) else ""
+    return f"That the keys of every link are alike by {terms.least_similarity:g} or more{exact}; {none}."
 
 
 def _said_of_noise(scale: SimilarityScale | None, terms: SimilarityConfig) -> str:

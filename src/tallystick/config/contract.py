@@ -104,6 +104,11 @@ class AlignmentConfig(Model):
     )
 
     @property
+    def leaves_unlinked(self) -> bool:
+        """Whether rows are linked by similarity and some of them to none."""
+        return self.similarity is not None and self.similarity.least_similarity is not None
+
+    @property
     def key_names(self) -> tuple[str, ...]:
         """What each party file maps to its own columns: key columns, or the dimensions of similar keys."""
         return tuple(part.name for part in (self.similarity.dimensions if self.similarity is not None else self.keys))

@@ -73,6 +73,11 @@ class SimilarityConfig(Model):
     keep: Small | None = Field(
         default=None, description="of these only so many with the highest noisy similarity are kept; null is all"
     )
+    least_similarity: Annotated[float, Field(strict=True, gt=0, le=1)] | None = Field(
+        default=None,
+        description="links whose keys are less alike are left out: 1 is equal, 0 has nothing in common; a row without any link "
+        "is scored by the label party's own columns; null links every row to its nearest, however unlike",
+    )
     helper_sees: Sees = Field(
         default="ranks",
         description="ranks of numbers among secret pivots and filters of text; filters of both; or keys in the clear",

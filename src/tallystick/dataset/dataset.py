@@ -138,6 +138,10 @@ class Dataset(ABC):
         """The most that cross for so many positions."""
         return positions
 
+    def is_linked(self, index_B: Tensor) -> Tensor:
+        """Which of these positions have a row of any feature party linked to them."""
+        return torch.ones(len(index_B), dtype=torch.bool, device=index_B.device)
+
     @property
     def candidates(self) -> tuple[int, ...]:
         """How many rows of each feature party are linked to a position; empty where it is one."""

@@ -195,6 +195,10 @@ class SimilarityDataset(Dataset):
         own_source = features.rows if encoder is not None else None
         return cls(encoder=encoder, source=source, crossings=crossings, own_source=own_source)
 
+    def is_linked(self, index_B: Tensor) -> Tensor:
+        """Which of these positions have a candidate of any feature party."""
+        return torch.stack([(crossing.numbers_NK[index_B] >= 0).any(dim=1) for crossing in self.crossings]).any(dim=0)
+
     @property
     def candidates(self) -> tuple[int, ...]:
         """K of each feature party."""

@@ -19,6 +19,7 @@ from tallystick.data.keys import KeyReport, Keys
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
+from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError, DataError
@@ -40,6 +41,8 @@ from tallystick.serving.predict import predict_alone, predict_feature_party, pre
 COMMAND = "predict"
 JOINT, ALONE = "joint model", "own columns"
 """What the column SCORED_BY says."""
+SIMILARITY = "similarity"
+"""Column of the predictions, where rows are linked by similarity: that of the most similar row."""
 
 
 def predict(
@@ -205,7 +208,15 @@ class _Scoring:
         order = np.argsort(rows, kind="stable")  # the table's
         if scores is None:
             return keys[order]
-        scored = keys.hstack(scores.filter(own_N))[order]
+        scored = keys.hstack(scores.filter(own_N))
+        if alignment.candidates and trained is not None:
+            scored = self._with_similarity(scored, dataset, alignment)[order]
+            return (
+                scored
+                if trained.alone is not None or SCORED_BY not in scored.columns
+                else scored.filter(pl.col(SCORED_BY) == JOINT)
+            )
+        scored = scored[order]
         if trained is None or trained.alone is None:
             return scored
         unlinked = own.unlinked()
@@ -215,6 +226,24 @@ class _Scoring:
         alone = others.hstack(predict_alone(trained, dataset))
         named = ((scored, JOINT), (alone, ALONE))
         return pl.concat([part.with_columns(pl.lit(name).alias(SCORED_BY)) for part, name in named])
+
+    def _with_similarity(self, scored: pl.DataFrame, dataset: Dataset, alignment: Alignment) -> pl.DataFrame:
+        """How similar the most similar row is to each, and by what each is scored where some have none."""
+        scored = scored.with_columns(_best_similarity(alignment))
+        if not self.contract.alignment.leaves_unlinked:
+            return scored
+        is_linked = dataset.is_linked(torch.arange(len(alignment))).tolist()
+        return scored.with_columns(pl.Series(SCORED_BY, [JOINT if linked else ALONE for linked in is_linked], dtype=pl.String))
+
+
+def _best_similarity(alignment: Alignment) -> pl.Series:
+    """How similar the most similar row is, in deviations over the links of training; null where there is none."""
+    best = [
+        np.where(found.numbers_NK[:, 0] >= 0, found.similarity_NK[:, 0], -np.inf)
+        for found in alignment.candidates.values()
+        if found.similarity_NK is not None
+    ]
+    return pl.Series(SIMILARITY, np.max(best, axis=0).astype(np.float64)).replace(-np.inf, None)
 
 
 def _by_model(scores: pl.DataFrame) -> dict[str, int]:

@@ -6,6 +6,7 @@ from torch import Tensor
 from tallystick.dataset.dataset import Dataset
 from tallystick.models.branches import BranchedModel
 from tallystick.models.split import LabelModel
+from tallystick.party.trained import TrainedLabelParty
 from tallystick.training.calibration import LogitLine, fit_line
 
 PASS = 4096  # rows of a pass that trains nothing
@@ -21,15 +22,27 @@ def logits_alone(model: LabelModel, dataset: Dataset, index_N: Tensor) -> Tensor
     return torch.cat(found) if found else torch.empty(0)
 
 
+def final_logits(trained: TrainedLabelParty, dataset: Dataset, logits_B: Tensor, index_B: Tensor) -> Tensor:
+    """The calibrated logits of these positions: the joint model's, and those by own columns where no row is linked to one."""
+    found_B = trained.calibration.prediction_logits(logits_B)
+    alone_B = ~dataset.is_linked(index_B)
+    if trained.alone is not None and bool(alone_B.any()):
+        found_B[alone_B] = trained.alone(logits_alone(trained.model, dataset, index_B[alone_B])).to(found_B)
+    return found_B
+
+
 def calibrated_alone(model: LabelModel, dataset: Dataset) -> LogitLine:
     """A line through the logits of binary targets that makes them probabilities, as the joint model's are meant to be.
 
-    It is fitted on unaligned validation rows; where there are none, or for other targets, the logits stay as they are. The labels
-    are those that training saw: a defence that replaced them is not undone here. A statistic that stays with the label party.
+    It is fitted on unaligned validation rows, where rows are linked by similarity on all validation rows; where there are none,
+    or for other targets, the logits stay as they are. The labels are those that training saw: a defence that replaced them is
+    not undone here. A statistic that stays with the label party.
     """
-    index_V, labels = dataset.unaligned.validation_N, dataset.known_labels
+    train_N, index_V, labels = dataset.unaligned.train_N, dataset.unaligned.validation_N, dataset.known_labels
+    if dataset.candidates:  # all own rows, for there may be none without a link
+        train_N, index_V = dataset.train_N, dataset.validation_N
     if labels.coder.type != "binary" or not len(index_V):
         return LogitLine()
-    rate = labels.training_labels_N[dataset.unaligned.train_N].double().mean().item()
+    rate = labels.training_labels_N[train_N].double().mean().item()
     logits_V = logits_alone(model, dataset, index_V)
     return fit_line(logits_V, labels.training_labels_N[index_V], real=1.0, positive_rate=rate)[0]

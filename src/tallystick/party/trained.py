@@ -48,6 +48,7 @@ class Architecture:
     unaligned: UnalignedConfig = field(default_factory=UnalignedConfig)
     defenses: EmbeddingDefenses = NO_EMBEDDING_DEFENSE
     secret: bytes | None = field(default=None, repr=False)
+    scores_alone: bool = False  # rows without a link, where rows are linked by similarity
 
     @classmethod
     def of(
@@ -72,6 +73,7 @@ class Architecture:
             unaligned=contract.unaligned,
             defenses=contract.embedding_defenses(),
             secret=secret,
+            scores_alone=contract.alignment.leaves_unlinked,
         )
 
     def without_unaligned(self) -> "Architecture":
@@ -106,9 +108,17 @@ class Architecture:
                 model=self.model, party=self.party, own=own, cut_width=sum(widths), outputs=outputs, seed=self.seed
             )
             return method.model(parts).to(self.device)
-        return build_label_model(self.model, self.party, own, widths, outputs=outputs, seed=self.seed, candidates=candidates).to(
-            self.device
+        model = build_label_model(
+            self.model,
+            self.party,
+            own,
+            widths,
+            outputs=outputs,
+            seed=self.seed,
+            candidates=candidates,
+            scores_alone=self.scores_alone,
         )
+        return model.to(self.device)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
-from tallystick.party.alone import logits_alone
+from tallystick.party.alone import final_logits, logits_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 
 SCORES_A_MESSAGE = 1 << 20
@@ -41,7 +41,8 @@ def predict_label_party(
     The feature parties learn which of their rows are scored, not the scores.
     """
     logits = receive_logits(trained.model, dataset.features_at, batches, channels, trained.widths, cut_rows=dataset.cut_rows)
-    return scores_of(trained.coder, trained.calibration.prediction_logits(logits))
+    index_N = torch.cat(list(batches)) if batches else torch.empty(0, dtype=torch.int64)
+    return scores_of(trained.coder, final_logits(trained, dataset, logits, index_N))
 
 
 def predict_alone(trained: TrainedLabelParty, dataset: Dataset) -> pl.DataFrame:

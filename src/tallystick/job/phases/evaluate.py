@@ -29,7 +29,7 @@ from tallystick.job.phases.importance import Measured, measure_columns, receive_
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.phases.report import JobState
 from tallystick.metrics import UndefinedMetric, sigmoid
-from tallystick.party.alone import logits_alone
+from tallystick.party.alone import final_logits, logits_alone
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
 from tallystick.structs import prepared
@@ -103,7 +103,8 @@ def _measure(
     job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
     own = dataset.own_part()
     known = own.known_labels
-    joint_T = trained.calibration.prediction_logits(logits[dataset.is_own(dataset.test_N)])
+    is_own_T = dataset.is_own(dataset.test_N)
+    joint_T = final_logits(trained, dataset, logits[is_own_T], dataset.test_N[is_own_T])
     baseline_T = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
         baseline_T = _baseline(job, own, own.encoder, job_state)
@@ -191,12 +192,15 @@ def _by_group(
 def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
     """Test rows with and without a partner's row, each by the score that it gets, and both together."""
     known, index_U = dataset.known_labels, dataset.unaligned.test_N
-    if trained.alone is None or not len(index_U):
+    if trained.alone is None or (not len(index_U) and bool(dataset.is_linked(dataset.test_N).all())):
         return []
-    logits = torch.cat([joint_T.cpu(), trained.alone(logits_alone(trained.model, dataset, index_U))])
-    labels, weights = known.units(torch.cat([dataset.test_N.cpu(), index_U]))
+    index_T = dataset.test_N.cpu()
+    logits, index_N = joint_T.cpu(), torch.cat([index_T, index_U])
+    if len(index_U):
+        logits = torch.cat([logits, trained.alone(logits_alone(trained.model, dataset, index_U))])
+    labels, weights = known.units(index_N)
     in_units = known.coder.in_units(logits.numpy())
-    has_partner = np.arange(len(logits)) < len(joint_T)
+    has_partner = np.concatenate([dataset.is_linked(dataset.test_N).cpu().numpy(), np.zeros(len(index_U), dtype=bool)])
     generator = np.random.default_rng(job.contract.seed)
     options = job.party.report
     both = np.zeros(len(logits), dtype=np.int64)

@@ -20,6 +20,8 @@ from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
+from tallystick.models.similarity.model import SimilarityLabelModel
+from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.alone import calibrated_alone
@@ -120,6 +122,10 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         defense=defense.cut(schedule),
     )
     job.logbook.watcher.say(_how_it_ended(state, run))
+    scores_alone = method is not None and method.scores_alone
+    if isinstance(model, SimilarityLabelModel) and model.alone is not None:
+        _train_alone(job, defended, model.alone)
+        scores_alone = True
     trained = TrainedLabelParty(
         model=model,
         encoder=dataset.encoder,
@@ -128,11 +134,27 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         coder=dataset.known_labels.coder,
         calibration=dataset.calibration(state),
         state=state,
-        alone=calibrated_alone(model, defended) if method is not None and method.scores_alone else None,
+        alone=calibrated_alone(model, defended) if scores_alone else None,
         dispensed=dataset.dispensed is not None,
     )
     trained.keep(job.folder)
     return trained
+
+
+def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
+    """Train what scores rows without a link: own columns of every row, by the labels that the joint model was trained by."""
+    job.logbook.watcher.say("training the model of own columns, for rows that none of the others is similar to")
+    own = replace(dataset.own_part(), labels=dataset.known_labels)
+    training = own.settled(job.contract.training)
+    schedule = own.schedule(training, seed=job.contract.seed)
+
+    def progress(_what: str, done: int, total: int) -> None:
+        job.logbook.watcher.progress("own columns, for rows without a link", done, total)
+        for channel in job.feature_channels:  # nothing is received here for long: if one is lost, end soon
+            channel.check()
+
+    run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("alone"), progress=progress)
+    train_label_party(model, own.features_at, own.objective(), [], run)
 
 
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:

@@ -21,6 +21,7 @@ from torch.nn.functional import linear
 from tallystick.config.merge import MergeConfig
 from tallystick.data.features import Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
+from tallystick.models.branches import BranchedModel
 from tallystick.models.similarity.gates import LearntWeight, ascending
 from tallystick.models.similarity.table import ACTIVATIONS, MERGES, WEIGHTS
 from tallystick.models.split import LabelModel
@@ -79,15 +80,32 @@ LOOKED_AT = tuple(index / 2 for index in range(-6, 7))
 """Similarities at which a weight gate is shown, in standard deviations."""
 
 
-class SimilarityLabelModel(LabelModel):
-    """All that the label party holds where rows are linked by similarity: links and merge per feature party, and the top."""
+class SimilarityLabelModel(BranchedModel):
+    """All that the label party holds where rows are linked by similarity: links and merge per feature party, and the top.
+
+    ``alone`` scores rows without a link by own columns, where the contract leaves some without; it is trained by itself.
+    """
 
     def __init__(
-        self, links: Sequence[LinkModel], top: nn.Module, *, bottom: nn.Module | None, wide: nn.Module | None, own_columns: bool
+        self,
+        links: Sequence[LinkModel],
+        top: nn.Module,
+        *,
+        bottom: nn.Module | None,
+        wide: nn.Module | None,
+        own_columns: bool,
+        alone: LabelModel | None = None,
     ) -> None:
         super().__init__(top, bottom=bottom, wide=wide)
         self.links = nn.ModuleList(links)
         self.own_columns = own_columns
+        self.alone = alone
+
+    def local(self, own: Features) -> Tensor:
+        """By the own columns' model."""
+        assert self.alone is not None, "the contract leaves rows without a link"
+        logits: Tensor = self.alone([], own)
+        return logits
 
     def by_example(self, cuts_BD: Sequence[Tensor], own: Features) -> list[Tensor]:
         """The candidates of each example (B, K, D), of the distinct ones that crossed (R, D)."""

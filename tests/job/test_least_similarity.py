@@ -1,0 +1,126 @@
+"""A least similarity: strangers are linked to nobody and scored by own columns, in training, measures and predictions alike."""
+
+import numpy as np
+import polars as pl
+import pytest
+import yaml
+from tiny import contract_values, free_port, lay_out, seed_system
+
+from tallystick.config.contract import parse_contract
+from tallystick.errors import ConfigError
+from tallystick.simulation import Silent, simulate
+
+PARTIES = ("bank", "registry")
+LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))
+
+
+def names(rng, count):
+    return ["".join(rng.choice(LETTERS, size=12)) for _ in range(count)]
+
+
+def tables(*, persons=300, strangers=0.5, seed=1):
+    """Persons, a share of whom the registry does not know; it spells every name with one letter wrong."""
+    rng = np.random.default_rng(seed)
+    name = names(rng, persons)
+    known = rng.permutation(persons)[: round(persons * (1 - strangers))]
+    x, level = rng.normal(size=(2, persons))
+    is_known = np.isin(np.arange(persons), known)
+    score = x + 2 * np.where(is_known, level, 0)
+    bank = pl.DataFrame({"name": name, "x": x, "known": is_known, "y": (score > 0).astype(np.int64)})
+    spelt = [name[row][:4] + str(rng.choice(LETTERS)) + name[row][5:] for row in known]
+    theirs = {"level": level[known] + 0.05 * rng.normal(size=len(known)), "v": rng.normal(size=len(known))}
+    return {"bank": bank, "registry": pl.DataFrame({"name": spelt, **theirs})}
+
+
+def columns():
+    return {
+        "bank": {"keys": {"name": "name"}, "features": {"numeric": ["x"]}, "label": "y"},
+        "registry": {"keys": {"name": "name"}, "features": {"numeric": ["level", "v"]}},
+    }
+
+
+def contract(*, least=None, sees="ranks", **changes):
+    similarity = {"dimensions": [{"name": "name", "kind": "text"}], "neighbors": 2, "text_bits": 1024, "helper_sees": sees}
+    values = contract_values(
+        PARTIES,
+        **{
+            "alignment": {"method": "similarity", "similarity": similarity | ({"least_similarity": least} if least else {})},
+            "model": {"hidden": [8, 8], "cut_after": 1, "merge": {"width": 8, "heads": 2, "top": [8]}},
+            "training__epochs": 8,
+            "evaluation": {"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False},
+            **changes,
+        },
+    )
+    values["parties"]["helper"] = {"role": "helper"}
+    return values
+
+
+def by_link(result):
+    return {group["name"]: group for one in result.sections.groups for group in one["groups"]}
+
+
+@pytest.mark.parametrize("sees", ["ranks", "clear"])
+def test_strangers_are_linked_to_nobody_and_scored_by_own_columns(sees):
+    given, parties = tables(), columns()
+    parties["bank"]["report"] = {"smallest_group": 20}
+    plain = simulate(contract(sees=sees), given, parties, watcher=Silent())
+    found = simulate(contract(sees=sees, least=0.6), given, parties, watcher=Silent())
+    assert plain.alignment.sizes["rows with a link"] == 300, "each stranger had the row of another"
+    assert found.alignment.sizes["rows with a link"] == 150
+    assert not by_link(plain)
+    groups = by_link(found)
+    rows = {name: group["rows"] for name, group in groups.items()}
+    assert rows["with one: the joint model"] + rows["without: own columns"] == rows["both together"] == found.data.rows["test"]
+    assert rows["without: own columns"] > 20
+    assert groups["without: own columns"]["metric"]["value"] > 0.95
+    assert found.evaluation["joint"]["auc"]["value"] == groups["both together"]["metric"]["value"]
+    told = {item.party: item.what for item in found.learnt if "alike by 0.6 or more" in item.what}
+    assert told["bank"].endswith("150 of this side's 300 rows have none.")
+    assert told["registry"].endswith("150 of bank's 300 rows have none here, and which ones.")
+
+
+def test_a_floor_that_no_link_is_under_changes_no_bit(monkeypatch):
+    given, runs = tables(strangers=0.0), []
+    for least in (None, 1e-6):
+        seed_system(monkeypatch)
+        runs.append(simulate(contract(least=least), given, columns(), watcher=Silent()))
+    assert runs[0].evaluation == runs[1].evaluation
+
+
+def test_predictions_say_how_similar_and_by_which_model(tmp_path):
+    given = tables(strangers=0.1)
+    job = lay_out(tmp_path, (*PARTIES, "helper"), contract(least=0.6), {**given, "helper": pl.DataFrame({"x": [0]})})
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in ("bank", "helper")}
+    for name in job.parties:
+        path = job.home(name) / "party.yaml"
+        values = yaml.safe_load(path.read_text())
+        for key in ("keys", "features", "label", "peers", "listen", *(["table"] if name == "helper" else [])):
+            values.pop(key, None)
+        dials = {"bank": ("helper",), "registry": ("bank", "helper"), "helper": ()}[name]
+        values |= {"peers": {peer: {"address": addresses[peer]} for peer in dials}, **columns().get(name, {})}
+        values |= {"listen": addresses[name]} if name in addresses else {}
+        path.write_text(yaml.safe_dump(values))
+    job.run_all()
+    fresh = tables(persons=101, strangers=0.5, seed=2)
+    new = pl.concat([given["bank"].filter("known").head(100), fresh["bank"]]).drop("y")
+    new.write_parquet(job.home("bank") / "new.parquet")
+    running = {
+        "bank": job.start("bank", "predict", "--table", "new.parquet", "--output", "scores.csv"),
+        **{name: job.start(name, "predict") for name in ("registry", "helper")},
+    }
+    assert all(party.end() == 0 for party in running.values()), {name: party.said for name, party in running.items()}
+    scores = pl.read_csv(job.home("bank") / "scores.csv")
+    assert scores.columns == ["row", "name", "score", "similarity", "scored_by"]
+    assert scores["scored_by"].to_list() == ["joint model"] * 100 + ["own columns"] * 101
+    assert scores["similarity"].is_null().to_list() == [False] * 100 + [True] * 101
+    assert running["bank"].found["scored_by"] == {"joint model": 100, "own columns": 101}
+    order = np.argsort(fresh["bank"]["x"].to_numpy())
+    assert (np.diff(scores["score"].to_numpy()[100:][order]) > -0.02).all(), "their own column alone says it"
+
+
+@pytest.mark.parametrize("least", [0.0, 1.5, -1.0])
+def test_what_a_floor_may_be(least):
+    values = contract()
+    values["alignment"]["similarity"]["least_similarity"] = least
+    with pytest.raises(ConfigError, match="least_similarity"):
+        parse_contract(values)
