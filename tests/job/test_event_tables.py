@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from safetensors.torch import load_file
 from tiny import columns, contract_values
 
 from tallystick.benchmark.speed.centralized import train_joined
@@ -20,7 +21,6 @@ from tallystick.party.trained import Architecture
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
-from tallystick.training.checkpoint import read_tensors
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 
@@ -51,7 +51,7 @@ def run(given=None, *, parties=None, folder=None, **changes):
 
 def kept_weights(folder, party):
     (path,) = (folder / party).glob("*/model.safetensors")
-    return read_tensors(path)[0]
+    return load_file(path)
 
 
 def rows_of(result):
@@ -80,7 +80,7 @@ def test_training_on_events_is_training_on_the_joined_table_bit_for_bit(tmp_path
     contract = parse_contract(contract_values(PARTIES, evaluation=QUICKLY, **settled))
     simulate(contract, given, columns(PARTIES), watcher=Silent(), folder=tmp_path)
     (folder,) = (tmp_path / "bank").glob("*")
-    _, alignment = RunFolder(path=folder).load_alignment()
+    _, alignment = RunFolder.open(folder).load_alignment()
     bank = given["bank"][alignment.rows_N]
     joined = bank.join(given["shop"], on="id", how="left", maintain_order="left", suffix="_of_shop")
     assert joined["x_of_shop"].null_count() == 0
