@@ -110,7 +110,7 @@ def test_predictions_say_how_similar_and_by_which_model(tmp_path):
     }
     assert all(party.end() == 0 for party in running.values()), {name: party.said for name, party in running.items()}
     scores = pl.read_csv(job.home("bank") / "scores.csv")
-    assert scores.columns == ["row", "name", "score", "similarity", "scored_by"]
+    assert [name for name in scores.columns if name != "run_id"] == ["row", "name", "score", "similarity", "scored_by"]
     assert scores["scored_by"].to_list() == ["joint model"] * 100 + ["own columns"] * 101
     assert scores["similarity"].is_null().to_list() == [False] * 100 + [True] * 101
     assert running["bank"].found["scored_by"] == {"joint model": 100, "own columns": 101}

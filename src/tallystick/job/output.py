@@ -18,6 +18,8 @@ ROW = "row"
 """Column of the predictions, where keys need not be unique: the row's number in the table, from 0."""
 SCORED_BY = "scored_by"
 """Column of the predictions, where rows without a partner's row have a score too: the joint model, or own columns."""
+SIMILARITY = "similarity"
+"""Column of the predictions, where rows are linked by similarity: that of the most similar row."""
 _FORMULA = r"^[=+\-@\t\r\n\x{FF1D}\x{FF0B}\x{FF0D}\x{FF20}]"  # the last four are the wide forms of the first
 _NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers too: a spreadsheet may add them up, and does nothing else
 
@@ -44,7 +46,9 @@ def check_columns(contract: Contract, party: PartyFile, frame: Frame, output: Pa
     """
     columns = list(party.keys.values())
     for name in columns:
-        if name in (RUN, ROW, SCORED_BY, "score") or (contract.target.type == "multiclass" and name.startswith("score_")):
+        if name in (RUN, ROW, SCORED_BY, SIMILARITY, "score") or (
+            contract.target.type == "multiclass" and name.startswith("score_")
+        ):
             raise ConfigError(f"keys: column {name!r} has a name that the file of scores needs itself; rename it in the table")
     if output.suffix != ".csv":
         return

@@ -25,7 +25,7 @@ from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog, Watcher
-from tallystick.job.output import ROW, RUN, SCORED_BY, check_columns, check_output, write_scores
+from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
 from tallystick.job.phases.embedding_charge import EmbeddingCharge
 from tallystick.job.preflight import require_to_predict
@@ -41,8 +41,6 @@ from tallystick.serving.predict import predict_alone, predict_feature_party, pre
 COMMAND = "predict"
 JOINT, ALONE = "joint model", "own columns"
 """What the column SCORED_BY says."""
-SIMILARITY = "similarity"
-"""Column of the predictions, where rows are linked by similarity: that of the most similar row."""
 
 
 def predict(
