@@ -285,7 +285,7 @@ def test_warm_start_without_unaligned_rows_trains_as_none_and_says_so(tmp_path):
     assert found[0].keys() == found[1].keys()
     assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
     agreed = parse_contract(contract("warm-start", training__epochs=1, evaluation=QUICKLY))
-    run_folder = RunFolder.latest(tmp_path / "warm-start" / "bank", agreed)
+    run_folder = RunFolder.latest(tmp_path / "warm-start" / "bank", agreed, party="bank")
     trained = TrainedLabelParty.load(run_folder, Architecture.of(agreed, "bank"))
     assert trained.dispensed
 
