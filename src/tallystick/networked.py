@@ -37,7 +37,8 @@ def run(
 
     threads = torch.get_num_threads()
     try:
-        return run_process(_contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume)
+        result, _ = run_process(_contract(contract), _party(party), watcher=watcher or watcher_here(), resume=resume)
+        return result
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's
 

@@ -1,11 +1,16 @@
 """Whole jobs as processes over TLS: single steps, prediction, and sides that do not agree."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 from tiny import tables
+
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.party.folder import RunFolder
 
 PARTIES = ("bank", "shop")
 
@@ -166,3 +171,26 @@ def test_input_errors_before_the_network_exit_with_2(lay_out_job):
     shop = job.start("shop", "run", "--resume")
     assert shop.end() == 2
     assert "begin one with `tallystick run` or `tallystick align`, without --resume" in shop.error
+
+
+@pytest.mark.parametrize("command", ["run", "tune"])
+def test_a_command_names_its_own_folder_though_another_of_its_kind_began_after_it(lay_out_job, command):
+    keys = {"training.batch_size": {"values": [32, 64]}}
+    job = lay_out_job(
+        PARTIES, rows=150, evaluation={"bootstrap": 0, "own_columns_baseline": False}, tuning={"trials": 1, "keys": keys}
+    )
+    for party in PARTIES:
+        job.change(party, tuning={"allow": list(keys)})
+    running = job.start_all(command)
+    for party in running.values():
+        party.phase("alignment")  # so its folder is there
+    for party in PARTIES:
+        home = job.home(party)
+        own = load_party(home / "party.yaml")
+        RunFolder.new(own.runs, load_contract(home / "contract.yaml"), party, use="" if command == "run" else command)
+    for party in running.values():
+        assert party.end() == 0, party.said
+        folder = Path(party.found["folder"])
+        assert folder.name.endswith("-1")
+        assert Path(party.found["result"]).is_file()
+        assert Path(party.found["report"]).is_file()

@@ -147,11 +147,10 @@ def _run(
         from tallystick.config.party import load_party
         from tallystick.job.job import ALL_PHASES
         from tallystick.job.process import run_process
-        from tallystick.party.folder import RunFolder
 
         agreed, own = load_contract(contract), load_party(party)
         again = f"tallystick {command} {shlex.quote(str(contract))} --party {shlex.quote(str(party))}"
-        result = run_process(
+        result, folder = run_process(
             agreed,
             own,
             watcher=watcher_of(progress),
@@ -160,7 +159,6 @@ def _run(
             phases=ALL_PHASES if phases is None else phases,
             how_to_resume=f"{again}{' --resume' if command == 'run' else ''}, and the same on the other side",
         )
-        folder = RunFolder.latest(own.runs, agreed, own.party)
         finish(
             {"folder": str(folder.path), "report": str(folder.report), "result": str(folder.result), **key_figures(result)},
             as_json=as_json,

@@ -61,8 +61,8 @@ def run_process(
     resume: bool = False,
     phases: tuple[str, ...] = ALL_PHASES,
     how_to_resume: str = "run both sides again with --resume",
-) -> Result:
-    """Run this party's side over the network.
+) -> tuple[Result, RunFolder]:
+    """Run this party's side over the network; gives the result, and the folder that it lies in.
 
     Raises JobFailed for whatever ends the job after the sessions stand, and ConfigError or DataError before; BudgetExceeded, a
     ConfigError, for a label party whose privacy budget the run would pass.
@@ -84,7 +84,7 @@ def run_process(
         held.enter_context(folder.locked())
         return folder
 
-    def run(channels: dict[str, Channel]) -> Result:
+    def run(channels: dict[str, Channel]) -> tuple[Result, RunFolder]:
         job = Job(
             contract=contract,
             party=party,
@@ -98,7 +98,7 @@ def run_process(
         )
         log.keep_in(job.folder.path)
         log.say(f"run folder: {job.folder.path}")
-        return run_party(job)
+        return run_party(job), job.folder
 
     def resumable() -> bool:
         return folder is not None or logbook.phase not in ("start", "handshake")

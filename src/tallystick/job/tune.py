@@ -46,10 +46,9 @@ def run_tuning(
         require_optuna()
     if not alone:
         phases = ("alignment", "tuning")
-        result = run_process(
+        return run_process(
             contract, party, watcher=watcher, command=USE, resume=resume, phases=phases, how_to_resume=how_to_resume
         )
-        return result, RunFolder.latest(party.runs, contract, party.party, use=USE)
     if not is_label:
         raise ConfigError(f"party = {party.party}: has no labels to tune by; only the label party can tune alone")
     return _by_itself(contract, party, watcher=watcher, resume=resume)
