@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.config.contract import AlignmentConfig, KeyColumn, Step
-from tallystick.data.keys import join, normalise, read_keys
+from tallystick.data.keys import join, normalise, read_keys, spelling_hints
 from tallystick.errors import DataError
 
 words = st.text(max_size=12)
@@ -155,3 +155,21 @@ def test_unusable_keys(values: list[str | None], rules: dict[str, Any], message:
 def test_absent_key_column_lists_what_there_is() -> None:
     with pytest.raises(DataError, match="key column 'zzz' is not in the table; known here: k, other"):
         read_keys(pl.DataFrame({"k": ["a"], "other": [1]}), columns={"k": "zzz"}, alignment=alignment())
+
+
+@pytest.mark.parametrize(
+    ("values", "steps", "shown"),
+    [
+        ([f"+49170{number:07}" for number in range(60)], (), "`+9{12}` (100.0%)"),
+        ([f"0170{number:07}" for number in range(60)], (), "`9{11}` (100.0%)"),
+        (["Ab-1", "Cd-2", "ÉÉ\u200b٣"], (), "`Aa-9` (66.7%), `AA?9` (33.3%)"),
+        (["Ab-1", "Cd-2"], ("lower",), "`aa-9` (100.0%)"),
+        ([f"{'a' * number}@{'b' * (50 - number)}.de" for number in range(1, 50)], (), "`a…@a….a…` (95.9%)"),
+        (["-" * 50], (), f"`{'-' * 40}…` (100.0%)"),
+    ],
+    ids=["plus", "no plus", "letters, digits and what is unseen", "after the steps", "many lengths", "long"],
+)
+def test_hints_show_what_keys_look_like_and_none_of_them(values: list[str], steps: tuple[Step, ...], shown: str) -> None:
+    hints = spelling_hints(pl.DataFrame({"k": values}), columns={"k": "k"}, alignment=alignment(*steps))
+    assert f"key 'k': this side's values look like {shown}" in hints[-1]
+    assert not any(value in " ".join(hints) for value in values if any(character.isalnum() for character in value))

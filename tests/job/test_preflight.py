@@ -520,20 +520,40 @@ def test_resuming_is_suggested_only_where_it_can_help():
     )
 
 
+class Hearing(Silent):
+    """What the label party is told."""
+
+    def __init__(self):
+        self.said = []
+
+    def say(self, text):
+        self.said.append(text)
+
+
+@pytest.mark.parametrize("method", ["intersection", "union"])
+@pytest.mark.parametrize("own", ["", "+"], ids=["without a plus", "with a plus"])
+def test_without_any_common_id_a_side_is_told_what_its_own_keys_look_like(tmp_path, own, method):
+    frames = tables(PARTIES, rows=100)
+    theirs, plain = {"": "+", "+": ""}[own], pl.col("id").str.replace("id-", "49170")
+    frames = {"bank": frames["bank"].with_columns(id=own + plain), "shop": frames["shop"].with_columns(id=theirs + plain)}
+    contract, hearing = contract_values(PARTIES, alignment__method=method), Hearing()
+    error = error_of(lambda: simulate(contract, frames, columns(PARTIES), folder=tmp_path, watcher=hearing))
+    assert isinstance(error, DataError)
+    assert "no id is common" in str(error)
+    (warning,) = [text for text in hearing.said if text.startswith("warning: ")]
+    assert f"this side's values look like `{own}9{{11}}` (100.0%)" in warning
+    assert f"`{theirs}9" not in warning
+    assert "look like" not in str(error)
+
+
 def test_few_common_ids_are_warned_about_with_the_likely_normalisation(tmp_path):
     rows = 400
     frames = tables(PARTIES, rows=rows)
     odd = pl.when(pl.int_range(pl.len()) % 4 > 0)
     frames["shop"] = frames["shop"].with_columns(id=odd.then(pl.col("id").str.to_uppercase()).otherwise(pl.col("id")))
-    said = []
-
-    class Hearing(Silent):
-        def say(self, text):
-            said.append(text)
-
-    values = columns(PARTIES)
-    result = simulate(contract_values(PARTIES), frames, values, folder=tmp_path, watcher=Hearing())
-    (warning,) = [text for text in said if text.startswith("warning: ")]
+    hearing, values = Hearing(), columns(PARTIES)
+    result = simulate(contract_values(PARTIES), frames, values, folder=tmp_path, watcher=hearing)
+    (warning,) = [text for text in hearing.said if text.startswith("warning: ")]
     assert "ids are common, " in warning
     notes = result.data.notes
     assert any(
@@ -542,8 +562,10 @@ def test_few_common_ids_are_warned_about_with_the_likely_normalisation(tmp_path)
     mended = contract_values(PARTIES, alignment__keys=[{"name": "id", "normalise": ["lower"]}])
     assert not any("are common" in note for note in simulate(mended, frames, values).data.notes)
     least = contract_values(PARTIES, alignment__min_match_rate=0.5)
-    error = error_of(lambda: simulate(least, frames, values, folder=tmp_path / "least"))
+    hearing = Hearing()
+    error = error_of(lambda: simulate(least, frames, values, folder=tmp_path / "least", watcher=hearing))
     assert isinstance(error, DataError)
+    assert [text for text in hearing.said if text.startswith("warning: ")] == [warning]
     assert "alignment.min_match_rate = 0.5: only" in str(error)
     assert not list((tmp_path / "least").rglob("alignment.safetensors")), "and nothing is kept of it"
 

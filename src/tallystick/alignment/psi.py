@@ -34,7 +34,7 @@ from tallystick.alignment.pairwise import PLACES, FeatureRole, LabelRole, Side
 from tallystick.alignment.psi_diffie_hellman import answer_by_diffie_hellman, match_by_diffie_hellman
 from tallystick.alignment.psi_oprf import answer_by_oprf, match_by_oprf
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.errors import DataError, ProtocolError
+from tallystick.errors import IdError, ProtocolError
 from tallystick.network.channel import Channel, Progress, no_progress
 
 Protocol = Literal["auto", "diffie-hellman", "oblivious-transfer"]
@@ -74,7 +74,7 @@ def intersect_label_party(
         threads: threads of arithmetic with Diffie-Hellman; all cores by default.
         progress: told how far this side is.
 
-    Raises DataError if a side has no ids, if ids repeat or if no id is common to all; ProtocolError, naming peer
+    Raises DataError if a side has no ids or if ids repeat, IdError if no id is common to all; ProtocolError, naming peer
     and step, for what the protocol does not allow.
     """
     with notify_peers(channels):
@@ -156,7 +156,7 @@ def _in_common_order(ids: Sequence[bytes], rows_K: Index) -> Index:
 
 def _require_some(count: int, own: int, others: Sequence[str]) -> None:
     if count == 0:
-        raise DataError(
+        raise IdError(
             f"no id is common to all parties (this side has {own} ids, {', '.join(others)}); "
             "check that the key columns mean the same and are normalised alike in the contract"
         )

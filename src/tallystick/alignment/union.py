@@ -12,7 +12,7 @@ from tallystick.alignment.exchange import RESERVED, receive_size
 from tallystick.alignment.matching import Index, Tags
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.errors import DataError, ProtocolError
+from tallystick.errors import DataError, IdError, ProtocolError
 from tallystick.network.channel import Channel
 
 
@@ -46,7 +46,7 @@ def check_union(union: int, own: int, others: int, peer: str) -> int:
     intersection = own + others - union
     sizes = f"this side has {own} ids, {peer} {others}, the union {union}"
     if intersection == 0:
-        raise DataError(
+        raise IdError(
             f"no id is common to both parties ({sizes}), so there is nothing to train together; "
             "check that the key columns mean the same and are normalised alike in the contract"
         )

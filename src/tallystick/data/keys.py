@@ -4,6 +4,7 @@ Shapes: N rows of the table, R of them that take part, U ids.
 """
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -21,6 +22,9 @@ from tallystick.data.similar_keys import SimilarKeys, read_similar_keys
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
 from tallystick.errors import DataError, IdError
+
+SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
+FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +216,9 @@ def _said_of_rule(alignment: AlignmentConfig, *, is_label: bool) -> str:
 def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: AlignmentConfig) -> list[str]:
     """Say what may keep a side's keys from matching those of another, which spells them in its own way.
 
-    One line for each key and each step that the contract does not take and that would change some of the values, and one for
-    zeros in front, which another side's table may have lost, or this one's. Shares only; no value is shown.
+    One line for each key and each step that the contract does not take and that would change some of the values, one for zeros
+    in front, which another side's table may have lost, or this one's, and one for what most values look like, which people of
+    both sides can compare. Shares and shapes only, for this party's own eyes; no value is shown.
     """
     lines = []
     for key in alignment.keys:
@@ -230,7 +235,34 @@ def spelling_hints(frame: Frame, *, columns: Mapping[str, str], alignment: Align
             lines.append(f"{named}: it is a column of numbers here, so zeros in front that the other side may have are gone")
         elif zeros := _share(text.str.contains(r"^0[0-9]")):
             lines.append(f"{named}: {zeros:.1%} of this side's values begin with a zero, which a column of numbers loses")
+        lines.append(f"{named}: this side's values look like {_common_shapes(text)}; compare that with the other side's")
     return lines
+
+
+def _common_shapes(text: pl.Series) -> str:
+    """What most values look like, with shares: 9 for a digit, A and a for letters, ? for what cannot be seen.
+
+    Where values of many lengths have few in common, a run of digits or letters is one of any length, such as ``9…``.
+    """
+    shapes = text
+    for characters, mask in ((r"\p{N}", "9"), (r"\p{Lu}", "A"), (r"[\p{L}\p{M}--A]", "a"), (r"[[\p{C}\p{Z}]--[ ]]", "?")):
+        shapes = shapes.str.replace_all(characters, mask)
+    if (found := _most_common(shapes)).get_column("share").sum() < FEW:
+        for mask in "9Aa":
+            shapes = shapes.str.replace_all(f"{mask}{{2,}}", f"{mask}…")
+        found = _most_common(shapes)
+    return ", ".join(f"`{_short_shape(shape)}` ({share:.1%})" for shape, share in found.iter_rows())
+
+
+def _most_common(shapes: pl.Series) -> pl.DataFrame:
+    counts = shapes.alias("shape").value_counts(name="share", normalize=True)
+    return counts.sort("share", "shape", descending=[True, False]).head(SHAPES)
+
+
+def _short_shape(shape: str) -> str:
+    """With the length of a long run in its place, such as 9{11}."""
+    short = re.sub(r"([9Aa])\1{5,}", lambda run: f"{run[1]}{{{len(run[0])}}}", shape)
+    return short if len(short) <= SHAPE_WIDTH else f"{short[:SHAPE_WIDTH]}…"
 
 
 _SHAPES: dict[Step, str] = {

@@ -15,7 +15,7 @@ from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
-from tallystick.errors import DataError
+from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
 from tallystick.job.phases.embedding_charge import count_anew
 from tallystick.network.channel import Channel, Progress
@@ -36,7 +36,13 @@ def align_or_keep(job: Job, keys: Keys, *, anew: bool, run_id: str) -> Alignment
     job.folder.forget_training()
     count_anew(job.folder)
     keys = with_noise(job.contract, job.party, job.folder, keys, what=f"linking of {job.contract.name}, run {run_id}")
-    alignment = align(job.contract, job.name, keys, job.channels, threads=job.party.threads, progress=watcher.progress)
+    try:
+        alignment = align(job.contract, job.name, keys, job.channels, threads=job.party.threads, progress=watcher.progress)
+    except IdError:  # none is common
+        watcher.say(f"warning: {_spelt_differently(job)}")
+        raise
+    if match_rate(job.contract, job.name, alignment) < job.contract.alignment.min_match_rate:
+        match_notes(job, alignment)  # said here alone: the error that follows is the same on all sides
     require_match_rate(job.contract, job.name, alignment)
     job.folder.save_alignment(alignment, run_id=run_id, table=fingerprint(keys))
     for sentence in alignment.learnt:
@@ -134,11 +140,15 @@ def match_notes(job: Job, alignment: Alignment) -> list[str]:
         return []
     if job.contract.linkage.similar:
         return [f"{low}: rows with a link at all"]
-    hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
-    told = "; ".join(hints) or "this side's keys look uniform, so look at the other side's"
-    note = f"{low}; if more should be common, the sides may spell keys in different ways: {told}"
+    note = f"{low}; if more should be common, {_spelt_differently(job)}"
     job.logbook.watcher.say(f"warning: {note}")
     return [note]
+
+
+def _spelt_differently(job: Job) -> str:
+    """What may keep this side's keys from matching, for this side's own eyes."""
+    hints = spelling_hints(job.frame, columns=job.party.keys, alignment=job.contract.alignment)
+    return f"the sides may spell keys in different ways: {'; '.join(hints)}"
 
 
 def max_rows(contract: Contract, own: int, *, expected: int = 0) -> int:
