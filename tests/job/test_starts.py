@@ -1,19 +1,27 @@
 """What weights start from: a party's own secret that its folder keeps, in a simulation a number, or the seed that all know."""
 
 import stat
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from tiny import columns, contract_values, tables
 
+from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
 from tallystick.data.features import FeatureShape
+from tallystick.data.keys import read_keys
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError
 from tallystick.job.log import Silent
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import build_bottom
 from tallystick.party.folder import RunFolder
+from tallystick.party.trained import Architecture
 from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
 
@@ -41,6 +49,27 @@ def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_pat
     assert one.hex() not in repr(folders[0])
     assert not torch.equal(weights(contract, one), weights(contract, other))
     assert start_of(contract, folders[0].trial(1)) == start_of(contract, folders[0].trial(2)) == one
+
+
+def test_trials_on_a_union_begin_with_the_same_embeddings_of_real_rows_and_of_stand_ins(tmp_path):
+    """With stand-ins drawn anew for each trial, what is equal in the first step of two is real, and what is not is made up."""
+    contract = parse_contract(contract_values(PARTIES, alignment__method="union"))
+    frame = tables(PARTIES, rows=100)["shop"]
+    party = parse_party({"party": "shop", "table": {"path": "t.parquet"}, **columns(PARTIES)["shop"]}, folder=tmp_path)
+    keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
+    rows_N = np.concatenate([np.arange(frame.height), np.full(40, -1)])
+    alignment = Alignment(method="union", rows_N=rows_N, sizes={}, learnt=[])
+    own = OwnRows(party=party, is_label=False, frame=frame, keys=keys, alignment=alignment)
+    folder = RunFolder.new(tmp_path, contract, "shop")
+
+    def first_embeddings(number):
+        trial = folder.trial(number)
+        dataset = UnionDataset.of(contract, own, [], secret_seed=trial.secret_seed)
+        bottom = replace(Architecture.of(contract, "shop"), seed=start_of(contract, trial)).bottom_model(dataset)
+        return bottom(dataset.features_at(torch.arange(len(rows_N))))
+
+    one, other = first_embeddings(1), first_embeddings(2)
+    assert torch.equal(one, other)
 
 
 def test_public_starts_are_the_contracts_seed_and_draw_no_secret(tmp_path):

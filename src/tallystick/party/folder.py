@@ -231,11 +231,16 @@ class RunFolder:
     def trial(self, number: int) -> "RunFolder":
         """The folder of one trial of a search, made if it is not there.
 
-        All trials start from the same secret weights: a peer sees the same rows through one first model, not through many.
+        All trials start from the same secret weights: a peer sees the same rows through one first model, not through many. On a
+        union the same stand-ins go with them: in the first step of each trial real rows look alike, and so must the others.
         """
         path = self.path / f"{TRIAL}{number}"
         make_folder(path)
-        return replace(self, path=path, draw=lambda use: self.start_secret() if use == START else self.draw(use))
+        same: dict[str, Draw] = {
+            START: lambda _: self.start_secret(),
+            IMPUTATION: lambda _: self.secret_seed().to_bytes(SEED_BITS // 8, "big"),
+        }
+        return replace(self, path=path, draw=lambda use: same.get(use, self.draw)(use))
 
     def store(self, name: str = "checkpoints") -> CheckpointStore:
         """Checkpoints of the joint training, or of another one by its name."""
