@@ -1,15 +1,19 @@
 """The command line: JSON as the last line, one line per error, exit codes, templates that load."""
 
 import json
+import re
 
 import polars as pl
 import pytest
 from typer.testing import CliRunner
 
 from tallystick import __version__
+from tallystick.check import check_party_file
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
-from tallystick.config.party import check_party, load_party
+from tallystick.config.linkage import LINKAGES
+from tallystick.config.party import check_party, dialled, load_party
+from tallystick.network.addresses import free_port
 from tallystick.network.certificates import load_identity
 from tallystick.privacy.ledger import Ledger
 
@@ -48,19 +52,105 @@ def test_init_writes_files_that_load(tmp_path, role):
     assert again.stderr.count("\n") == 1
 
 
-def test_init_for_a_helper_fits_a_contract_that_names_it(tmp_path):
-    assert call("init", tmp_path / "new", "--role", "helper").exit_code == 0
-    path = tmp_path / "new" / "contract.yaml"
-    text = (
-        path.read_text()
-        .replace("# helper: {role: helper}  ", "helper: {role: helper}")
-        .replace("method: intersection ", "method: union-with-helper ")
-        .replace("unaligned: {method: warm-start}", "unaligned: {method: none}")
-    )
-    path.write_text(text)
-    contract, party = load_contract(path), load_party(tmp_path / "new" / "party.yaml")
-    check_party(contract, party)
-    assert contract.helper == party.party
+def init_for(folder, role, method, *more):
+    done = call("init", folder, "--role", role, "--method", method, "--json", *more)
+    assert done.exit_code == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    return load_contract(found["contract"]), load_party(found["party"])
+
+
+@pytest.mark.parametrize("names", ["clinic,lab", "1,null", "clinic,lab,helper"])
+@pytest.mark.parametrize("method", list(LINKAGES))
+def test_init_writes_what_fits_the_parties_and_the_method_that_were_asked_for(tmp_path, method, names):
+    """All that `check` finds missing are certificates and tables, whichever side's contract is taken for all."""
+    label, feature, *helper = names.split(",")
+    if helper and not LINKAGES[method].helper:
+        assert (
+            "--parties: helper: --method"
+            in call("init", tmp_path, "--role", "label", "--method", method, "--parties", names).stderr
+        )
+        return
+    roles = {label: "label", feature: "feature", **({"helper": "helper"} if LINKAGES[method].helper else {})}
+    files = {role: init_for(tmp_path / role, role, method, "--parties", names) for role in roles.values()}
+    contracts = [contract for contract, _ in files.values()]
+    assert {name: member.role for name, member in contracts[0].parties.items()} == roles
+    assert {contract.hash for contract in contracts} == {contracts[0].hash}
+    assert contracts[0].alignment.method == method
+    listening = {party.party: party.listen.rpartition(":")[2] for _, party in files.values() if party.listen is not None}
+    assert len(set(listening.values())) == len(listening) == len(roles) - 1
+    for role, (contract, party) in files.items():
+        check_party(contract, party)
+        assert roles[party.party] == role
+        assert {name: peer.address.rpartition(":")[2] for name, peer in party.peers.items()} == {
+            name: listening[name] for name in dialled(contract, party.party)
+        }
+        path = tmp_path / role / "party.yaml"
+        path.write_text(re.sub(r"0\.0\.0\.0:\d+", f"127.0.0.1:{free_port()}", path.read_text()))
+        problems = check_party_file(path, tmp_path / "label" / "contract.yaml")["problems"]
+        assert [line for line in problems if "ca.pem: No such file" not in line and ".parquet" not in line] == []
+        assert len(problems) == (1 if role == "helper" else 2)
+
+
+@pytest.mark.parametrize(
+    ("header", "method", "found"),
+    [
+        ({"Customer_ID": ["a", "b"], "age": [1, 2], "churn": ["no", "yes"]}, "intersection", ("Customer_ID", "churn", "binary")),
+        ({"k: id": [1, 2, 3], "y": [0, 1, 2]}, "intersection", ("k: id", "y", "multiclass")),
+        ({"id": [1, 2, 3], "target": [0.5, 1.5, 2.5]}, "intersection", ("id", "target", "regression")),
+        (
+            {"id": [1, 2], "order_id": [1, 2], "y": [0, 1], "label": [0, 1]},
+            "intersection",
+            ("customer_id", "defaulted", "binary"),
+        ),
+        ({"a": [1, 2], "b": [1, 2]}, "intersection", ("customer_id", "defaulted", "binary")),
+        ({"company": ["x", "z"], "id": [1, 2], "$y": [0, 1], "y": [0, 1]}, "similarity", ("company", "y", "binary")),
+    ],
+    ids=["plain", "odd characters", "regression", "two of each", "none", "similarity"],
+)
+def test_init_takes_key_and_label_from_the_header_where_they_are_plain(tmp_path, header, method, found):
+    pl.DataFrame(header).write_csv(tmp_path / "rows.csv")
+    contract, party = init_for(tmp_path / "new", "label", method, "--table", str(tmp_path / "rows.csv"))
+    assert party.table.path == tmp_path / "rows.csv"
+    assert ((*party.keys.values(),), party.label, contract.target.type) == ((found[0],), *found[1:])
+    text = (tmp_path / "new" / "party.yaml").read_text()
+    assert text.count("does not make plain which it is") == (2 if found[0] == "customer_id" else 0)
+    assert contract.target.classes == (3 if contract.target.type == "multiclass" else 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("label", "--parties", "bank"), "wants a label party and one or more feature parties"),
+        (("label", "--parties", "bank,shop,post", "--method", "union"), "wants a label and one feature party"),
+        (("label", "--parties", "bank,Shop"), '--parties: "Shop": must be 1 to 63'),
+        (("label", "--parties", "bank,bank"), "bank is named twice"),
+        (("label", "--parties", "helper,bank", "--method", "similarity"), "the label party comes first"),
+        (("label", "--method", "join"), '--method "join": must be one of intersection'),
+        (("helper", "--method", "union"), "--role helper: --method union has no helper"),
+        (("helper", "--table", "t.csv"), "a helper sees no rows"),
+        (("feature", "--parties", "bank,shop,post"), "--party: is missing; say whether this is shop or post"),
+        (("feature", "--party", "bank"), '--party "bank": must be shop, whose role is feature'),
+        (("feature", "--table", "nowhere.csv"), "nowhere.csv"),
+    ],
+)
+def test_init_refuses_what_does_not_go_together_before_it_writes(tmp_path, arguments, says):
+    done = call("init", tmp_path / "new", "--role", *arguments)
+    assert done.exit_code == 2
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not (tmp_path / "new").exists()
+
+
+def test_init_refuses_a_union_for_a_label_that_it_cannot_impute(tmp_path):
+    pl.DataFrame({"id": [1, 2, 3], "y": [0, 1, 2]}).write_csv(tmp_path / "rows.csv")
+    done = call("init", tmp_path / "new", "--role", "label", "--method", "union", "--table", tmp_path / "rows.csv")
+    assert 'labels can be imputed for binary targets only, and column "y" has other values' in done.stderr
+    assert not (tmp_path / "new").exists()
+
+
+def test_init_for_one_of_several_feature_parties(tmp_path):
+    contract, party = init_for(tmp_path, "feature", "similarity", "--parties", "bank,shop,post", "--party", "post")
+    assert (party.party, set(contract.feature_parties), contract.helper) == ("post", {"shop", "post"}, "helper")
 
 
 def test_the_defences_that_the_template_proposes_load(tmp_path):

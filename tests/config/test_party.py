@@ -9,7 +9,7 @@ import pytest
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import check_party, dialled, load_party, parse_party
 from tallystick.config.reading import redacted
-from tallystick.config.templates import template
+from tallystick.config.templates import Asked, contract_text, party_text
 from tallystick.errors import ConfigError
 
 LABEL: dict[str, Any] = {
@@ -215,19 +215,15 @@ def test_helper_is_dialled_and_has_no_rows() -> None:
 def test_templates_load_and_fit_together(tmp_path: Path, role: Any) -> None:
     from tallystick.config.contract import load_contract
 
-    (tmp_path / "contract.yaml").write_text(template("contract", role), encoding="utf-8")
-    (tmp_path / "party.yaml").write_text(template("party", role), encoding="utf-8")
+    asked = Asked(role=role, parties=("bank", "shop"), method="intersection")
+    (tmp_path / "contract.yaml").write_text(contract_text(asked), encoding="utf-8")
+    (tmp_path / "party.yaml").write_text(party_text(asked), encoding="utf-8")
     agreed = load_contract(tmp_path / "contract.yaml")
     check_party(agreed, load_party(tmp_path / "party.yaml"))
     yours = {"name": agreed.name, "parties": {"bank": {"role": "label"}, "shop": {"role": "feature"}}}
     keys = {"alignment": {"keys": [{"name": "customer", "normalise": ["trim", "lower"]}]}}
     best = {"unaligned": {"method": "warm-start"}}  # the template says what the default is
     assert agreed == parse_contract(yours | keys | best), "the template says every other key is at its default"
-
-
-def test_helper_template_loads(tmp_path: Path) -> None:
-    (tmp_path / "party.yaml").write_text(template("party", "helper"), encoding="utf-8")
-    assert load_party(tmp_path / "party.yaml").table is None
 
 
 def test_the_default_ledger_lies_beside_the_party_file(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
 """init, cert, check: before a job."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -15,38 +16,72 @@ from tallystick.cli.output import EXIT_USAGE, LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 from tallystick.terminal import printable_lines
 
+if TYPE_CHECKING:
+    from tallystick.config.templates import Asked
+
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
 
 
 def init(
     folder: Annotated[Path, typer.Argument(help="Where party.yaml and contract.yaml go.")],
-    role: Annotated[str, typer.Option(help="label, feature or helper.")],
+    role: Annotated[str, typer.Option(help="label, feature or helper: whose party file it is.")],
+    parties: Annotated[
+        str, typer.Option(help="Names of the label party and the feature parties, in this order; the helper is called helper.")
+    ] = "bank,shop",
+    method: Annotated[
+        str | None,
+        typer.Option(help="intersection, union, union-with-helper or similarity; left out, an intersection, or with a helper."),
+    ] = None,
+    party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
+    table: Annotated[Path | None, typer.Option(help="This party's table, whose header tells key and label where plain.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Write a commented party file and contract to start from."""
 
     def work() -> None:
         from tallystick.config.reading import Role
-        from tallystick.config.templates import TemplateKind, template
+        from tallystick.config.templates import Asked, contract_text, party_text
 
         known: tuple[Role, ...] = get_args(Role)
         if (chosen := next((name for name in known if name == role), None)) is None:
             raise ConfigError(f"--role {role}: must be {', '.join(known[:-1])} or {known[-1]}")
-        files: dict[str, TemplateKind] = {"party.yaml": "party", "contract.yaml": "contract"}
-        for name in files:
-            if (folder / name).exists():
-                raise ConfigError(f"{folder / name} exists already; choose another folder")
+        asked = Asked(
+            role=chosen,
+            parties=tuple(name.strip() for name in parties.split(",")),
+            method=method or ("union-with-helper" if chosen == "helper" else "intersection"),
+            party=party,
+            table=table,
+        )
+        paths = {"party": folder / "party.yaml", "contract": folder / "contract.yaml"}
+        for path in paths.values():
+            if path.exists():
+                raise ConfigError(f"{path} exists already; choose another folder")
+        asked = _with_columns(asked)
         folder.mkdir(parents=True, exist_ok=True)
-        for name, kind in files.items():
-            (folder / name).write_text(template(kind, chosen))
-        written = {"party": str(folder / "party.yaml"), "contract": str(folder / "contract.yaml")}
+        paths["party"].write_text(party_text(asked), encoding="utf-8")
+        paths["contract"].write_text(contract_text(asked), encoding="utf-8")
+        written = {kind: str(path) for kind, path in paths.items()}
         if chosen == "label":
-            written["ledger"] = str(_create_ledger(folder / "party.yaml"))
+            written["ledger"] = str(_create_ledger(paths["party"]))
         finish(written, as_json=as_json)
 
     ledger = ("tallystick.party.ledger",) if role == "label" else ()
-    guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger))
+    looks = ("polars", "tallystick.data.guesses") if table is not None else ()
+    guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
+
+
+def _with_columns(asked: "Asked") -> "Asked":
+    """With what the header of the party's table makes plain; the table is read as a job would read it."""
+    if asked.table is None:
+        return asked
+    from tallystick.config.party import TableConfig
+    from tallystick.config.reading import validate
+    from tallystick.data.guesses import guess_columns
+    from tallystick.data.table import read_table
+
+    frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
+    return replace(asked, columns=guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label"))
 
 
 def _create_ledger(path: Path) -> Path:

@@ -1,14 +1,175 @@
-"""Commented party files and a contract to start from."""
+"""Commented party files and contracts to start from, with the parties, the method and the columns that were asked for."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Literal
+from pathlib import Path
+from string import Template
 
-from tallystick.config.reading import Role
+from tallystick.config.linkage import LINKAGES, LinkageFacts
+from tallystick.config.reading import PARTY_NAME, Role, shown
+from tallystick.errors import ConfigError
 
-TemplateKind = Literal["contract", "party"]
+HELPER = "helper"
+FIRST_PORT = 7443
+_CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
 
 
-def template(kind: TemplateKind, role: Role) -> str:
-    """Give a commented YAML file to start from; the contract is the same for every role."""
-    name = "contract.yaml" if kind == "contract" else f"{role}.yaml"
+@dataclass(frozen=True, kw_only=True)
+class Columns:
+    """What a table's header makes plain.
+
+    Args:
+        names: of all its columns.
+        key: the one that names a row, or that similar keys are read from; None where several could be it, or none.
+        label: the one to predict; None in the same cases.
+        classes: of the label; None where it is a number to estimate, or not known.
+    """
+
+    names: tuple[str, ...] = ()
+    key: str | None = None
+    label: str | None = None
+    classes: int | None = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """What a contract and a party file are to be written for.
+
+    Args:
+        role: of whose party file it is.
+        parties: the label party first, then the feature parties; the helper may be named too.
+        method: how rows are linked.
+        party: whose file it is; None where the role alone tells.
+        table: of that party; None is a file beside the party file, named as the party.
+        columns: what the table's header makes plain.
+
+    Raises ConfigError for names, a role or a method that do not go together.
+    """
+
+    role: Role
+    parties: tuple[str, ...]
+    method: str
+    party: str | None = None
+    table: Path | None = None
+    columns: Columns = field(default_factory=Columns)
+
+    def __post_init__(self) -> None:
+        if self.method not in LINKAGES:
+            raise ConfigError(f"--method {shown(self.method)}: must be one of {', '.join(LINKAGES)}")
+        for name in self.parties:
+            if not PARTY_NAME.fullmatch(name):
+                raise ConfigError(
+                    f"--parties: {shown(name)}: must be 1 to 63 of a-z, 0-9, - and _, starting and ending with a letter or digit"
+                )
+            if self.parties.count(name) > 1:
+                raise ConfigError(f"--parties: {name} is named twice; each party has one name")
+        if self.parties[0] == HELPER:
+            raise ConfigError(f"--parties {','.join(self.parties)}: the label party comes first; {HELPER} is the helper's name")
+        if HELPER in self.parties and not self.facts.helper:
+            raise ConfigError(
+                f"--parties: {HELPER}: --method {self.method} has no helper; leave it out, or choose another method"
+            )
+        given = len(self.features)
+        if given < 1 or (given > 1 and not self.facts.several):
+            wanted = "a label party and one or more feature parties" if self.facts.several else "a label and one feature party"
+            raise ConfigError(f"--parties {','.join(self.parties)}: --method {self.method} wants {wanted}, in this order")
+        if self.role == "helper" and not self.facts.helper:
+            raise ConfigError(f"--role helper: --method {self.method} has no helper; choose union-with-helper or similarity")
+        if self.role == "helper" and self.table is not None:
+            raise ConfigError(f"--table {self.table}: a helper sees no rows; leave it out")
+        if self.facts.imputes and self.columns.classes != 2:
+            raise ConfigError(
+                f"--method {self.method}: labels can be imputed for binary targets only, and column {shown(self.columns.label)} "
+                "has other values; choose intersection or similarity"
+            )
+        here = [name for name, role in self.roles.items() if role == self.role]
+        if self.party is None and len(here) > 1:
+            raise ConfigError(f"--party: is missing; say whether this is {' or '.join(here)}")
+        if self.party is not None and self.party not in here:
+            raise ConfigError(f"--party {shown(self.party)}: must be {' or '.join(here)}, whose role is {self.role}")
+
+    @property
+    def facts(self) -> LinkageFacts:
+        """What the way of linking rows asks for."""
+        return LINKAGES[self.method]
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """The feature parties."""
+        return tuple(name for name in self.parties[1:] if name != HELPER)
+
+    @property
+    def roles(self) -> dict[str, Role]:
+        """Every party's role, in the contract's order."""
+        roles: dict[str, Role] = {self.parties[0]: "label", **dict.fromkeys(self.features, "feature")}
+        return {**roles, HELPER: "helper"} if self.facts.helper else roles
+
+    @property
+    def name(self) -> str:
+        """Whose party file it is."""
+        return self.party or next(name for name, role in self.roles.items() if role == self.role)
+
+
+def contract_text(asked: Asked) -> str:
+    """The contract: the same for every party that asks for the same, but for what the label party's table tells of the target."""
+    classes = asked.columns.classes if asked.role == "label" else 2
+    target = _REGRESSION if classes is None else _CLASSES[classes > 2]
+    return _filled(
+        "contract.yaml",
+        {
+            "parties": "\n".join(f"  {_name(name)}: {{role: {role}}}" for name, role in asked.roles.items()),
+            "method": f"{asked.method:<25}",
+            "keys": _part("similarity.yaml" if asked.facts.similar else "keys.yaml").rstrip("\n"),
+            "unaligned": "warm-start" if asked.method == "intersection" else "none",
+            "target": f"type: {target}" + (f"\n  classes: {classes}" if target == "multiclass" else ""),
+        },
+    )
+
+
+def party_text(asked: Asked) -> str:
+    """The party file of one of them; a column that the header does not make plain has a comment that says so."""
+    label, columns = asked.parties[0], asked.columns
+    ports = {name: FIRST_PORT + place for place, name in enumerate([label, *([HELPER] if asked.facts.helper else [])])}
+    dialled = {"label": [HELPER], "feature": [label, HELPER], "helper": []}[asked.role]
+    peers = [name for name in dialled if name in ports]
+    key = "name" if asked.facts.similar else "customer"
+    return _filled(
+        f"{asked.role}.yaml",
+        {
+            "party": _name(asked.name),
+            "file": asked.name,
+            "table": json.dumps(str(asked.table.absolute()), ensure_ascii=False) if asked.table else f"{asked.name}.parquet",
+            "keys": f"{{{key}: {_quoted(columns.key or ('name' if key == 'name' else 'customer_id'))}}}",
+            "key_note": _note(columns, columns.key, "the contract's key: your column"),
+            "label": _quoted(columns.label or "defaulted"),
+            "label_note": _note(columns, columns.label, "the column to predict"),
+            "port": str(ports.get(asked.name, FIRST_PORT)),
+            "peers": "".join(f'\n  {_name(name)}: {{address: "127.0.0.1:{ports[name]}"}}   # its host' for name in peers)
+            or " {}",
+        },
+    )
+
+
+def _note(columns: Columns, found: str | None, use: str) -> str:
+    if not columns.names:
+        return use
+    return f"{use}, by its name" if found is not None else f"yours: {use}; the table's header does not make plain which it is"
+
+
+def _name(party: str) -> str:
+    """In quotes where YAML would read a number, or nothing."""
+    return party if party[0].isalpha() and party not in ("null", "true", "false") else _quoted(party)
+
+
+def _quoted(name: str) -> str:
+    return json.dumps(name, ensure_ascii=False)
+
+
+def _part(name: str) -> str:
     return files(__name__).joinpath(name).read_text(encoding="utf-8")
+
+
+def _filled(name: str, values: Mapping[str, str]) -> str:
+    return Template(_part(name)).substitute(values)
