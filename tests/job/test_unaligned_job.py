@@ -62,6 +62,7 @@ def test_the_tables_of_names_agree():
 def test_every_method_trains_and_measures(method):
     result = run(method, evaluation=QUICKLY)
     assert result.evaluation["joint"]["auc"]["value"] > 0.6
+    assert result.training.dropout == (0.5 if method in ("warm-start", "offset") else 0.0)  # for what its page says of losses
     groups = partner_groups(result)
     assert bool(groups) == METHODS[method].scores_alone
     if groups:

@@ -15,7 +15,7 @@ from tallystick.report import result as r
 from tallystick.report.formats import duration, number, size
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
-from tallystick.report.words import by_strength, headline, leak_headline, leak_lines
+from tallystick.report.words import by_strength, dropout_line, headline, leak_headline, leak_lines
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -452,3 +452,70 @@ def test_no_name_in_a_picture_of_trials_lies_over_another() -> None:
             assert left + width <= 396.0
             assert all(left >= b[1] or left + width <= b[0] or y - LINE >= b[3] or y <= b[2] for b in boxes)
             boxes.append((left, left + width, y - LINE, y))
+
+
+@pytest.mark.parametrize(
+    ("dropout", "best", "losses", "says"),
+    [
+        (0.5, 1, [(0.6, 0.5), (0.4, 0.5)], "at epoch 1"),
+        (0.5, None, [(0.4, 0.5), (0.6, 0.5)], "at epoch 2"),
+        (0.5, 2, [(0.6, 0.5), (0.4, 0.5)], ""),  # not at the epoch that was kept
+        (0.5, 1, [(0.5, 0.5)], ""),
+        (0.0, 1, [(0.6, 0.5)], ""),
+        (0.5, 1, [(0.6, None)], ""),
+        (0.5, None, [], ""),
+    ],
+)
+def test_training_loss_above_validation_loss_is_explained_where_dropout_has_a_part_in_it(make, dropout, best, losses, says):
+    history = [EpochRecord(epoch=i, train_loss=train, validation_loss=val) for i, (train, val) in enumerate(losses, start=1)]
+    training = TrainingSummary(mode="synchronous", steps=9, best_epoch=best, history=history, dropout=dropout)
+    line = dropout_line(training)
+    assert (f"Training loss lies above validation loss {says}." in line) if says else line == ""
+    page = words(to_html(msgspec.structs.replace(make(), training=training)))
+    assert ("leaves out 50 % of what it is applied to" in page) == bool(says)
+
+
+def styles(page: str, media: str) -> dict[str, str]:
+    """Selector to declarations in one media block of a page, each selector of a list by itself."""
+    css = re.sub(r"/\*.*?\*/", "", page[page.index("<style>") : page.index("</style>")], flags=re.DOTALL)
+    block = css[css.index(media) + len(media) :]
+    depth, end = 1, block.index("{") + 1
+    begin = end
+    while depth:
+        depth += {"{": 1, "}": -1}.get(block[end], 0)
+        end += 1
+    found: dict[str, str] = {}
+    for selectors, rules in re.findall(r"([^{}]+)\{([^{}]*)\}", block[begin : end - 1]):
+        for selector in re.split(r",(?![^(]*\))", selectors):
+            found[selector.strip()] = found.get(selector.strip(), "") + rules
+    return found
+
+
+def test_a_table_that_may_be_wider_than_its_place_says_so(shown: Result) -> None:
+    page = to_html(shown)
+    places = [attrs for _, attrs in Page(page).tags if attrs.get("class") == "scroll"]
+    lines = re.findall(r'<div class="scroll"[^>]*><p class="wider">[^<]*scroll it sideways\.</p>\s*<table', page)
+    assert len(places) == len(lines) == page.count('class="wider"')
+    known = styles(page, "@supports (animation-timeline: scroll())")[".scroll > .wider"]
+    assert "max-height: 0" in known  # a table that fits shows no such line
+    assert "animation-timeline: scroll(nearest inline)" in known
+    assert ".scroll caption, .scroll > .wider { position: sticky; left: 0;" in page
+
+
+def test_paper_keeps_a_table_with_what_leads_to_it_and_gives_attacks_their_room(make_audited) -> None:
+    page = to_html(make_audited())
+    paper = styles(page, "@media print")
+    for leads in ("h2", "h3", "caption", "thead", "p:has(+ .scroll)"):
+        assert "break-after: avoid" in paper[leads], leads
+    for whole in ("caption", "thead", "tr", "figure", "section:has(> h2 + .columns)"):
+        assert "break-inside: avoid" in paper[whole], whole
+    assert "display: none" in paper[".scroll > .wider"]  # paper does not scroll
+    assert "overflow: visible" in paper[".scroll"]
+    assert "position: static" in paper[".scroll caption"]
+    for bar in (".attacks .bar", ".attacks td:has(> .strip)"):
+        assert "display: none" in paper[bar]
+    attacks = re.findall(r'<table class="attacks">.*?</table>', page, re.DOTALL)
+    assert len(attacks) == 2  # labels and membership
+    for table in attacks:
+        assert table.count('class="bar"') == 1
+        assert re.search(r'<td>\s*<svg class="strip"', table)

@@ -112,6 +112,7 @@ class TrainingSummary(_Part, frozen=True, kw_only=True):
     seconds: float | None = None
     steps_per_s: float | None = None
     resumed_from: int | None = None  # step, if the run was interrupted
+    dropout: float = 0.0  # largest share of numbers that a layer of this party's part left out in training
 
 
 class ModelPart(_Part, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ from tallystick.report.result import (
     LocatedResult,
     NamedResult,
     Result,
+    TrainingSummary,
     above_guess,
 )
 
@@ -155,6 +156,21 @@ def verdict(difference: MetricValue, metric: Metric) -> str:
     if low is not None and high is not None and low <= 0 <= high:
         return "unclear"
     return "better" if (value > 0) == metric.higher_is_better else "worse"
+
+
+def dropout_line(training: TrainingSummary) -> str:
+    """Why training loss lies above validation loss, where it does at the epoch that was kept, and dropout has a part in that."""
+    kept = next((each for each in training.history if each.epoch == training.best_epoch), None)
+    kept = kept or (training.history[-1] if training.history else None)
+    if not training.dropout or kept is None or kept.train_loss is None or kept.validation_loss is None:
+        return ""
+    if kept.train_loss <= kept.validation_loss:
+        return ""
+    return (
+        f"Training loss lies above validation loss at epoch {kept.epoch}. They are not measured alike: training loss while "
+        f"dropout leaves out {100 * training.dropout:g} % of what it is applied to, and as a mean over the epoch, in which the "
+        "weights still change; validation loss at the epoch's end, with nothing left out."
+    )
 
 
 def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:

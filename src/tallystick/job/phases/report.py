@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -44,6 +44,7 @@ from tallystick.job.phases.feature_audit import with_releases
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
+from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
 from tallystick.models.split import LabelModel
 from tallystick.report import result as shown
@@ -451,4 +452,12 @@ def _training(
         seconds=seconds,
         steps_per_s=steps / seconds if seconds and steps else None,
         resumed_from=(found.resumed_from or None) if logbook is not None else None,
+        dropout=_dropout(found.modules) if logbook is not None else 0.0,
     )
+
+
+def _dropout(modules: Mapping[str, nn.Module]) -> float:
+    """The largest share of numbers that a layer leaves out in training; a module of a party's own may have PyTorch's."""
+    layers = [layer for module in modules.values() for layer in module.modules()]
+    shares = [layer.share for layer in layers if isinstance(layer, Dropout)]
+    return max([*shares, *(layer.p for layer in layers if isinstance(layer, nn.Dropout))], default=0.0)
