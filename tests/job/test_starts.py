@@ -12,6 +12,7 @@ from tiny import columns, contract_values, tables
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
+from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.features import FeatureShape
 from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
@@ -19,11 +20,13 @@ from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError
 from tallystick.job.log import Silent
 from tallystick.job.phases.starts import start_of
-from tallystick.models.build import build_bottom
+from tallystick.models.build import BranchParts, build_bottom
 from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture
 from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
+from tallystick.training.unaligned.method import OwnPart
+from tallystick.training.unaligned.table import method_of
 
 PARTIES = ("bank", "shop")
 SHAPE = FeatureShape(numeric=2, cardinalities=(3,))
@@ -70,6 +73,19 @@ def test_trials_on_a_union_begin_with_the_same_embeddings_of_real_rows_and_of_st
 
     one, other = first_embeddings(1), first_embeddings(2)
     assert torch.equal(one, other)
+
+
+def test_whatever_holds_the_secret_does_not_show_it():
+    secret, none = bytes(range(1, 33)), torch.empty(0)
+    contract = parse_contract(contract_values(PARTIES))
+    training = contract.training
+    holding = (
+        replace(Architecture.of(contract, "shop"), seed=secret),
+        BranchParts(model=contract.model, party="bank", own=SHAPE, cut_width=4, outputs=1, seed=secret),
+        method_of(UnalignedConfig(method="jpl"), batch_size=1, seed=secret),
+        OwnPart(source=None, train_N=none, validation_N=none, training=training, store=None, seed=1, start=secret),
+    )
+    assert [repr(secret) in repr(each) for each in holding] == [False] * 4
 
 
 def test_public_starts_are_the_contracts_seed_and_draw_no_secret(tmp_path):

@@ -5,7 +5,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -113,7 +113,7 @@ class BranchParts:
     own: FeatureShape
     cut_width: int
     outputs: int
-    seed: Seed
+    seed: Seed = field(repr=False)
 
     def bottom(self, name: str = "") -> nn.Module:
         """A bottom model of the own columns; the one without a name is that of ``build_label_model``."""

@@ -40,7 +40,7 @@ class Architecture:
 
     model: NetworkModel
     target: TargetConfig
-    seed: Seed
+    seed: Seed = field(repr=False)
     party: str
     device: str = "cpu"
     bottom: nn.Module | None = None

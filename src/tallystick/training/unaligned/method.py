@@ -8,7 +8,7 @@ that they shape tell through later cut gradients: label defences and the ledger 
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from torch import Tensor, nn
@@ -53,7 +53,7 @@ class OwnPart:
     training: TrainingConfig
     store: Callable[[str], CheckpointStore]
     seed: int
-    start: Seed
+    start: Seed = field(repr=False)
     progress: Progress = no_progress
 
     def train(self, model: LabelModel, objective: Objective, name: str, *, epochs: int, batch_size: int, rate: float) -> None:
@@ -94,7 +94,7 @@ class UnalignedMethod(Lesson, ABC):
     settings: UnalignedConfig
     batch_size: int
     ratio: float = 1.0
-    seed: Seed = 0
+    seed: Seed = field(default=0, repr=False)
     columns: Sequence[str] = ()
 
     @property
