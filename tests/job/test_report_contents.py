@@ -7,6 +7,7 @@ import pytest
 from tiny import columns, contract_values, error_of, tables, weights
 
 from tallystick.errors import DataError
+from tallystick.job.watchers import Silent
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
@@ -24,6 +25,25 @@ def run(folder, *, target="binary", report=None, parties=PARTIES, rows=800, **ch
     contract = contract_values(parties, **{"target": classes, "training__epochs": 4, **changes})
     simulate(contract, tables(parties, rows=rows, target=target), given, folder=folder)
     return {name: read_result(next((folder / name).glob("*/result.json")).read_bytes()) for name in parties}
+
+
+@pytest.mark.parametrize("defense", [[], [{"method": "label-dp", "epsilon": 1.0}]], ids=["exact labels", "label DP"])
+def test_the_label_party_alone_is_told_which_own_column_tells_the_label(tmp_path, defense):
+    frames, said = tables(PARTIES, rows=300), []
+    order = pl.when(pl.col("y") == 1).then(pl.col("noise") + 50).otherwise(pl.col("noise"))
+    frames["bank"] = frames["bank"].with_columns(noise=order.exp())
+
+    class Hearing(Silent):
+        def say(self, text):
+            said.append(text)
+
+    contract = contract_values(PARTIES, defense=defense)
+    simulate(contract, frames, columns(PARTIES), folder=tmp_path, watcher=Hearing())
+    warning = "own column 'noise' tells the label alone, with AUC 1.0000 on training rows"
+    assert [text for text in said if "tells the label" in text] == [text for text in said if warning in text] != []
+    files = {name: [path.read_bytes() for path in (tmp_path / name).rglob("*") if path.is_file()] for name in PARTIES}
+    assert any(warning.encode() in content for content in files["bank"])
+    assert not any(b"tells the label" in content for content in files["shop"])
 
 
 def models(folder):

@@ -15,7 +15,7 @@ from tallystick.report import result as r
 from tallystick.report.formats import duration, number, size
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
-from tallystick.report.words import by_strength, dropout_line, headline, leak_headline, leak_lines
+from tallystick.report.words import by_strength, dropout_line, headline, leak_headline, leak_lines, too_good
 
 VOID = {"meta", "br", "link", "img", "input", "hr"}
 
@@ -100,6 +100,57 @@ def test_links_and_labels_lead_somewhere(shown: Result) -> None:
             assert attributes["aria-labelledby"] in ids
         if tag == "svg":
             assert attributes.get("aria-hidden") == "true" or attributes.get("aria-label")
+
+
+def scored(make, target: str, joint: float, own: float | None, importance: Any = ()) -> Result:
+    """A result with these values of its first metric."""
+    found = make(target)
+    (name, *_) = found.evaluation["joint"]
+    models = {
+        model: None if value is None else {**found.evaluation[model], name: {**found.evaluation["joint"][name], "value": value}}
+        for model, value in (("joint", joint), ("local_baseline", own))
+    }
+    sections = msgspec.structs.replace(found.sections, importance=list(importance))
+    return msgspec.structs.replace(found, evaluation={**found.evaluation, **models}, sections=sections)
+
+
+@pytest.mark.parametrize(
+    ("target", "joint", "own", "says"),
+    [
+        ("binary", 1.0, 0.7, "The joint model's AUC is nearly perfect, which is rarely true: look for a column of weather"),
+        ("binary", 0.995, None, "look for a column of weather that already contains the answer"),
+        ("binary", 0.971, 0.7, "Joining took away nine tenths of the error or more"),
+        ("binary", 0.96, 0.7, None),
+        ("binary", 0.99, 0.98, None),
+        ("binary", 0.9, None, None),
+        ("binary", 0.999, 0.998, "carrier's own columns alone is nearly perfect, which is rarely true: look for one of them"),
+        ("multiclass", 0.996, 0.6, "The joint model's Accuracy is nearly perfect"),
+        ("regression", 9.0, 100.0, "Joining took away nine tenths of the error or more"),
+        ("regression", 11.0, 100.0, None),
+    ],
+)
+def test_a_score_too_good_to_be_true_says_whose_columns_to_look_at(make, target: str, joint: float, own: Any, says: Any) -> None:
+    shown = scored(make, target, joint, own)
+    assert [says in line for line in too_good(shown)] == ([] if says is None else [True])
+    assert ("rarely true" in words(to_html(shown))) == (says is not None)
+
+
+def test_the_column_to_begin_with_is_the_partners_that_matters_most(make) -> None:
+    falls = [
+        r.ImportanceSummary(
+            party=party,
+            metric="AUC",
+            rows=100,
+            repeats=5,
+            columns=[r.ColumnFall(number=n, name=name, mean=mean, deviation=0.01) for n, mean in ((1, 0.01), (2, fall))],
+        )
+        for party, name, fall in (("carrier", "x", 0.4), ("weather", None, 0.3))
+    ]
+    (line,) = too_good(scored(make, "binary", 1.0, 0.7, falls))
+    assert line.endswith("Begin with column 2 of weather: shuffled, it changes the AUC most, by 0.300.")
+    (line,) = too_good(scored(make, "binary", 1.0, 1.0, falls))
+    assert line.endswith("Begin with 'x' of carrier: shuffled, it changes the AUC most, by 0.400.")
+    assert too_good(make(party="weather")) == []
 
 
 def test_hostile_text_is_shown_not_run(make_audited) -> None:

@@ -216,7 +216,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 
 def show_headline(console: Console, result: "Result") -> None:
     """What joining brought, in one line per metric, and what it was paid with."""
-    from tallystick.report.words import leak_lines
+    from tallystick.report.words import leak_lines, too_good
 
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:
@@ -239,5 +239,5 @@ def show_headline(console: Console, result: "Result") -> None:
         beside = f"   own columns only {own['value']:.4f}" if own is not None and own["value"] is not None else ""
         interval = f" [{joint['low']:.4f}, {joint['high']:.4f}]" if joint["low"] is not None else ""
         console.print(f"  {name:<9} joint {joint['value']:.4f}{interval}{beside}", markup=False)
-    for line in leak_lines(result):
+    for line in [*too_good(result), *leak_lines(result)]:
         console.print(f"  {line}", markup=False)

@@ -16,13 +16,13 @@ from tallystick.data.keys import KeyReport, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column
 from tallystick.data.target import classes_of
+from tallystick.data.telling import telling
 from tallystick.data.text import as_text
 from tallystick.errors import ConfigError
 
 MOSTLY_MISSING = 0.9
 DAY_FIRST = r"^\s*\d{1,2}[./]\d{1,2}[./](\d{2}|\d{4})\s*$"
 FEWEST_DIGITS, MOST_DIGITS = 4, 18  # of keys that may have lost zeros in front; of those that fit 64 bits
-LEAKS = 0.999
 SHOWN_CLASSES = 20
 
 
@@ -144,8 +144,8 @@ def _warnings(frame: Frame, columns: Sequence[ColumnProfile], keys: KeyReport, l
             )
         if column.use == "categorical" and frame.height > 1 and column.distinct == frame.height:
             lines.append(f"column {column.name!r} has a category of its own in every row; it identifies rows and cannot help")
-        if label is not None and column.distinct > 1 and _gives_away(values, label):
-            lines.append(f"column {column.name!r} all but equals the label; is it known before the label is? (leakage)")
+        if label is not None and (how := telling(values, label)) is not None:
+            lines.append(f"column {column.name!r} {how}; is it known before the label is? (leakage)")
     if label is not None and label.dtype.is_float() and (infinite := int(label.is_infinite().sum())):
         lines.append(f"label column {label.name!r} has {infinite} infinite numbers")
     return lines
@@ -174,18 +174,3 @@ def _days_first(values: pl.Series) -> bool:
     """Whether all that is not missing looks like 31.12.2020 or 31/12/20: no ISO date, so it stays text."""
     known = values.drop_nulls()
     return values.dtype == pl.String and len(known) > 0 and bool(known.str.contains(DAY_FIRST).all())
-
-
-def _gives_away(values: pl.Series, label: pl.Series) -> bool:
-    """Say whether a column determines the label: a correlation of one, or few values each with one label."""
-    pair = pl.DataFrame({"value": values, "label": label}).drop_nulls()
-    if pair.height < 3:
-        return False
-    if values.dtype.is_numeric() and label.dtype.is_numeric():
-        correlation = pair.select(pl.corr(pl.col("value").cast(pl.Float64), pl.col("label").cast(pl.Float64))).item()
-        if correlation is not None and abs(correlation) > LEAKS:
-            return True
-    groups = pair.group_by("value").agg(pl.len(), pl.col("label").n_unique().alias("labels"))
-    few = groups.height <= max(2, pair.height // 10)
-    pure = groups.filter(pl.col("labels") == 1).get_column("len").sum() / pair.height
-    return bool(few and pair.get_column("label").n_unique() > 1 and pure >= LEAKS)

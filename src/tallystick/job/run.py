@@ -20,7 +20,7 @@ from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.linkage_audit import audit_linkage
 from tallystick.job.phases.report import JobState, write_report
-from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
+from tallystick.job.phases.train import encode_rows, own_rows, telling_columns, train_as_feature_party, train_as_label_party
 from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party
 from tallystick.job.preflight import check_kept
 from tallystick.report.result import Result
@@ -62,6 +62,7 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         trained = train_as_label_party(job, dataset, agreement)
         job_state.training, job_state.modules = trained.state, {"label model": trained.model}
     rows = own_rows(job, keys, alignment)
+    job_state.baseline_notes += telling_columns(job, rows, dataset)
     job_state.audited = audit_run(job, rows, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):

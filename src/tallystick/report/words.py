@@ -25,6 +25,8 @@ from tallystick.report.result import (
 
 MUCH = 0.1  # above a guess
 NOTED = 0.02  # by which a probe finds more than any attack
+PERFECT = 0.005  # error of an AUC or an accuracy at most, that only a column with the answer explains
+REMAINS = 0.1  # of the error of own columns at most: a gain that hardly any honest column brings
 SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
 
 
@@ -91,6 +93,48 @@ def headline(result: Result) -> Headline:
             ),
         )
     return _compared(names, short, rows, verdict(difference, metric), own, joint, difference)
+
+
+def too_good(result: Result) -> list[str]:
+    """Say where a score is too good to be true, and whose columns to look at: one of them may already contain the answer."""
+    evaluation, names = result.evaluation, party_names(result)
+    if evaluation is None:
+        return []
+    name, metric = next(iter(METRICS[evaluation["target"]].items()))
+    joint = _error(evaluation["joint"][name], metric)
+    own = _error((evaluation["local_baseline"] or {}).get(name), metric)
+    if joint is None:
+        return []
+    perfect = metric.higher_is_better and joint <= PERFECT
+    if metric.higher_is_better and own is not None and own <= PERFECT:
+        return [
+            f"The {metric.title} of {names.label}'s own columns alone is nearly perfect, which is rarely true: look for one of "
+            f"them that already contains the answer.{_strongest_column(result, (names.label,))}"
+        ]
+    if not perfect and (own is None or joint > REMAINS * own):
+        return []
+    partners = tuple(party.name for party in result.parties if party.role == "feature")
+    what = (
+        f"The joint model's {metric.title} is nearly perfect" if perfect else "Joining took away nine tenths of the error or more"
+    )
+    said = f"{what}, which is rarely true: look for a column of {names.feature} that already contains the answer"
+    return [f"{said}, such as one written after it was known.{_strongest_column(result, partners)}"]
+
+
+def _error(value: MetricValue | None, metric: Metric) -> float | None:
+    if value is None or value["value"] is None:
+        return None
+    return round(1 - value["value"], 9) if metric.higher_is_better else value["value"]  # 1 - 0.995 is 0.005
+
+
+def _strongest_column(result: Result, parties: Sequence[str]) -> str:
+    """The column without which the model loses most, where this was measured."""
+    falls = [(fall.mean, one, fall) for one in result.sections.importance if one.party in parties for fall in one.columns]
+    if not falls:
+        return ""
+    mean, one, fall = max(falls, key=lambda each: each[0])
+    column = f"column {fall.number}" if fall.name is None else f"{fall.name!r}"
+    return f" Begin with {column} of {one.party}: shuffled, it changes the {one.metric} most, by {_short(mean)}."
 
 
 def _shared_headline(result: Result, names: Names) -> Headline | None:

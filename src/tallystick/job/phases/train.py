@@ -8,6 +8,7 @@ import torch
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.data.keys import Keys
+from tallystick.data.telling import telling
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
@@ -60,6 +61,23 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     for note in dataset.settled_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
+
+
+def telling_columns(job: Job, own: OwnRows, dataset: Dataset) -> list[str]:
+    """Warn the label party of own columns that tell the labels of its training rows alone; said to nobody else."""
+    if dataset.encoder is None or job.party.label is None:
+        return []
+    rows_M = own.alignment.rows_N[dataset.train_N.cpu().numpy()]
+    rows_M = rows_M[rows_M >= 0]
+    label = own.column_at(job.party.label, rows_M, use="label")
+    notes = []
+    for place in column_places(dataset.encoder):
+        if place.name in job.party.sequences or place.name not in own.frame.columns:
+            continue
+        if (how := telling(own.column_at(place.name, rows_M, use="feature"), label)) is not None:
+            notes.append(f"own column {place.name!r} {how} on training rows; is it known before the label is? (leakage)")
+            job.logbook.watcher.say(f"warning: {notes[-1]}")
+    return notes
 
 
 def _try_own_bottom(job: Job, dataset: Dataset) -> None:
