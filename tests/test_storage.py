@@ -6,7 +6,9 @@ import shutil
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
+from pathlib import Path
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from tallystick.storage import (
     locked,
     make_folder,
     read_json,
+    scratch_folder,
     write_bytes,
     write_json,
     written,
@@ -241,6 +244,48 @@ def test_a_folder_is_held_by_one_process_until_it_ends_however_it_ends(tmp_path)
             pass
     with locked(tmp_path):
         pass
+
+
+SCRATCH = textwrap.dedent(
+    """
+    import sys
+    from tallystick.storage import scratch_folder
+    with scratch_folder() as folder:
+        (folder / "rows").write_text("private")
+        print(folder, flush=True)
+        sys.stdin.readline()
+    """
+)
+
+
+def test_a_temporary_folder_that_a_kill_left_is_removed_by_the_next_and_no_other(tmp_path, monkeypatch):
+    temporary, other = tmp_path / "temporary", tmp_path / "other"
+    others = [
+        temporary / "tallystick-scratch-file",
+        temporary / "tallystick-of-another-use",
+        temporary / "tallystick-scratch-link",
+    ]
+    temporary.mkdir()
+    other.mkdir()
+    others[0].write_text("kept")
+    others[1].mkdir()
+    others[2].symlink_to(other)
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    holders = [subprocess.Popen([sys.executable, "-c", SCRATCH], **pipes) for _ in range(3)]
+    killed, living, ended = (Path(holder.stdout.readline().strip()) for holder in holders)
+    assert stat.S_IMODE(killed.parent.stat().st_mode) == 0o700
+    holders[0].kill()
+    holders[0].communicate()
+    holders[2].communicate("")
+    assert (killed.exists(), ended.parent.exists()) == (True, False)
+    with scratch_folder() as mine:
+        assert sorted(temporary.iterdir()) == sorted([living.parent, mine.parent, *others])
+        assert (living / "rows").read_text() == "private"
+    holders[1].communicate("")
+    assert sorted(temporary.iterdir()) == sorted(others)
+    assert list(other.iterdir()) == []
 
 
 def test_only_steps_whose_files_are_intact_are_offered(tmp_path):

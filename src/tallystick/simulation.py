@@ -4,7 +4,6 @@ The same job code runs as over the network, through the same message codec; only
 """
 
 import hashlib
-import tempfile
 import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
@@ -32,6 +31,7 @@ from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.party.folder import START, Draw, RunFolder, fresh_secret
 from tallystick.party.ledger import create_ledger
 from tallystick.report.result import Result, merge
+from tallystick.storage import scratch_folder
 
 
 def simulate(
@@ -84,7 +84,7 @@ def simulate(
     threads = torch.get_num_threads()
     try:
         with threadpool_limits(), ExitStack() as kept:  # which puts back what a party sets for itself
-            place = folder or Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="tallystick-")))
+            place = folder or kept.enter_context(scratch_folder())
             return _simulate(agreed, frames, parties, bottoms or {}, top, place, watcher, secret_seed)
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's

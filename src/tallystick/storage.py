@@ -16,9 +16,11 @@ import hashlib
 import json
 import os
 import secrets
+import shutil
 import stat
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -32,6 +34,7 @@ _FIELD = b'"seal":"'
 _JSON_START = b"{" + _FIELD
 _MOST_HEADER = 100 << 20  # of a safetensors file; its own reader takes no more
 _CHUNK = 1 << 20
+_SCRATCH = "tallystick-scratch-"
 _MOST_PLACE = 500  # bytes that say what a file is
 
 
@@ -277,3 +280,35 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(handle)
+
+
+@contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Give a temporary folder for this user alone, which is removed at the end; one that a kill left, by the next that is made.
+
+    It is held before it gets its name: whichever has such a name, and nobody holds, is left over. Raises StorageError.
+    """
+    place = Path(tempfile.gettempdir())
+    for path in place.glob(f"{_SCRATCH}*"):
+        _remove_left_over(path)
+    named = place / f"{_SCRATCH}{secrets.token_hex(8)}"
+    new = place / f"tallystick-{secrets.token_hex(8)}"
+    with ExitStack() as held:
+        held.callback(shutil.rmtree, named, ignore_errors=True)
+        held.callback(shutil.rmtree, new, ignore_errors=True)
+        try:
+            new.mkdir(mode=0o700)
+            held.enter_context(locked(new))
+            (new / "files").mkdir()
+            new.rename(named)
+        except OSError as error:
+            raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None
+        yield named / "files"
+
+
+def _remove_left_over(path: Path) -> None:
+    with suppress(OSError, ConfigError, StorageError):  # held, or removed by its owner meanwhile
+        found = path.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
+            with locked(path):
+                shutil.rmtree(path)

@@ -10,7 +10,6 @@ import io
 import itertools
 import re
 import shutil
-import tempfile
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ import polars.selectors as cs
 from tallystick.config.party import TableConfig
 from tallystick.data.lazy import COPIED_BYTES, LazyTable, room_for, store
 from tallystick.errors import DataError
+from tallystick.storage import scratch_folder
 
 NULL_WORDS = ["", "NA", "NaN", "nan", "null", "NULL"]
 SEPARATORS = (",", ";", "\t", "|")
@@ -57,13 +57,13 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
     separator = form.separator or _separator(paths[0], form.encoding)
     for path in paths:
         _check_header(path, form.encoding, separator, first=paths[0])
-    with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:  # for this user alone
-        plain = [_Plain.of(path, form.encoding, Path(folder) / str(number)) for number, path in enumerate(paths)]
+    with scratch_folder() as folder:
+        plain = [_Plain.of(path, form.encoding, folder / str(number)) for number, path in enumerate(paths)]
         as_read = set(text)
-        table, mixed = _read_all(plain, separator, as_read, Path(folder))
+        table, mixed = _read_all(plain, separator, as_read, folder)
         decimal = form.decimal or _decimal(table, text, paths[0])
         if decimal == "," and (pointed := {name for name, kind in table.schema.items() if kind.is_float()} - as_read):
-            table, _ = _read_all(plain, separator, as_read | mixed | pointed, Path(folder))
+            table, _ = _read_all(plain, separator, as_read | mixed | pointed, folder)
             _refuse_points(table, pointed, paths[0])
     words = [name for name, kind in table.schema.items() if kind == pl.String and name not in text]
     typed = [found for name in words if (found := _typed(table.get_column(name), decimal)) is not None]
