@@ -216,6 +216,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 
 def show_headline(console: Console, result: "Result") -> None:
     """What joining brought, in one line per metric, and what it was paid with."""
+    from tallystick.report.result import metric_in_words
     from tallystick.report.words import leak_lines, too_good
 
     if result.sections.privacy is not None:
@@ -236,8 +237,7 @@ def show_headline(console: Console, result: "Result") -> None:
         if joint["value"] is None:
             continue
         own = result.local_baseline.get(name)
-        beside = f"   own columns only {own['value']:.4f}" if own is not None and own["value"] is not None else ""
-        interval = f" [{joint['low']:.4f}, {joint['high']:.4f}]" if joint["low"] is not None else ""
-        console.print(f"  {name:<9} joint {joint['value']:.4f}{interval}{beside}", markup=False)
+        beside = f"   own columns only {metric_in_words(own)}" if own is not None and own["value"] is not None else ""
+        console.print(f"  {name:<9} joint {metric_in_words(joint)}{beside}", markup=False)
     for line in [*too_good(result), *leak_lines(result)]:
         console.print(f"  {line}", markup=False)

@@ -514,7 +514,9 @@ class Result(_Part, frozen=True, kw_only=True):
         found = []
         for name, joint in self.joint.items():
             own = self.local_baseline.get(name)
-            cells = [f"joint {_in_words(joint)}"] + ([f"own columns only {_in_words(own)}"] if own is not None else [])
+            cells = [f"joint {metric_in_words(joint)}"] + (
+                [f"own columns only {metric_in_words(own)}"] if own is not None else []
+            )
             found.append((name, cells))
         return found
 
@@ -528,7 +530,8 @@ class Result(_Part, frozen=True, kw_only=True):
         return found
 
 
-def _in_words(metric: MetricValue) -> str:
+def metric_in_words(metric: MetricValue) -> str:
+    """Give a metric's value and, if there is one, its interval; or why there is no value."""
     if metric["value"] is None:
         return f"none: {metric['reason']}"
     interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
