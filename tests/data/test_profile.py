@@ -143,3 +143,12 @@ def test_dates_that_are_taken_as_categories(values: list[str | None], warned: bo
     frame = pl.DataFrame({"id": ["a", "b", "c"], "born": values, "y": [0, 1, 1]})
     warnings = profile(frame, party(), CONTRACT).warnings
     assert any("'born' holds dates such as 31.12.2020" in warning for warning in warnings) == warned
+
+
+def test_bounds_are_short_and_their_whole_part_is_exact() -> None:
+    frame = FRAME.with_columns(
+        x=pl.Series([11.0421688043128, 2.5, 3.0, 20240131.25, 4.0, 5.0]), leak=pl.Series([-1 / 3] * 5 + [0.5])
+    )
+    columns = {column.name: column for column in profile(frame, party(), CONTRACT).columns}
+    assert (columns["x"].minimum, columns["x"].maximum) == ("2.5", "20240131.25")
+    assert (columns["leak"].minimum, columns["leak"].maximum) == ("-0.333333", "0.5")

@@ -184,7 +184,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         console.print(table)
         for name, value in profile.items():
             if isinstance(value, dict):
-                console.print(f"{name}: {', '.join(f'{key} {_cell(part)}' for key, part in value.items())}", markup=False)
+                parts = ", ".join(f"{key} {_cell(part)}" for key, part in value.items() if part != "")
+                console.print(f"{name}: {parts}", markup=False)
         if profile["positive_class"] is not None:
             console.print(f"positive_class: {profile['positive_class']}; a score is its probability", markup=False)
     for line in found["peers"]:

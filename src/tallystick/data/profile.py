@@ -100,9 +100,16 @@ def _column(column: pl.Series, use: str) -> ColumnProfile:
         use=use,
         missing_share=missing / max(len(column), 1),
         distinct=column.drop_nulls().n_unique() if not column.dtype.is_nested() else 0,
-        minimum=None if lowest is None else str(lowest),
-        maximum=None if highest is None else str(highest),
+        minimum=_shown(lowest),
+        maximum=_shown(highest),
     )
+
+
+def _shown(value: object) -> str | None:
+    """Six digits of a fraction are enough for a glance; the whole part is never rounded."""
+    if isinstance(value, float) and abs(value) < 1e6:
+        value = float(f"{value:.6g}")
+    return None if value is None else str(value)
 
 
 def _balance(label: pl.Series) -> dict[str, float] | None:

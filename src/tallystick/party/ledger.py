@@ -45,7 +45,7 @@ def known_ledger(party: PartyFile) -> Ledger:
         if budget.identity is None and not notes:
             raise ConfigError(
                 f"privacy.ledger = {budget.ledger}: there is no ledger; `tallystick ledger PARTY.yaml --create` makes it, once, "
-                "for all jobs on these labels"
+                "for all jobs on these rows"
             )
         knows = "privacy.identity in the party file" if budget.identity is not None else str(next(iter(notes)))
         raise StorageError(
