@@ -201,7 +201,8 @@ def prepare(run: Path, alignment: str) -> dict[str, Path]:
         if party == CARRIER:
             create_ledger(load_party(home / "party.yaml"))
     (run / "tables").rmdir()
-    (run / "certificates" / "ca.pem").unlink()
+    for name in ("ca.pem", "ca.key"):
+        (run / "certificates" / name).unlink()
     (run / "certificates").rmdir()
     return homes
 
