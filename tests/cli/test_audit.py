@@ -114,7 +114,6 @@ def contract_of_nonsense(folders):
         (empty_view, "holds no recorded step; run the contract with `audit: true`"),
         (truncated_view, "is cut short or not a recorded view"),
         (truncated_sums, "is cut short or holds no sums per row"),
-        (foreign_contract, "labels.safetensors: is of contract"),
         (truncated_labels, "is cut short or holds no labels"),
         (no_contract, "is not a run folder (it holds no contract.json)"),
         (contract_of_nonsense, "name = 3"),
@@ -130,6 +129,13 @@ def test_a_folder_that_cannot_be_audited_is_named_and_left_as_it_is(folders, dam
     assert (folders["bank"] / "report.html").read_bytes() == report
 
 
+def test_a_folder_of_another_contract_than_its_seal_says_is_damaged(folders):
+    foreign_contract(folders)
+    done = call(folders["bank"], "--json", "--progress", "none")
+    assert done.exit_code == 3
+    assert "it is of contract" in done.stderr
+
+
 def test_a_view_of_another_run_of_the_same_contract_is_refused(folders, recorded, tmp_path):
     contract = contract_values(PARTIES, audit=True, training__epochs=2)
     simulate(contract, tables(PARTIES, rows=400), columns(PARTIES), folder=tmp_path / "other")
@@ -137,8 +143,8 @@ def test_a_view_of_another_run_of_the_same_contract_is_refused(folders, recorded
     shutil.copy(view(folders)[0], other / "view" / "shop" / view(folders)[0].name)
     done = call(other, "--progress", "none")
     assert done.exit_code == 2
-    assert "is of contract" in done.stderr
-    assert ", run " in done.stderr
+    assert " of run " in done.stderr
+    assert "put the right one back" in done.stderr
 
 
 def test_a_feature_partys_folder_is_audited_for_its_columns(folders):

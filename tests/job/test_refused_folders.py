@@ -48,9 +48,10 @@ def test_a_prediction_holds_the_run_folder(job):
     home = job.home("bank")
     made = RunFolder.new(home / "runs", load_contract(home / "contract.yaml"), "bank")
     arguments = ("predict", home / "contract.yaml", "--party", home / "party.yaml", "--output", home / "scores.csv")
+    assert "holds no trained model" in refused(*arguments)
+    (made.path / "model.safetensors").touch()
     with made.locked():
         assert f"{made.path}: another process (id " in refused(*arguments)
-    assert "holds no trained model" in refused(*arguments)
 
 
 def test_an_audit_refuses_it(folder):
