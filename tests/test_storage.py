@@ -334,3 +334,14 @@ def flip(path):
     content = bytearray(path.read_bytes())
     content[-9] ^= 4
     path.write_bytes(content)
+
+
+def test_a_temporary_folder_whose_name_is_taken_takes_nothing_away(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "_get_candidate_names", lambda: iter(["same"]))
+    with scratch_folder() as first:
+        (first / "kept").write_text("mine")
+        with pytest.raises(StorageError, match="cannot make a temporary folder"), scratch_folder():
+            pass
+        assert (first / "kept").read_text() == "mine"
+    assert list(tmp_path.iterdir()) == []

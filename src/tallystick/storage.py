@@ -291,18 +291,18 @@ def scratch_folder() -> Iterator[Path]:
     place = Path(tempfile.gettempdir())
     for path in place.glob(f"{_SCRATCH}*"):
         _remove_left_over(path)
-    named = place / f"{_SCRATCH}{secrets.token_hex(8)}"
-    new = place / f"tallystick-{secrets.token_hex(8)}"
     with ExitStack() as held:
-        held.callback(shutil.rmtree, named, ignore_errors=True)
-        held.callback(shutil.rmtree, new, ignore_errors=True)
         try:
-            new.mkdir(mode=0o700)
+            new = Path(tempfile.mkdtemp(prefix="tallystick-", dir=place))
+            held.callback(shutil.rmtree, new, ignore_errors=True)
+            # With this process in it, for no other process may come to the same name.
+            named = place / f"{_SCRATCH}{os.getpid()}-{new.name.removeprefix('tallystick-')}"
             held.enter_context(locked(new))
             (new / "files").mkdir()
             new.rename(named)
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None
+        held.callback(shutil.rmtree, named, ignore_errors=True)
         yield named / "files"
 
 
