@@ -105,14 +105,14 @@ def encode_keys(keys: SimilarKeys, terms: SimilarityConfig, secret: bytes) -> En
 def check_filters(rows: int, terms: SimilarityConfig) -> None:
     """Raise DataError where the filters of so many keys take too much memory."""
     bits = _filter_bits(terms)
-    if rows > most_rows(terms):
+    if rows > most_encoded_rows(terms):
         raise DataError(
             f"alignment.similarity.helper_sees = {terms.helper_sees}: filters of {bits:,} bits for {rows:,} rows take "
             f"{rows * bits / 8 / 2**30:.1f} GiB, over {MAX_FILTER_BYTES >> 30}; agree on ranks, or a larger deviation or window"
         )
 
 
-def most_rows(terms: SimilarityConfig) -> int:
+def most_encoded_rows(terms: SimilarityConfig) -> int:
     """Most rows whose filters do not take too much memory."""
     return 8 * MAX_FILTER_BYTES // max(_filter_bits(terms), 1)
 

@@ -24,7 +24,7 @@ DOMAIN = b"tallystick/alignment/v1/ristretto255\x00"
 Elements = np.ndarray[Any, np.dtype[np.uint8]]
 
 
-SODIUM = sodium.load()
+SODIUM = sodium.load_sodium()
 
 _multiply = SODIUM.bind("crypto_scalarmult_ristretto255", 3)
 _from_hash = SODIUM.bind("crypto_core_ristretto255_from_hash", 2)

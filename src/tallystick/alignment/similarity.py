@@ -20,7 +20,7 @@ import numpy as np
 from tallystick.alignment.distances import alike_enough, nearest_keys
 from tallystick.alignment.encoding import (
     encode_keys,
-    most_rows,
+    most_encoded_rows,
     receive_array,
     receive_keys,
     require_one_secret,
@@ -220,7 +220,7 @@ def link_helper(
     with notify_peers([label, *features]):
         for feature in features:
             kept = _receive_scale(label, terms)
-            parties, most = (label, feature), min(max_rows, most_rows(terms))
+            parties, most = (label, feature), min(max_rows, most_encoded_rows(terms))
             remedy = REMEDY if most == max_rows else "; the filters of more take too much memory"
             rows = [
                 receive_size(party, _KEYS, at_least=least, at_most=most, remedy=remedy)

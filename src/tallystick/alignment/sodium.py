@@ -35,7 +35,7 @@ class Sodium:
         return function
 
 
-def load() -> Sodium:
+def load_sodium() -> Sodium:
     """Load what ``TALLYSTICK_LIBSODIUM`` names: "bundled" (also if it is not set), "system", or a library's path.
 
     Raises ConfigError where that library is not here, has no ristretto255.

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence
 
-from tallystick.config.templates import Columns
+from tallystick.config.templates import FoundColumns
 from tallystick.data.lazy import Frame
 from tallystick.data.text import as_text
 
@@ -19,7 +19,7 @@ LABEL = re.compile(
 MOST_CLASSES = 20
 
 
-def guess_columns(frame: Frame, *, similar: bool, is_label: bool) -> Columns:
+def guess_columns(frame: Frame, *, similar: bool, is_label: bool) -> FoundColumns:
     """Take the one column whose name says that it is the key, and the label; where several or none do, neither is taken.
 
     Args:
@@ -36,7 +36,7 @@ def guess_columns(frame: Frame, *, similar: bool, is_label: bool) -> Columns:
         found = as_text(column).n_unique()
         is_number = column.dtype.is_float() or (column.dtype.is_numeric() and found > MOST_CLASSES)
         classes = None if found > 2 and is_number else max(found, 2)
-    return Columns(names=names, key=key, label=label, classes=classes)
+    return FoundColumns(names=names, key=key, label=label, classes=classes)
 
 
 def _only(names: Sequence[str], pattern: re.Pattern[str]) -> str | None:

@@ -19,7 +19,7 @@ PRIOR = 1e-10  # weight of a guess at the mean: it settles what a narrow cut lea
 
 
 @dataclass(frozen=True, kw_only=True)
-class KnownStart:
+class KnownStartAttack:
     """Solve every row of the first batch for the columns whose embedding was sent, then learn the other rows by them.
 
     Knows no row. The first batch is embedded by weights that nobody has trained yet; if these follow from what all parties know,

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from tallystick.attacks.feature_inference.kernel import KernelRidge
-from tallystick.attacks.feature_inference.known_start import KnownStart
+from tallystick.attacks.feature_inference.known_start import KnownStartAttack
 from tallystick.attacks.feature_inference.network import InversionNetwork
 from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
@@ -33,7 +33,7 @@ class FeatureInferenceAttack:
 FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyType(
     {
         "known-start": FeatureInferenceAttack(
-            attack=KnownStart(),
+            attack=KnownStartAttack(),
             description="solves the first batch by the bottom model that the contract's seed gives, and learns the rest by it",
             from_start=True,
         ),

@@ -17,7 +17,7 @@ _CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Columns:
+class FoundColumns:
     """What a table's header makes plain.
 
     Args:
@@ -53,7 +53,7 @@ class Asked:
     method: str
     party: str | None = None
     table: Path | None = None
-    columns: Columns = field(default_factory=Columns)
+    columns: FoundColumns = field(default_factory=FoundColumns)
 
     def __post_init__(self) -> None:
         if self.method not in LINKAGES:
@@ -152,7 +152,7 @@ def party_text(asked: Asked) -> str:
     )
 
 
-def _note(columns: Columns, found: str | None, use: str) -> str:
+def _note(columns: FoundColumns, found: str | None, use: str) -> str:
     if not columns.names:
         return use
     return f"{use}, by its name" if found is not None else f"yours: {use}; the table's header does not make plain which it is"
