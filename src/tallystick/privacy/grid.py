@@ -54,7 +54,7 @@ class GridGaussian:
         """Clip rows to the ball, in float64, and round them to the grid (R, D)."""
         exact_RD = values_RD.astype(np.float64)
         norm_R1 = np.sqrt((exact_RD * exact_RD).sum(axis=1, keepdims=True))
-        scale_R1 = np.minimum(self.radius / np.maximum(norm_R1, np.finfo(np.float64).tiny), 1.0)
+        scale_R1 = self.radius / np.maximum(norm_R1, self.radius)
         rounded: Ints = np.rint(exact_RD * scale_R1 / self.step).astype(np.int64)
         return rounded
 
