@@ -144,7 +144,7 @@ def on_disk(tmp_path, parties, contract, frames):
         if name == "helper":
             tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
             (home / "party.yaml").write_text(yaml.safe_dump({"party": "helper", "tls": tls, "listen": address}))
-            (home / "contract.yaml").write_text(yaml.safe_dump(contract, sort_keys=False))
+            shutil.copy(tmp_path / parties[0] / "contract.yaml", home)
             continue
         values = yaml.safe_load((home / "party.yaml").read_text())
         job.change(name, **similar_columns(parties)[name], peers={**values.get("peers", {}), "helper": {"address": address}})

@@ -13,6 +13,7 @@ from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
 from tallystick.config.tuning import TunedKey
 from tallystick.errors import ConfigError, ProtocolError
+from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.search import TrialRecord, best_of, next_values
 from tallystick.job.phases.tuning import NextTrial, TuningTerms, _check_terms, _checked, trials_left
 from tallystick.network.channel import memory_channels
@@ -275,11 +276,9 @@ def test_values_that_cannot_be_together_are_a_trial_that_trains_nothing(lay_out_
 
 
 def test_the_cap_is_checked_for_all_trials(tmp_path):
-    from tallystick.job.phases.defense import check_budget
-
     Ledger.create(tmp_path / "privacy-ledger.sqlite", party="bank")
     party = parse_party({"party": "bank", "label": "y", "privacy": {"cap": 5.0}}, folder=tmp_path)
     contract = parse_contract(contract_values(PARTIES, defense=[{"method": "label-dp", "epsilon": 2.0}]))
-    check_budget(contract, party, trials=2)
+    check_budget(Ahead(contract=contract, party=party, trials=2))
     with pytest.raises(BudgetExceeded, match="3 trials"):
-        check_budget(contract, party, trials=3)
+        check_budget(Ahead(contract=contract, party=party, trials=3))

@@ -213,7 +213,7 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
     }
     assert all(party.end() == 0 for party in predicted.values()), {name: party.said for name, party in predicted.items()}
     scores = pl.read_csv(job.home("bank") / "scores.csv")
-    assert scores.columns == ["id", "score", "scored_by"]
+    assert scores.columns == ["id", "score", "scored_by", "run_id"]
     common = set(given["bank"]["id"]) & set(given["shop"]["id"])
     joint, alone = (scores.filter(pl.col("scored_by") == by) for by in ("joint model", "own columns"))
     assert set(joint["id"]) == common

@@ -34,6 +34,9 @@ from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 COLUMNS = "columns.safetensors"
+NO_KNOWN_ROW = (
+    "an attacker who knows no row: the one attack for it, known-start, needs a public start; what others find is not known"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -191,6 +194,8 @@ def audit_features(
             notes += found[name].not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
+    if first is None:
+        notes.append(NO_KNOWN_ROW)
     if len(sums.epochs) == 1:
         notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
     found_now = shown.FeatureAudit(
@@ -225,8 +230,8 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:
-    """The first batch and what embedded it, where the first epoch's embeddings are among the recorded looks."""
-    if sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
+    """The first batch and what embedded it, where the start is public and the first epoch's embeddings are among the looks."""
+    if contract.training.starts != "public" or sums.look_epochs[:1] != (0,) or contract.embedding_defenses():
         return None
     (rows_B,) = truth.first_R.nonzero(as_tuple=True)
     return first_batch(contract, party, kept_encoder(folder), rows_B, look_RD[rows_B])
