@@ -9,10 +9,10 @@ import gzip
 import io
 import itertools
 import re
-import shutil
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, TextIO, cast
 
@@ -21,6 +21,7 @@ import polars.selectors as cs
 
 from tallystick.config.party import TableConfig
 from tallystick.data.lazy import COPIED_BYTES, LazyTable, room_for, store
+from tallystick.data.rows import check_rows
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
 
@@ -58,7 +59,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
     for path in paths:
         _check_header(path, form.encoding, separator, first=paths[0])
     with scratch_folder() as folder:
-        plain = [_Plain.of(path, form.encoding, folder / str(number)) for number, path in enumerate(paths)]
+        plain = [_Plain.of(path, form, folder / str(number)) for number, path in enumerate(paths)]
         as_read = set(text)
         table, mixed = _read_all(plain, separator, as_read, folder)
         decimal = form.decimal or _decimal(table, text, paths[0])
@@ -67,7 +68,7 @@ def read_delimited(paths: Sequence[Path], form: TableConfig, *, text: Collection
             _refuse_points(table, pointed, paths[0])
     words = [name for name, kind in table.schema.items() if kind == pl.String and name not in text]
     typed = [found for name in words if (found := _typed(table.get_column(name), decimal)) is not None]
-    return replace(table, source=table.source.with_columns(typed)) if typed else table
+    return LazyTable(table.source.with_columns(typed), held=table.held) if typed else table
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,17 +80,16 @@ class _Plain:
     codec: str
 
     @classmethod
-    def of(cls, path: Path, encoding: str | None, copy: Path) -> "_Plain":
-        codec = _codec(path, encoding)
+    def of(cls, path: Path, form: TableConfig, copy: Path) -> "_Plain":
+        codec = _codec(path, form.encoding)
         if codec == UTF_8 and path.suffix.lower() != ".gz":
             return cls(path=path, text=path, codec=codec)
-        with room_for(copy), copy.open("wb") as file:
-            if codec == UTF_8:
-                with _binary(path) as stream:
-                    shutil.copyfileobj(stream, file, COPIED_BYTES)
-            else:
-                with _open(path, encoding) as words:
-                    shutil.copyfileobj(words, codecs.getwriter("utf-8")(file), COPIED_BYTES)
+        with room_for(copy), copy.open("w", encoding="utf-8", newline="") as file, _open(path, form.encoding) as words:
+            lines = 0
+            while piece := words.read(COPIED_BYTES):
+                lines += piece.count("\n")
+                check_rows(lines - 1, form, source=path, has="unpacks into at least")
+                file.write(piece)
         return cls(path=path, text=copy, codec=codec)
 
     def scan(self, separator: str, text: Collection[str], long: Collection[str] = ()) -> pl.LazyFrame:
@@ -184,7 +184,7 @@ def _other_encoding(path: Path, codec: str) -> DataError:
 def _check_header(path: Path, encoding: str | None, separator: str, *, first: Path) -> None:
     """Refuse a name that stands twice, and other columns than the first file's."""
     names = _header(path, encoding, separator)
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{path}: column {', '.join(map(repr, twice))} stands in the header more than once; rename or remove one")
     if path != first and set(names) != (known := set(_header(first, encoding, separator))):
         other = ", ".join(map(repr, sorted(set(names) ^ known)))

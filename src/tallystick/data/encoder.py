@@ -219,13 +219,12 @@ def _refuse_lists(name: str, kind: pl.DataType, *, instead: str) -> None:
 
 def _numbers(frame: Frame, name: str) -> Floats:
     """Give a column as float64 with NaN for missing."""
-    column = as_number(require_column(frame, name, use="feature"))
-    infinite = int(column.is_infinite().sum())
-    if infinite:
+    values_N = as_number(require_column(frame, name, use="feature")).to_numpy()
+    if infinite := int(np.isinf(values_N).sum()):
         raise FeatureError(
             f"numeric column {name!r} has {infinite} infinite number{'s' if infinite > 1 else ''}; make them null or clip them"
         )
-    return column.to_numpy()
+    return values_N
 
 
 def _chosen_notes(

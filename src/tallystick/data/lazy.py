@@ -1,7 +1,8 @@
-"""A table that is not held in memory: its columns are read when they are asked for, one at a time.
+"""A table that is not held in memory: its columns are read when they are asked for, one of a large table at a time.
 
 What is read from files, of whatever kind, is first copied to a compressed temporary file, a piece at a time. So a table is what
-it was when the job began, whoever writes to its files meanwhile, and all that is held of a large one is the column at hand.
+it was when the job began, whoever writes to its files meanwhile, and all that is held of a large one is the column at hand. Of a
+wide one some neighbours are read together: to ask for one column takes a look at the names of all.
 """
 
 import gzip
@@ -11,7 +12,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias, cast
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 ROWS_IN_A_GROUP = 2**17  # of the file; what is decoded at a time
 COPIED_BYTES = 2**20  # at a time
+CELLS_HELD = 2**22  # of neighbouring columns that are read together; a column of more cells is read alone
 GZIP = b"\x1f\x8b"
 _FULL = ("os error 28", "No space left", "os error 27", "File too large", "os error 122", "quota exceeded")
 SELF = Path("/proc/self/fd")  # Linux: names for open files, also for those whose own name is gone
@@ -41,6 +43,13 @@ class _Held:
         weakref.finalize(self, file.close)
 
 
+class _Block:
+    """The columns that were read last."""
+
+    def __init__(self) -> None:
+        self.columns: dict[str, pl.Series] = {}
+
+
 @dataclass(frozen=True)
 class LazyTable:
     """Rows of a table, in some order: ``get_column`` reads one of its columns, and indexing picks rows without reading any.
@@ -49,11 +58,13 @@ class LazyTable:
         source: the columns, in memory or in a file.
         rows: which of the source's rows these are; all of them if left out.
         held: what the source reads from, kept open as long as the table is in use.
+        block: columns of the source that were read last.
     """
 
     source: pl.LazyFrame
     rows: NDArray[np.int64] | None = None
     held: "_Held | None" = None
+    block: _Block = field(default_factory=_Block, repr=False, compare=False)
 
     @classmethod
     def of(cls, frame: pl.DataFrame) -> "LazyTable":
@@ -68,7 +79,11 @@ class LazyTable:
     @cached_property
     def height(self) -> int:
         """Count of rows."""
-        return len(self.rows) if self.rows is not None else int(self.source.select(pl.len()).collect().item())
+        return len(self.rows) if self.rows is not None else self._source_height
+
+    @cached_property
+    def _source_height(self) -> int:
+        return int(self.source.select(pl.len()).collect().item())
 
     @property
     def columns(self) -> list[str]:
@@ -81,14 +96,26 @@ class LazyTable:
         return len(self.columns)
 
     def get_column(self, name: str) -> pl.Series:
-        """Read a column."""
-        column = self.source.select(cs.by_name(name)).collect().get_column(name)
+        """Read a column; raises Polars' ColumnNotFoundError."""
+        column = self.block.columns.get(name)
+        if column is None:
+            self.block.columns = read = self._neighbours(name)
+            column = read[name]
         return column if self.rows is None else column.gather(self.rows)
+
+    def _neighbours(self, name: str) -> dict[str, pl.Series]:
+        """The column and those behind it, as many as may be held."""
+        names = self.columns
+        if name not in names:
+            raise pl.exceptions.ColumnNotFoundError(name)
+        first, many = names.index(name), max(1, CELLS_HELD // max(1, self._source_height))
+        read = self.source.select(cs.by_name(*names[first : first + many])).collect()
+        return {column.name: column for column in read}
 
     def __getitem__(self, rows: "NDArray[np.int64] | pl.Series") -> "LazyTable":
         """The rows of these numbers, in this order."""
         picked = rows.to_numpy() if isinstance(rows, pl.Series) else rows
-        return LazyTable(self.source, picked if self.rows is None else self.rows[picked], self.held)
+        return replace(self, rows=picked if self.rows is None else self.rows[picked])
 
     def select(self, names: Iterable[str]) -> pl.DataFrame:
         """Read some columns."""

@@ -2,8 +2,11 @@
 
 import re
 import zlib
+from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -14,8 +17,12 @@ from tallystick.config.reading import did_you_mean, redacted
 from tallystick.data.delimited import read_delimited
 from tallystick.data.lazy import ROWS_IN_A_GROUP, Frame, LazyTable, store, store_batches
 from tallystick.data.postgres import postgres_errors, read_postgres
+from tallystick.data.rows import check_rows
 from tallystick.errors import DataError
 from tallystick.storage import refuse_pipe
+
+if TYPE_CHECKING:
+    from pyarrow.parquet import ParquetFile
 
 
 def read_party_table(party: PartyFile) -> LazyTable:
@@ -44,19 +51,21 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
         source, frame = _database_name(table), LazyTable.of(_query(table, text))
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
+    check_rows(frame.height, table, source=source)
     return frame
 
 
 def require_column(frame: Frame, column: str, *, use: str) -> pl.Series:
     """Give a column; raises DataError naming the closest column if it is absent."""
-    if column not in frame.columns:
-        raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}")
-    return frame.get_column(column)
+    try:
+        return frame.get_column(column)
+    except pl.exceptions.ColumnNotFoundError:
+        raise DataError(f"{use} column {column!r} is not in the table; {did_you_mean(column, frame.columns)}") from None
 
 
 def require_unique(names: Sequence[str], *, source: str) -> None:
     """Raise DataError, naming the source, for a column name that stands there more than once."""
-    if twice := sorted({name for name in names if names.count(name) > 1}):
+    if twice := sorted(name for name, times in Counter(names).items() if times > 1):
         raise DataError(f"{source}: more than one column is called {', '.join(map(repr, twice))}; rename or remove one")
 
 
@@ -69,7 +78,8 @@ def _read_files(path: Path, table: TableConfig, text: Collection[str]) -> LazyTa
     try:
         if ending != ".parquet":
             return read_delimited(paths, table, text=text)
-        tables = [_read_parquet(path) for path in paths]
+        check_rows(sum(map(_announced, paths)), table, source=table.path, has="announces")
+        tables = [_read_parquet(path, table) for path in paths]
         return tables[0] if len(tables) == 1 else store(_joined(paths, [table.source for table in tables]))
     except pl.exceptions.NoDataError:
         raise DataError(f"{table.path}: is empty") from None
@@ -77,19 +87,35 @@ def _read_files(path: Path, table: TableConfig, text: Collection[str]) -> LazyTa
         raise DataError(f"{table.path}: cannot be read: {_reason(error)}") from None
 
 
-def _read_parquet(path: Path) -> LazyTable:
-    """By Arrow's own reader: one flipped bit can make the one of polars end the whole process."""
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
+def _announced(path: Path) -> int:
+    """The rows that a Parquet file's footer tells of."""
+    with _parquet(path) as file:
+        return int(file.metadata.num_rows)
 
-    def checked(file: ParquetFile) -> Iterator[pa.RecordBatch]:
+
+def _read_parquet(path: Path, table: TableConfig) -> LazyTable:
+    import pyarrow as pa
+
+    def checked(file: "ParquetFile") -> Iterator[pa.RecordBatch]:
+        rows = 0
         for batch in file.iter_batches(batch_size=ROWS_IN_A_GROUP):
+            check_rows(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
             batch.validate(full=True)
             yield batch
 
+    with _parquet(path) as file:
+        return store_batches(file.schema_arrow, checked(file))
+
+
+@contextmanager
+def _parquet(path: Path) -> "Iterator[ParquetFile]":
+    """A file open for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
     try:
         with ParquetFile(path) as file:
-            return store_batches(file.schema_arrow, checked(file))
+            yield file
     except (pa.ArrowException, MemoryError, UnicodeError) as error:
         raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
 

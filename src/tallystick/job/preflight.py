@@ -28,6 +28,7 @@ from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, fingerprint, keys_of
 from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
+from tallystick.data.rows import machine_memory
 from tallystick.data.sequences import check_separators
 from tallystick.data.split import TEST, TRAINING, VALIDATION, split_by_hash, split_by_time, split_positions
 from tallystick.data.table import read_party_table, require_column
@@ -347,17 +348,12 @@ def _check_memory(contract: Contract, shape: FeatureShape) -> None:
     tables = sum(size * width for size, width in zip(shape.tables, widths, strict=True))
     weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))
     needed = 4 * COPIES * weights
-    if needed > (memory := _memory()):
+    if needed > (memory := machine_memory()):
         raise ConfigError(
             f"model.hidden = {shown(model.hidden) or len(model.hidden)}, model.embedding_width = {model.embedding_width}: "
             f"{weights:,} weights take {needed / 2**30:.1f} GiB in training, and this machine has {memory / 2**30:.1f}; "
             "use narrower layers"
         )
-
-
-def _memory() -> int:
-    """Bytes of this machine's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _check_listen(listen: str) -> None:

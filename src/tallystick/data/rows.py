@@ -1,0 +1,30 @@
+"""How many rows a table may have, held to before they are in memory: a small file can announce, or unpack into, any number."""
+
+import os
+
+from tallystick.config.party import TableConfig
+from tallystick.errors import DataError
+
+BYTES_OF_A_ROW = 100  # at the least: its id, and where it stands
+
+
+def machine_memory() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def most_rows(table: TableConfig) -> int:
+    """Most rows that are read of a table."""
+    return table.max_rows if table.max_rows is not None else machine_memory() // BYTES_OF_A_ROW
+
+
+def check_rows(rows: int, table: TableConfig, *, source: object, has: str = "has") -> None:
+    """Raise DataError, naming the source, for more rows than may be read; ``has`` says how sure the count is."""
+    most = most_rows(table)
+    if rows > most:
+        limit = f"table.max_rows = {most:,}"
+        if table.max_rows is None:
+            limit = f"the {most:,} that this machine's memory has {BYTES_OF_A_ROW} bytes each for"
+        raise DataError(
+            f"{source}: {has} {rows:,} rows, over {limit}; if they are meant, name more as table.max_rows in the party file"
+        )
