@@ -11,12 +11,13 @@ from torch.nn.functional import cross_entropy, mse_loss, one_hot
 
 from tallystick.attacks.feature_inference.evaluate import evaluate_feature_inference
 from tallystick.attacks.feature_inference.inputs import Targets
-from tallystick.attacks.feature_inference.kernel import PENALTIES, KernelRidge
+from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import read_off, solved
 from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch
+from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError
 
 ROWS = 1200

@@ -22,7 +22,7 @@ from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
-from tallystick.report.words import column_promise, feature_headline, leak_headline
+from tallystick.report.words import column_promise, feature_headline, leak_headline, leak_lines
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
@@ -192,20 +192,22 @@ def test_one_epoch_and_a_narrow_cut(tmp_path):
     assert shop.layers.endswith("-1")
 
 
-def test_columns_are_audited_where_the_label_is_a_number_and_labels_are_said_not_to_be(tmp_path):
+def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     given = tables(PARTIES, rows=600, target="regression")
     result = run(tmp_path, given, target={"type": "regression"})
     (audit,) = result.sections.features
     assert by_name(audit)["x"].value > 0.8
     assert by_name(audit)["x"].kind == "numeric"
     labels = result.sections.leakage
-    assert labels.attacks == []
-    assert labels.not_measured[0].startswith(
-        "every attack on labels tells classes apart, which a number to predict does not have"
-    )
-    assert all("not measured, so nothing is known of it" in line for line in leak_headline(labels))
+    ranked = {attack.name: attack for attack in labels.attacks}
+    assert ranked["first-steps"].spearman > 0.8
+    assert ranked["first-steps-gradient"].spearman > 0.5
+    assert labels.not_measured == []
+    assert leak_headline(labels)[0].startswith("Through cut gradients, yes: shop, knowing no label but which way is up, can rank")
+    assert "What shop could read of bank's labels: the numbers, with a rank correlation" in leak_lines(result)[0]
+    assert "Spearman: the rank correlation" in (run_folder(tmp_path, "bank") / "report.html").read_text()
     shop = read_result((run_folder(tmp_path) / "result.json").read_bytes())
-    assert shop.sections.notes[1].startswith("What shop could tell of the labels was not measured: ")
+    assert "attacked it for labels as shop could" in shop.sections.notes[1]
     assert audit_recorded(run_folder(tmp_path), watcher=Silent()).features == audit
     assert audit_recorded(run_folder(tmp_path, "bank"), watcher=Silent()).leakage == labels
 

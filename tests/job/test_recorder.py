@@ -59,6 +59,12 @@ def test_a_resumed_epoch_is_recorded_from_where_it_resumed(schedule, tmp_path):
     assert len([step for step in steps if step.epoch == 1]) == schedule.steps_per_epoch
 
 
+def test_the_first_batches_of_all_can_be_kept_beside_those_that_are_spread():
+    plan = RecordingPlan(first=1, later=1, batches=1, every=3, lead=2)
+    kept = [(epoch, batch) for epoch in range(3) for batch in range(5) if plan.records(epoch, batch)]
+    assert kept == [(0, 0), (0, 1), (1, 0), (2, 0)]
+
+
 def test_it_is_bounded_in_rows_epochs_and_bytes(schedule, tmp_path):
     plan = RecordingPlan(first=1, later=1, batches=2)
     store = crossed(schedule, tmp_path, plan=plan)

@@ -95,7 +95,7 @@ class View:
         known_labels: per step int64 (B,), the class of each row whose label the attacker knows in that step, -1 for the rest.
         clean_hints: per step (H, D), the gradients before any defence of the step's rows with a known label, in their order:
             what Marvell's evaluation grants its attacker. None: it has only what it received.
-        classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is the positive one.
+        classes: how many classes the contract's target has; 2 for a binary one, whose class 1 is positive; 0 for a number.
         class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
         own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
         start: the label party's model before training, where its weights follow from what every party knows.

@@ -31,11 +31,13 @@ def show_leakage(console: Console, found: Audit) -> None:
         console.print(line, markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
+    numbers = any(attack.spearman is not None for attack in found.attacks)
     table = Table(box=None)
-    for name in ("attack, and in whose seat", "AUC", "", "symmetric", "a guess", "found at 0.1 %"):
+    figures = ("Spearman", "", "a guess", "R²") if numbers else ("AUC", "", "symmetric", "a guess", "found at 0.1 %")
+    for name in ("attack, and in whose seat", *figures):
         table.add_column(name)
     for attack in by_strength(found.attacks):
-        table.add_row(*_cells(attack))
+        table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
     console.print(table)
     for each in found.growth:
         points = ", ".join(f"{auc:.3f} by epoch {epoch}" for epoch, auc in zip(each.epochs, each.symmetric_auc, strict=True))
@@ -74,11 +76,19 @@ def _rebuilt(column: ColumnRebuilt) -> str:
     return how if column.accuracy is None else f"{how}, accuracy {column.accuracy:.3f} for {column.majority:.3f}"
 
 
+def _cells_of_numbers(attack: AttackResult) -> tuple[str, ...]:
+    figures = _number(attack.spearman), _within(attack.spearman_low, attack.spearman_high), _number(attack.spearman_chance)
+    return f"{attack.name}\n{escape(attack.view)}", *figures, _number(attack.r_squared)
+
+
+def _within(low: float | None, high: float | None) -> str:
+    return rf"\[{low:.3f}, {high:.3f}]" if low is not None and high is not None else ""
+
+
 def _cells(attack: AttackResult) -> tuple[str, ...]:
-    within = f"[{attack.low:.3f}, {attack.high:.3f}]" if attack.low is not None and attack.high is not None else ""
     name = f"{attack.name} (needs labels nobody has)" if attack.upper_bound else attack.name
     figures = (attack.symmetric_auc, attack.symmetric_chance, attack.tpr_at_fpr_001)
-    return f"{name}\n{escape(attack.view)}", _number(attack.auc), within.replace("[", r"\["), *map(_number, figures)
+    return f"{name}\n{escape(attack.view)}", _number(attack.auc), _within(attack.low, attack.high), *map(_number, figures)
 
 
 def _number(value: float | None) -> str:

@@ -134,12 +134,14 @@ class RecordingPlan:
         later: epochs after those that stay, the newest among them; 0 records no more than the first.
         batches: recorded of an epoch.
         every: so many batches lie from one to the next.
+        lead: so many batches of the very first epoch are recorded whatever ``every`` says: there a model has learnt nothing yet.
     """
 
     first: int
     later: int
     batches: int
     every: int = 1
+    lead: int = 0
 
     @classmethod
     def of(
@@ -165,7 +167,8 @@ class RecordingPlan:
 
     def records(self, epoch: int, batch: int) -> bool:
         """Whether a batch of an epoch is recorded, by its number in it."""
-        return (self.later > 0 or epoch < self.first) and batch % self.every == 0 and batch // self.every < self.batches
+        spread = batch % self.every == 0 and batch // self.every < self.batches
+        return (self.later > 0 or epoch < self.first) and (spread or (epoch == 0 and batch < self.lead))
 
     def stale(self, epochs: Sequence[int]) -> list[int]:
         """Name those of the recorded epochs that go."""

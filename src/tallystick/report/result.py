@@ -136,7 +136,8 @@ class AttackResult(_Part, frozen=True, kw_only=True):
     """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
 
     ``auc`` is of scores as the attacker turns them; ``symmetric_auc`` is max(a, 1 - a) per batch, for one who cannot tell which
-    way is which; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses.
+    way is which; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. Where the label is a number there is ``spearman`` in
+    their place, the rank correlation, whichever way round, and ``r_squared`` of the best straight line.
     """
 
     name: str
@@ -150,6 +151,12 @@ class AttackResult(_Part, frozen=True, kw_only=True):
     symmetric_chance: float = 0.5  # what symmetric_auc is for a guess
     balanced_accuracy: float | None = None
     chance: float = 0.5  # what auc is for a guess; above 0.5 where the evaluator had to name clusters
+    spearman: float | None = None
+    spearman_low: float | None = None  # may be below 0, the other way round
+    spearman_high: float | None = None
+    spearman_chance: float = 0.0  # what spearman is for a guess
+    r_squared: float | None = None
+    rows: int | None = None  # that were ranked
     tpr_at_fpr_0: float | None = None  # share of positives that it names without one false alarm
     tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
     upper_bound: bool = False  # needs labels that no attacker has

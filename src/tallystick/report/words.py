@@ -223,7 +223,12 @@ def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
 
 
 def strength(attack: AttackResult) -> float:
-    """How far above a guess an attack tells the classes apart, whichever way round; of one without a value, minus infinity."""
+    """How far above a guess an attack tells classes apart or ranks numbers, whichever way round; without a value minus infinity.
+
+    0.5 is certainty: of numbers a rank correlation of 1.
+    """
+    if attack.spearman is not None:
+        return (attack.spearman - attack.spearman_chance) / (2 * max(1 - attack.spearman_chance, 1e-9))
     if attack.symmetric_auc is not None:
         return above_guess(attack.symmetric_auc, attack.symmetric_chance)
     return -math.inf if attack.auc is None else above_guess(attack.auc, attack.chance)
@@ -268,6 +273,8 @@ def leak_lines(result: Result) -> list[str]:
 
 
 def _read_with(attack: AttackResult) -> str:
+    if attack.spearman is not None:
+        return f"{_ranking(attack)} ({attack.name}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
     value, chance = (
         (attack.auc, attack.chance) if attack.symmetric_auc is None else (attack.symmetric_auc, attack.symmetric_chance)
     )
@@ -355,6 +362,20 @@ def plain(name: str) -> str:
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
+def _leak_of_numbers(kind: str, attack: AttackResult) -> str:
+    seat = attack.view.partition(", knowing ")[0]
+    kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
+    knowing = attack.view.partition(", knowing ")[2]
+    who = f"{seat.partition(',')[0]}, knowing {knowing} but which way is up,"
+    how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
+    if strength(attack) >= MUCH:
+        return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
+    if attack.spearman_low is not None and attack.spearman_low > 0:
+        return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
+    none = f"Through cut {kind}, no attack here found more than a guess would"
+    return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
+
+
 def located_sentence(attack: LocatedResult) -> str:
     """Say in a line how near one attack came to keys."""
     of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
@@ -398,8 +419,15 @@ def _runnable(attack: AttackResult) -> bool:
     return not attack.upper_bound and strength(attack) > -math.inf
 
 
+def _ranking(attack: AttackResult) -> str:
+    """How well the numbers are ranked, in words."""
+    ranked = f"the numbers, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
+    guess = f"where a guess gives {number(attack.spearman_chance, digits=3)}"
+    return f"{ranked}, {guess}; R² {number(attack.r_squared, digits=3)} to somebody who knows place and scale"
+
+
 def _even_without(attack: AttackResult) -> str:
-    if strength(attack) < MUCH:
+    if strength(attack) < MUCH or attack.spearman is not None:
         return ""
     value = attack.auc if attack.symmetric_auc is None else attack.symmetric_auc
     return f" Without knowing any label: AUC {number(value, digits=3)} ({attack.name})."
@@ -423,6 +451,8 @@ def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
 
 
 def _leak_through(kind: str, attack: AttackResult) -> str:
+    if attack.spearman is not None:
+        return _leak_of_numbers(kind, attack)
     symmetric = attack.symmetric_auc is not None
     value, chance = (attack.symmetric_auc, attack.symmetric_chance) if symmetric else (attack.auc, attack.chance)
     low = attack.symmetric_low if symmetric else attack.low

@@ -217,7 +217,9 @@ def sweep_defenses(
     if not minutes > 0:
         raise ConfigError(f"--minutes {minutes:g}: must be above 0")
     if contract.target.type == "regression":
-        raise ConfigError("target.type = regression: attacks tell classes apart; there are none to audit here")
+        raise ConfigError(
+            "target.type = regression: a sweep compares how well classes are told apart; run the contract with `audit: true` instead"
+        )
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     tried = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
     metric = next(iter(METRICS[contract.target.type]))

@@ -19,6 +19,7 @@ from tallystick.attacks.label_inference.direction import DirectionAttack
 from tallystick.attacks.label_inference.energy import EnergyAttack
 from tallystick.attacks.label_inference.enumeration import LabelEnumeration
 from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
+from tallystick.attacks.label_inference.first_steps import FirstSteps
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
@@ -39,6 +40,7 @@ class LabelInferenceAttack:
         knows: which labels the attacker is told.
         binary: whether it is for two classes.
         multiclass: whether it can tell more than two classes apart.
+        numbers: whether it is for targets that are numbers.
         over_training: reads one vector per row, and may be given the whole training's (``RowSums``) in place of single steps.
         with_embeddings: needs the own embeddings beside the gradients.
         tells_of_both: what it finds may come from these embeddings alone.
@@ -53,6 +55,7 @@ class LabelInferenceAttack:
     knows: AuxiliaryLabels = NO_LABELS
     binary: bool = True
     multiclass: bool = True
+    numbers: bool = False
     over_training: bool = False
     with_embeddings: bool = False
     tells_of_both: bool = False
@@ -61,7 +64,9 @@ class LabelInferenceAttack:
     upper_bound: bool = False
 
     def allows(self, classes: int) -> bool:
-        """Whether it can be used on a target of so many classes."""
+        """Whether it can be used on a target of so many classes; 0: of a number."""
+        if classes == 0:
+            return self.numbers
         return self.multiclass if classes > 2 else self.binary
 
 
@@ -69,6 +74,7 @@ DIRECTION = "rows whose gradients point the way of a known row's share its label
 SPECTRAL = "rows are told apart by which side of the batch's main direction they lie on"
 CLUSTERS = "rows are sorted into as many clusters as there are classes; the smaller cluster is the rarer class"
 BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
+FIRST_STEPS = "before a model has learnt, its error is the target: rows of the first three batches are ranked by their gradients"
 AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
 
 LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
@@ -265,6 +271,32 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=ShareOfLabels(),
             upper_bound=True,
             over_training=True,
+        ),
+        "first-steps": LabelInferenceAttack(
+            attack=FirstSteps(),
+            description=FIRST_STEPS,
+            reads="cut_gradient",
+            binary=False,
+            multiclass=False,
+            numbers=True,
+        ),
+        "first-steps-embedding": LabelInferenceAttack(
+            attack=FirstSteps(of="embedding"),
+            description=f"{FIRST_STEPS}, and all other rows by a curve from their embeddings",
+            reads="cut_gradient",
+            binary=False,
+            multiclass=False,
+            numbers=True,
+            with_embeddings=True,
+            tells_of_both=True,
+        ),
+        "first-steps-gradient": LabelInferenceAttack(
+            attack=FirstSteps(of="gradient"),
+            description=f"{FIRST_STEPS}, and all other rows by a curve from the gradients of later epochs",
+            reads="cut_gradient",
+            binary=False,
+            multiclass=False,
+            numbers=True,
         ),
     }
 )

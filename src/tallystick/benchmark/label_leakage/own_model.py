@@ -17,7 +17,7 @@ from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.errors import DataError
-from tallystick.job.phases.audit import AUXILIARY_LABELS, attack_result, load_labels
+from tallystick.job.phases.label_audit import AUXILIARY_LABELS, attack_result, load_labels
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import Architecture, TrainedFeatureParty, kept_encoder

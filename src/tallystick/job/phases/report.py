@@ -38,7 +38,7 @@ from tallystick.job.disclosure import (
 )
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
-from tallystick.job.phases.audit import NO_CLASSES, Audited
+from tallystick.job.phases.audit import Audited
 from tallystick.job.phases.embedding_charge import noise_on_embeddings
 from tallystick.job.phases.feature_audit import with_releases
 from tallystick.job.phases.release import privacy_section
@@ -174,8 +174,6 @@ def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> lis
     if not contract.audit or contract.role_of(party.party) != "feature":
         return notes
     found = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."
-    if contract.target.type == "regression":
-        found = f"What {party.party} could tell of the labels was not measured: {NO_CLASSES}."
     return [*notes, found]
 
 

@@ -1,0 +1,129 @@
+"""The first steps of a regression: before a model has learnt anything, its error is the target itself.
+
+Shapes: B rows of a step's batch, K rows of the first steps, N rows seen, D cut width, F inputs.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from tallystick.attacks.kernels import kernel_ridge
+from tallystick.attacks.label_inference.linear import standardised
+from tallystick.attacks.label_inference.observations import matrices, observations
+from tallystick.attacks.matrix import rescaled, top_direction
+from tallystick.attacks.view import Scores, StepView, View
+from tallystick.errors import ConfigError, DataError
+
+MOST_PSEUDO = 1024  # rows that a curve is fitted to: their kernel's eigenvectors take the cube of it
+BANDWIDTHS = (0.5, 1.0, 2.0, 4.0, 8.0)
+LEAST_STEPS = 3  # the model moves with each, and with it the order of the rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class FirstSteps:
+    """Rank targets by which way the first gradients point, and read all other rows off by a curve that is fitted to these.
+
+    After Xie et al. (arXiv 2301.07284), of whose text only the abstract was at hand. Squared error sends 2 (p - y) J back, and of
+    an untrained model p is about the same for all rows and J points about the same way: along the first principal direction of a
+    step's gradients lies y, but for sign, place and scale. The rows of the first three steps have targets then; kernel ridge
+    regression (``kernel_ridge``) takes these to all other rows, from their embeddings (and the attacker's own columns, where the
+    view has them), or from what came back in later epochs: a row's mean gradient tells of p - y, and which way its
+    gradients point, whatever their length, of p.
+
+    Knows no target. Which way is up is one bit, which no gradient tells: the longer tail is taken for the high one, and where the
+    tails are alike it is the evaluator who says. Place and scale likewise. Reads cut gradients, and embeddings if asked for.
+    Numbers only.
+
+    Args:
+        of: "first" scores the first steps' rows, "embedding" or "gradient" all others.
+        steps: that serve, at least 1.
+    """
+
+    of: Literal["first", "embedding", "gradient"] = "first"
+    steps: int = LEAST_STEPS
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"first steps: steps={self.steps}; expected at least 1")
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score rows as one group; no randomness is used.
+
+        Raises ConfigError for classes, DataError if gradients are missing or not all finite, or later epochs are needed and
+        were not recorded.
+        """
+        if view.classes:
+            raise ConfigError(f"first steps: the target has {view.classes} classes, and numbers are ranked; use direction")
+        rows_K, target_K = self._first(view)
+        if self.of == "first":
+            return Scores(rows=(rows_K,), values=(target_K,))
+        rows_N, x_NF = _embeddings(view) if self.of == "embedding" else _later_gradients(view)
+        place = torch.full((view.rows,), -1)
+        place[rows_N] = torch.arange(len(rows_N))
+        known_K = place[rows_K] >= 0
+        x_KF, target_K = x_NF[place[rows_K[known_K]]][:MOST_PSEUDO], target_K[known_K][:MOST_PSEUDO]
+        other_N = torch.ones(len(rows_N), dtype=torch.bool)
+        other_N[place[rows_K[known_K]]] = False
+        if not (len(target_K) and bool(other_N.any())):
+            raise DataError("first steps: no row is left beside those of the first steps, or none of these was seen again")
+        centred_K1 = (target_K - target_K.mean())[:, None]
+        guess_N = kernel_ridge(x_KF, centred_K1, x_NF[other_N], bandwidths=BANDWIDTHS)[0]
+        return Scores(rows=(rows_N[other_N],), values=(guess_N,))
+
+    def _first(self, view: View) -> tuple[Tensor, Tensor]:
+        """The first steps' rows and what stands for their targets, of one scale in every step; the longer tail is high."""
+        first = replace(view.epoch(view.epochs[0]), known_labels=None, clean_hints=None)
+        steps = first.steps[: self.steps]
+        along = [along_B for along_B, _ in _turned(replace(first, steps=steps))]
+        target_K = torch.cat([_scaled(along_B) for along_B in along])
+        tail = float(target_K.pow(3).mean())
+        return torch.cat([step.rows_B for step in steps]), -target_K if tail < 0 else target_K
+
+
+def _scaled(along_B: Tensor) -> Tensor:
+    centred_B = along_B - along_B.mean()
+    deviation = centred_B.square().mean().sqrt()
+    return centred_B / deviation if deviation > 0 else centred_B
+
+
+def _turned(view: View) -> Iterator[tuple[Tensor, Tensor]]:
+    """Of each step how far its gradients lie along their first principal direction, all turned alike, and the gradients."""
+    before_D: Tensor | None = None
+    for grad_BD in matrices(view, "cut_gradient"):
+        towards_D = top_direction(grad_BD)
+        if before_D is not None and float(towards_D @ before_D) < 0:
+            towards_D = -towards_D
+        before_D = towards_D
+        yield grad_BD @ towards_D, grad_BD
+
+
+def _embeddings(view: View) -> tuple[Tensor, Tensor]:
+    rows_N, last_ND = observations(view, "cut_embedding")
+    parts = [last_ND] if view.own_NA is None else [last_ND, view.own_NA[rows_N].float()]
+    return rows_N, standardised(torch.cat(parts, dim=1))
+
+
+def _later_gradients(view: View) -> tuple[Tensor, Tensor]:
+    """Of each row of the later epochs its mean gradient, and the mean of its gradients' directions, all turned the same way.
+
+    The first epoch's are left out: of the first steps' rows they are the targets, and no other row's are.
+    """
+    later = [step for step in view.steps if step.epoch > view.epochs[0]]
+    if not later:
+        raise DataError("first steps: it reads the gradients of later epochs, and one epoch was recorded only")
+    return _sums(replace(view, steps=tuple(later), known_labels=None, clean_hints=None), later)
+
+
+def _sums(view: View, steps: Sequence[StepView]) -> tuple[Tensor, Tensor]:
+    width = steps[0].received_BD.shape[1]
+    sum_NF, count_N = torch.zeros(view.rows, 2 * width, dtype=torch.float64), torch.zeros(view.rows)
+    for step, (along_B, grad_BD) in zip(steps, _turned(view), strict=True):
+        directed_BD = normalize(grad_BD, dim=1) * along_B.sign()[:, None]
+        sum_NF[step.rows_B] += torch.cat([rescaled(grad_BD), directed_BD], dim=1)
+        count_N[step.rows_B] += 1
+    rows_N = torch.nonzero(count_N).squeeze(1)
+    return rows_N, standardised(sum_NF[rows_N] / count_N[rows_N, None])

@@ -1,0 +1,88 @@
+"""How much an attack on numbers found out: its scores against the true targets, by ranks and on a straight line.
+
+Shapes: N rows of the run, M rows that are scored.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+from torch import Tensor
+
+from tallystick.attacks.metrics import IntervalEstimate
+from tallystick.attacks.view import Attack, View, renumbered
+from tallystick.errors import DataError
+
+Floats = NDArray[np.float64]
+REPLICATES = 200
+
+
+@dataclass(frozen=True, kw_only=True)
+class NumberMetrics:
+    """How well an attack's scores tell targets that are numbers. Which way is up is told: one bit, that a single known row gives.
+
+    Args:
+        spearman: the rank correlation of scores and targets, whichever way round; its interval may begin below 0.
+        r_squared: of the straight line from scores to targets that fits best: place and scale are told as well.
+        chance_spearman: what ``spearman`` of a guess is.
+        rows: that were scored.
+    """
+
+    spearman: IntervalEstimate
+    r_squared: float
+    chance_spearman: float
+    rows: int
+
+
+def evaluate_on_numbers(
+    attack: Attack, view: View, target_N: Tensor, *, level: float = 0.95, seed: int = 0
+) -> NumberMetrics | None:
+    """Attack a view and compare what comes out with the targets; rows are resampled for the interval.
+
+    Args:
+        attack: scores one group of rows.
+        view: what the feature party saw; its ``classes`` are 0.
+        target_N: the truth, a number per row as the contract numbers rows.
+        level: coverage of the interval.
+        seed: of the attack and of the resamples.
+
+    Returns:
+        None if fewer than three rows are scored, or all their targets are equal. Equal scores are a guess: 0.
+
+    Raises DataError for a broken view, a score that is not finite, or targets that do not fit the view.
+    """
+    if target_N.ndim != 1 or len(target_N) < view.rows or not bool(torch.isfinite(target_N).all()):
+        raise DataError(
+            f"label inference: targets of shape {tuple(target_N.shape)} for a view that names row {view.rows - 1}; "
+            "give one finite number per row"
+        )
+    steps, numbers_N = renumbered(view.steps)
+    own_NA = None if view.own_NA is None else view.own_NA[numbers_N]
+    compact = View(received=view.received, steps=steps, classes=view.classes, own_NA=own_NA)
+    scores = attack(compact, generator=torch.Generator().manual_seed(seed))
+    score_M = torch.cat(scores.values).double().numpy()
+    target_M = target_N[numbers_N][torch.cat(scores.rows)].double().numpy()
+    if not np.isfinite(score_M).all():
+        raise DataError("label inference: a score is NaN or infinite; an attack must give every row a finite score")
+    if len(score_M) < 3 or np.ptp(target_M) == 0:
+        return None
+    ranks = rankdata(score_M), rankdata(target_M)
+    found = _correlation(*ranks)
+    rng, sign = np.random.default_rng([seed, 5]), 1 if found >= 0 else -1
+    drawn = (rng.integers(len(score_M), size=len(score_M)) for _ in range(REPLICATES))
+    resampled = [sign * _correlation(ranks[0][drawn_M], ranks[1][drawn_M]) for drawn_M in drawn]
+    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
+    return NumberMetrics(
+        spearman=IntervalEstimate(mean=abs(found), low=float(low), high=float(high)),
+        r_squared=_correlation(score_M, target_M) ** 2,
+        chance_spearman=(2 / (np.pi * (len(score_M) - 1))) ** 0.5,
+        rows=len(score_M),
+    )
+
+
+def _correlation(a_M: Floats, b_M: Floats) -> float:
+    a_M, b_M = a_M - a_M.mean(), b_M - b_M.mean()
+    scale = float(np.sqrt((a_M @ a_M) * (b_M @ b_M)))
+    return float(a_M @ b_M) / scale if scale > 0 else 0.0
