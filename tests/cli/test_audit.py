@@ -324,7 +324,7 @@ def test_what_cannot_be_tried_is_said_before_anything_runs(home, arguments, says
 
 def test_regression_and_feature_parties_are_refused(home):
     change(home / "contract.yaml", target={"type": "regression"})
-    assert "there are none to audit here" in swept(home).stderr
+    assert "run it with `audit: true` instead" in swept(home).stderr
     change(home / "contract.yaml", target={"type": "binary"})
     change(home / "party.yaml", party="shop", label=None)
     done = swept(home)

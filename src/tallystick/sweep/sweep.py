@@ -218,7 +218,7 @@ def sweep_defenses(
         raise ConfigError(f"--minutes {minutes:g}: must be above 0")
     if contract.target.type == "regression":
         raise ConfigError(
-            "target.type = regression: a sweep compares how well classes are told apart; run the contract with `audit: true` instead"
+            "target.type = regression: a sweep compares how well classes are told apart; run it with `audit: true` instead"
         )
     started, began = datetime.now(UTC).isoformat(), time.monotonic()
     tried = candidate_trials(contract, partner, default_sweep(contract) if sweep is None else sweep)
