@@ -282,6 +282,22 @@ def locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
+def require_locks(folder: Path) -> None:
+    """Raise StorageError where a folder's file system has no locks on files: two processes would then write over each other."""
+    try:
+        file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+    except OSError:  # whoever writes there says what it is
+        return
+    with file:
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise StorageError(
+                f"{folder}: its file system has no locks on files ({error.strerror}), without which two processes would write "
+                "over each other; keep it on a local disk, or mount the network's with locks (NFS: without nolock)"
+            ) from None
+
+
 @contextmanager
 def scratch_folder() -> Iterator[Path]:
     """Give a temporary folder for this user alone, which is removed at the end; one that a kill left, by the next that is made.

@@ -1,7 +1,10 @@
 """The ledger: what was spent stays spent, through caps, crashes, torn files and two processes at once."""
 
+import errno
+import fcntl
 import json
 import math
+import os
 import re
 import shutil
 import signal
@@ -222,6 +225,21 @@ SPEND = textwrap.dedent(
 
 def spender(path):
     return subprocess.Popen([sys.executable, "-c", SPEND, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_refused_at_once(path, monkeypatch, number):
+    """As of a network without its lock service; SQLite waits for half a minute, and says that the file is locked."""
+
+    def without(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", without)
+    with pytest.raises(StorageError, match=f"its file system has no locks on files .{os.strerror(number)}.*local disk"):
+        Ledger(path, party="bank")
+    with pytest.raises(StorageError, match=r"has no locks on files .*without nolock\)$"):
+        Ledger.create(path.with_name("another"), party="bank")
+    assert [each.name for each in path.parent.iterdir()] == [path.name]
 
 
 def test_two_processes_at_once_never_pass_the_cap_and_lose_no_entry(path):

@@ -65,6 +65,16 @@ def test_steps_rise_to_the_cap_at_the_times_of_the_releases(exported):
     assert (zero - third[1]) / (zero - cap[0][1]) == pytest.approx(3 / 4, abs=0.01)
 
 
+def test_a_clock_that_was_set_back_draws_no_step_back(exported):
+    dataset = exported["datasets"]["test"]
+    for hour, entry in zip((6, 0, 8), dataset["entries"], strict=True):
+        entry["time"] = f"2026-01-05T{hour:02}:00:00+00:00"
+    html = ledger_html({**exported, "datasets": {"test": dataset}})
+    steps = next(points for points in re.findall(r'<path class="line joint[^"]*" d="M([^"]*)"', html) if points.count("L") > 2)
+    across = [float(point.split(",")[0]) for point in steps.split("L")]
+    assert across == sorted(across)
+
+
 @pytest.mark.parametrize(
     ("first", "last", "marks", "days"),
     [

@@ -34,7 +34,7 @@ from tallystick.privacy.events import (
     check_epsilon,
     total_epsilon,
 )
-from tallystick.storage import sync_folder
+from tallystick.storage import require_locks, sync_folder
 from tallystick.structs import prepared
 
 _SCHEMA = """
@@ -169,6 +169,7 @@ class Ledger:
         self.path = Path(path)
         self.party = party
         self._wait_s = wait_s
+        require_locks(self.path.parent)
         with self._transaction() as connection:
             self._check(connection)
             self.identity: str = connection.execute("SELECT identity FROM head").fetchone()[0]
@@ -397,6 +398,7 @@ def _create(path: Path) -> None:
     identity = f"ledger-{secrets.token_hex(16)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        require_locks(path.parent)
         with tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.parent) as folder:
             fresh = Path(folder) / "fresh"
             os.close(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
@@ -412,7 +414,9 @@ def _create(path: Path) -> None:
             sync_folder(path.parent)
     except FileExistsError:
         raise ConfigError(f"{path} exists already; a ledger is created once and then kept") from None
-    except OSError as error:
+    except StorageError:
+        raise
+    except (OSError, sqlite3.Error) as error:
         raise StorageError(f"the privacy ledger {path} cannot be created: {error}; give a folder that can be written") from error
 
 

@@ -4,6 +4,7 @@ import math
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +100,8 @@ def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
     bounded = [value for value in spent if value is not None]
     if not bounded and cap is None:
         return None
-    instants = [datetime.fromisoformat(entry["time"]).timestamp() for entry in found["entries"]]
+    # In the order of the entries: a clock that was set back goes back here too.
+    instants = list(accumulate((datetime.fromisoformat(entry["time"]).timestamp() for entry in found["entries"]), max))
     x = _clock(min(instants), max(instants))
     y = charts.spanning([*bounded, *([] if cap is None else [cap])], floor=0.0, start=HEIGHT - charts.BOTTOM, end=charts.TOP)
     steps: list[charts.Point] = [(x.start, y.at(0.0))]
