@@ -9,6 +9,7 @@ import torch
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement
+from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
@@ -185,6 +186,28 @@ def test_without_own_columns_their_agreement_is_not_measured_and_that_is_said() 
         replace(view_of(told), own_NA=torch.ones(5, 1))
 
 
+@pytest.mark.parametrize("together", [1, 2])
+def test_values_of_one_row_alone_mark_it_as_real_and_values_of_as_many_rows_do_not(together: int) -> None:
+    """Planted: made-up rows copy cells of real ones, in each column of another. Absent: values from the same few. Seeded."""
+    copied_NC, common_NC = (
+        torch.randn(ROWS, 6, generator=generator(1)),
+        torch.randint(4, (ROWS, 6), generator=generator(2)).float(),
+    )
+    donors = torch.nonzero(truth()).squeeze(1)
+    for pair in range(0, 6, 2):  # a donor gives two columns at a time
+        chosen = donors[torch.randint(len(donors), (ROWS // 2,), generator=generator(pair))]
+        copied_NC[~truth(), pair : pair + 2] = copied_NC[chosen, pair : pair + 2]
+    found, none = (
+        evaluated(UniqueCells(together=together), replace(view_of(honest), sent_NC=sent_NC)) for sent_NC in (copied_NC, common_NC)
+    )
+    assert found.symmetric_auc.mean > 0.9
+    assert found.tpr_at_fpr.mean > 0.1
+    assert none.symmetric_auc.mean < 0.57
+    leaks = evaluate_membership("cut_embedding", view_of(honest).steps, truth(), sent=copied_NC.__getitem__)
+    assert leaks.found["unique-cells"].symmetric_auc.mean > 0.9
+    assert "unique-cells" in ", ".join(evaluate_membership("cut_embedding", view_of(honest).steps, truth()).not_measured)
+
+
 def test_majority_labels_leak_a_share_of_positives_without_a_false_alarm() -> None:
     """The direction attack's TPR at FPR 0 is the members' rate of positives and its AUC one half plus half of it."""
     view = view_of(majority)
@@ -312,6 +335,8 @@ def test_evaluator_and_view_refuse_what_they_cannot_use() -> None:
         TwinEmbeddings(queries=0)
     with pytest.raises(ConfigError, match="most=0"):
         LabelAgreement(most=0)
+    with pytest.raises(ConfigError, match="together=3"):
+        UniqueCells(together=3)
     with pytest.raises(ConfigError, match="penalty=0"):
         OwnColumnAgreement(penalty=0)
     with pytest.raises(ConfigError, match="hidden=0"):

@@ -14,7 +14,9 @@ ROWS, BATCH = 400, 50
 PRESENT = torch.rand(ROWS, generator=torch.Generator().manual_seed(1)) < 0.5
 EVERY = {
     "cut_gradient": {"spectral", "direction", "flips", "consistency", "learned"},
-    "cut_embedding": {"spectral", "spectral-signed", "identical", "twins", "consistency", "learned"},
+    "cut_embedding": {
+        *("spectral", "spectral-signed", "identical", "twins", "unique-cells", "unique-pairs", "consistency", "learned"),
+    },
 }
 
 
@@ -28,7 +30,8 @@ def audited(received="cut_embedding", *, epochs=2, lost=(), value=torch.nan, pre
                 x_BD[0] = value
             own_B = torch.ones(len(rows_B), dtype=torch.bool)
             steps.append(StepView(epoch=epoch, rows_B=rows_B, own_B=own_B, received_BD=x_BD))
-    return audit_membership(steps, present_N, peer="shop", received=received, say=lambda _text: None)
+    cells = torch.randn(rows, 3, generator=generator).__getitem__ if received == "cut_embedding" else None
+    return audit_membership(steps, present_N, peer="shop", received=received, say=lambda _text: None, sent=cells)
 
 
 def lines(audit, words):

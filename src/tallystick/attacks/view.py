@@ -101,6 +101,8 @@ class View:
         start: the label party's model before training, where its weights follow from what every party knows.
         own_NA: the columns of this party itself, as numbers, by row number (rows, A); None if it has none, or the attack is
             measured where they are not known.
+        sent_NC: the columns that the party that sent embedded, of real and made-up rows, as numbers, by row number (rows, C): no
+            view holds them, but whoever rebuilds columns has them. None where the attack is not measured as of such a one.
     """
 
     received: Received
@@ -114,6 +116,7 @@ class View:
     own_model: nn.Module | None = None
     start: Start | None = None
     own_NA: Tensor | None = None
+    sent_NC: Tensor | None = None
 
     def __post_init__(self) -> None:
         if not self.steps:

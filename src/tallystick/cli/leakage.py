@@ -86,7 +86,7 @@ def _within(low: float | None, high: float | None) -> str:
 
 
 def _cells(attack: AttackResult) -> tuple[str, ...]:
-    name = f"{attack.name} (needs labels nobody has)" if attack.upper_bound else attack.name
+    name = f"{attack.name} (needs what no attacker has)" if attack.upper_bound else attack.name
     figures = (attack.symmetric_auc, attack.symmetric_chance, attack.tpr_at_fpr_001)
     return f"{name}\n{escape(attack.view)}", _number(attack.auc), _within(attack.low, attack.high), *map(_number, figures)
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from tallystick.config.party import EncodingConfig, FeatureColumns, PartyFile, SequenceConfig
 from tallystick.data.bins import bin_edges
 from tallystick.data.categories import ENCODED_AT_A_TIME, FIRST_CATEGORY, CategoricalColumn, fit_categorical, usual_count
+from tallystick.data.common_values import CommonValues
 from tallystick.data.features import FeatureShape, Numbers, PackedFeatures, Packing
 from tallystick.data.lazy import Frame
 from tallystick.data.sequences import SequenceColumn, fit_sequence
@@ -63,6 +64,7 @@ class Encoder(msgspec.Struct, frozen=True, kw_only=True):
     sequences: tuple[SequenceColumn, ...] = ()
     notes: tuple[str, ...] = ()  # columns left out, and why; what auto chose
     numbers: Numbers = "plain"
+    common: CommonValues | None = None  # of a party that makes rows up; ``encode`` gives the values as they are
 
     @classmethod
     def fit(

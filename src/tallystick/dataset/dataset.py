@@ -155,6 +155,11 @@ class Dataset(ABC):
         """A feature party's columns of rows that cross, by what ``cut_numbers`` calls them."""
         return self.features_at(rows_R)
 
+    def sent_columns(self, rows_R: Tensor) -> Tensor:
+        """The columns that this party embeds for these positions, made-up rows too, as numbers (R, F + G)."""
+        features = self.features_at(rows_R.to(self.train_N.device))
+        return torch.cat([features.numeric_NF, features.categorical_NG], dim=1).cpu()
+
     def seen(self, index_B: Tensor, rows_BD: Tensor, peer: int) -> Tensor:  # noqa: ARG002
         """What a feature party makes of what crossed, example by example: the rows that an attack is about."""
         return rows_BD

@@ -5,18 +5,20 @@ impute. Shapes: U positions of the union, N own rows, B batch, D cut width, K dr
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
+from tallystick.data.common_values import Blur, CommonValues
 from tallystick.data.features import FeatureRows, Features
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.imputer import FeatureImputer, LabelBatch, LabelImputer
 from tallystick.imputation.moments import MovingMoments
 from tallystick.training.calibration import Calibration
+from tallystick.training.plan import no_positions
 
 MOST_DONORS = 100_000  # own rows that made-up ones are made of
 
@@ -38,6 +40,9 @@ class ImputingSource:
         imputer: gives what is absent.
         draws: numbers that choose donors; they come from a secret seed, or the other side could repeat them.
         made_up: a row for each absent position, in their order, if the imputer makes them before training.
+        common: what makes own rows and made-up ones alike in how rare their values are, if the imputer makes rows.
+        blur: the same, for batches.
+        number_U: a number of each position, for it.
     """
 
     features: FeatureRows
@@ -45,19 +50,40 @@ class ImputingSource:
     imputer: FeatureImputer
     draws: Draws
     made_up: Features | None = None
+    common: CommonValues | None = None
+    blur: Blur | None = None
+    number_U: Tensor = field(default_factory=no_positions)
 
     @classmethod
     def of(
-        cls, features: FeatureRows, own_U: Tensor, *, imputer: FeatureImputer, draws: Draws, generator: torch.Generator
+        cls,
+        features: FeatureRows,
+        own_U: Tensor,
+        *,
+        imputer: FeatureImputer,
+        draws: Draws,
+        generator: torch.Generator,
+        common: CommonValues | None = None,
     ) -> "ImputingSource":
-        """Make up the rows that the imputer makes before training, of at most 100,000 own ones; ``generator`` is secret, too."""
-        absent, made_up = int((own_U < 0).sum()), None
-        if absent and imputer.makes_rows:
-            chosen = torch.linspace(0, len(features) - 1, min(len(features), MOST_DONORS), dtype=torch.float64).round().long()
-            donors = features.rows(chosen)
+        """Make up the rows that the imputer makes before training, of at most 100,000 own ones; ``generator`` is secret, too.
+
+        ``common`` values are those of training; without them they are fitted here.
+        """
+        source = cls(features=features, own_U=own_U, imputer=imputer, draws=draws)
+        if not imputer.makes_rows:
+            return source
+        chosen = torch.linspace(0, len(features) - 1, min(len(features), MOST_DONORS), dtype=torch.float64).round().long()
+        donors = features.rows(chosen)
+        if absent := int((own_U < 0).sum()):
             numeric, codes = imputer.made_up(donors.numeric_NF, donors.categorical_NG, absent, generator=generator)
-            made_up = Features(numeric_NF=numeric, categorical_NG=codes)
-        return cls(features=features, own_U=own_U, imputer=imputer, draws=draws, made_up=made_up)
+            source = replace(source, made_up=Features(numeric_NF=numeric, categorical_NG=codes))
+        common = common or CommonValues.fit(donors)
+        return replace(
+            source,
+            common=common,
+            blur=Blur.of(common, generator=generator),
+            number_U=torch.rand(len(own_U), generator=generator),
+        )
 
     def __call__(self, index_B: Tensor) -> ImputedFeatures:
         """The batch at these positions."""
@@ -68,6 +94,8 @@ class ImputingSource:
             absent_B = own_B < 0
             made_up = self.made_up.rows(self._place_among_absent[index_B[absent_B]]).to(rows.numeric_NF.device)
             rows.numeric_NF[absent_B], rows.categorical_NG[absent_B] = made_up.numeric_NF, made_up.categorical_NG
+        if self.blur is not None:
+            rows = self.blur(rows, self.number_U[index_B.cpu()])
         who_B = rows.who_N
         if who_B is not None:  # a stand-in is no row of its donor: the same noise would give it away
             who_B = torch.where(own_B >= 0, who_B, -1 - index_B.to(who_B.device))

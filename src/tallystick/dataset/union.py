@@ -6,11 +6,13 @@ Shapes: U positions of the union, N own rows.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from tallystick.config.contract import Contract, UnionConfig
+from tallystick.data.common_values import CommonValues
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, PackedFeatures
 from tallystick.data.split import split_by_hash
@@ -53,10 +55,10 @@ class Imputation:
         features = SamplingFeatures() if is_label else feature_strategy(union.features)[0]
         return cls(own_U=own_U, labels=label_strategy(union.labels)[0], features=features, seed=seed)
 
-    def source(self, features: FeatureRows) -> ImputingSource:
-        """Features at every position."""
+    def source(self, features: FeatureRows, *, common: CommonValues | None = None) -> ImputingSource:
+        """Features at every position; with the ``common`` values of training, or new ones."""
         draws, generator = self._draws(1, stream=1), self._generator(stream=4)
-        return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator)
+        return ImputingSource.of(features, self.own_U, imputer=self.features, draws=draws, generator=generator, common=common)
 
     def bottom(self, bottom: nn.Module) -> ImputingBottom:
         """The bottom model with whatever the imputer does after it."""
@@ -139,9 +141,12 @@ class UnionDataset(Dataset):
         of_training = own_U[train_U]
         training_rows = of_training[of_training >= 0].numpy()
         encoder = own.fit_encoder(table, training_rows)
+        source = imputation.source(_encoded(encoder, own, contract)) if encoder is not None else None
+        if encoder is not None and source is not None:
+            encoder = msgspec.structs.replace(encoder, common=source.common)
         dataset = cls(
             encoder=encoder,
-            source=imputation.source(_encoded(encoder, own, contract)) if encoder is not None else None,
+            source=source,
             imputation=imputation,
             train_N=train_U,
             validation_N=validation_U,
@@ -170,7 +175,7 @@ class UnionDataset(Dataset):
         """New rows, by the encoder that was fitted in training, and what is imputed at the positions that this party lacks."""
         own_U = torch.from_numpy(own.alignment.rows_N.copy())
         imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
-        source = imputation.source(_encoded(encoder, own, contract)) if encoder is not None else None
+        source = imputation.source(_encoded(encoder, own, contract), common=encoder.common) if encoder is not None else None
         return cls(encoder=encoder, source=source, imputation=imputation)
 
     def is_own(self, index_B: Tensor) -> Tensor:

@@ -33,6 +33,9 @@ class SplicedFeatures(FeatureImputer):
     in real rows, and much of what several columns share stays. Rows of which one real row gave more than three quarters are
     spliced again with twice the chance.
 
+    A cell is copied as it is, so a made-up row would have no value for itself where a real row does: all rows, real ones too,
+    are embedded with common values (``data.common_values``).
+
     No formal guarantee. Not protected: a row is made without its label, so the pair of embedding and label is independent where
     a real pair is not, and so is the pair of embedding and whatever else the label party knows of the row.
 

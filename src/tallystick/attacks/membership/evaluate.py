@@ -7,7 +7,7 @@ It does not know which rows the attacker has, so it marks all as the attacker's 
 real rows, as they are.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -44,6 +44,7 @@ def evaluate_membership(
     planted: int = 200,
     attacks: Mapping[str, Attack] | None = None,
     own_UA: Tensor | None = None,
+    sent: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> MembershipLeaks:
     """Attack a view and measure how well that tells members.
@@ -57,6 +58,8 @@ def evaluate_membership(
         planted: rows of each kind that the attacker is told (it can plant dummy ids); at most a quarter of each kind.
         attacks: by name; by default all for that kind of view.
         own_UA: the columns of the view's owner itself, as numbers, where they are at hand.
+        sent: gives the columns that the other side embedded for rows (R,), as numbers (R, C), where an attacker that rebuilt them
+            is to be measured, too.
         seed: of the told rows, of attacks that draw, and of the bootstrap.
 
     Returns:
@@ -73,6 +76,7 @@ def evaluate_membership(
     view, numbers_N = _view_of(received, finite, present_U, planted=planted, seed=seed)
     present_N = present_U[numbers_N]
     view = view if own_UA is None else replace(view, own_NA=own_UA[numbers_N])
+    view = view if sent is None else replace(view, sent_NC=sent(numbers_N))
     found, reasons, bootstrap = {}, {}, Bootstrap(seed)
     for name, attack in attacks.items():
         scores = attack(view, generator=torch.Generator().manual_seed(seed))

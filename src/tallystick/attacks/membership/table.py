@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from tallystick.attacks.membership.agreement import LabelAgreement, OwnColumnAgreement
+from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.consistency import Consistency
 from tallystick.attacks.membership.direction import DirectionFlips, GradientDirection
 from tallystick.attacks.membership.discriminator import LearnedDiscriminator
@@ -27,6 +28,8 @@ MEMBERSHIP_ATTACKS: Mapping[Received, Mapping[str, Attack]] = MappingProxyType(
             "identical": IdenticalEmbeddings(),
             "twins": TwinEmbeddings(),
             "consistency": Consistency(),
+            "unique-cells": UniqueCells(),
+            "unique-pairs": UniqueCells(together=2),
             "agreement": LabelAgreement(),
             "agreement-own": OwnColumnAgreement(),
             "learned": LearnedDiscriminator(),

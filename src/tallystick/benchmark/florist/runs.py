@@ -256,10 +256,15 @@ class Trained:
             one_pass = {"identical-one-pass": IdenticalEmbeddings()}
             step = self._one_pass(membership.has_labels_U)
             found = {
-                **evaluate("cut_embedding", self.views[1], present_U, own_UA=own_UA).found,
+                **evaluate("cut_embedding", self.views[1], present_U, own_UA=own_UA, sent=self._sent).found,
                 **evaluate("cut_embedding", [step], present_U, planted=0, attacks=one_pass).found,
             }
         return {name: metrics.as_figures() for name, metrics in found.items()}
+
+    def _sent(self, rows_R: Tensor) -> Tensor:
+        (source,) = self.network.sources
+        features = source(rows_R)
+        return torch.cat([features.numeric_NF, features.categorical_NG], dim=1)
 
     @torch.no_grad()
     def _one_pass(self, own_U: Tensor) -> StepView:

@@ -131,12 +131,12 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     stores, own_N = _stores(job, run_id), _hidden(job, dataset)
     if not any(store.files() or sums_of(store).epochs() for store in stores):
         watcher.say("no step was recorded, so there is nothing to audit")
-        membership = _evaluate_membership(job, own_N, run_id=run_id) if own_N is not None else None
+        membership = _evaluate_membership(job, dataset, own_N, run_id=run_id) if own_N is not None else None
         return Audited(membership=membership)
     membership = leakage = features = None
     with job.logbook.during("audit", ()):
         if own_N is not None:
-            membership = _evaluate_membership(job, own_N, run_id=run_id)
+            membership = _evaluate_membership(job, dataset, own_N, run_id=run_id)
         if _audits_labels(job):
             leakage = audit_labels(
                 folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
@@ -173,11 +173,12 @@ def _stores(job: Job, run_id: str) -> list[ViewStore]:
     return [ViewStore(folder=folder.views / peer, contract=contract, origin=folder.origin, run_id=run_id) for peer in peers]
 
 
-def _evaluate_membership(job: Job, own_N: Tensor, *, run_id: str) -> shown.Audit:
+def _evaluate_membership(job: Job, dataset: Dataset, own_N: Tensor, *, run_id: str) -> shown.Audit:
     received: Received = "cut_gradient" if job.is_label else "cut_embedding"
     (store,) = _stores(job, run_id)  # where membership is a secret there are two parties
     steps = [step for step in (store.load(received) if store.files() else ()) if step.epoch < MEMBERSHIP_EPOCHS]
-    return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=job.logbook.watcher.say)
+    sent = None if job.is_label else dataset.sent_columns
+    return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=job.logbook.watcher.say, sent=sent)
 
 
 # --- a run that is over, attacked again

@@ -7,11 +7,15 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import MembershipLeaks, evaluate_membership
+from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
+from tallystick.attacks.metrics import AttackMetrics
 from tallystick.attacks.view import Received, StepView
 from tallystick.report import result as shown
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
+REBUILT = "the columns that were embedded, if they were rebuilt without error"
 OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
     "cut_embedding": {
         "one pass": "it compares embeddings of the whole union at one stage of the model, as in validation, evaluation or "
@@ -23,9 +27,17 @@ OUT_OF_REACH: Mapping[Received, Mapping[str, str]] = {
 
 
 def audit_membership(
-    steps: Sequence[StepView], own_N: Tensor, *, peer: str, received: Received, say: Callable[[str], None]
+    steps: Sequence[StepView],
+    own_N: Tensor,
+    *,
+    peer: str,
+    received: Received,
+    say: Callable[[str], None],
+    sent: Callable[[Tensor], Tensor] | None = None,
 ) -> shown.Audit:
     """Attack what this party sent, as its peer could, and measure by the truth that only this party has.
+
+    ``sent`` gives the columns that it embedded, by row, for a peer that rebuilt them.
 
     What could not be measured is said with its reason: one epoch, no rows of both kinds, a training that diverged, no step at
     all. Threat model: an honest-but-curious peer. No guarantee: no attack here found more, another may.
@@ -37,16 +49,17 @@ def audit_membership(
         none = f"any attack, in {peer}'s seat: no step of the first {MEMBERSHIP_EPOCHS} epochs was recorded"
         return shown.Audit(summary=f"{question} That was not measured.", defense=defense, not_measured=[none])
     say("attacking what this side sent, as the peer could")
-    leaks = evaluate_membership(received, steps, own_N)
+    leaks = evaluate_membership(received, steps, own_N, sent=sent)
     attacks = [
         shown.AttackResult(
             name=name,
-            view=f"{peer}, from {what}",
+            view=f"{peer}, from {REBUILT if _of_columns(received, name) else what}",
             auc=metrics.symmetric_auc.mean,
             low=metrics.symmetric_auc.low,
             high=metrics.symmetric_auc.high,
             tpr_at_fpr_0=metrics.tpr_at_fpr.mean,
-            note=f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else "",
+            upper_bound=_of_columns(received, name),
+            note=_note(metrics, of_columns=_of_columns(received, name)),
         )
         for name, metrics in leaks.found.items()
     ]
@@ -55,6 +68,16 @@ def audit_membership(
     measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, for another attack may find more."
     summary = f"{question} {measured if attacks else 'That was not measured.'}"
     return shown.Audit(summary=summary, defense=defense, attacks=attacks, not_measured=_unmeasured(leaks, peer, received))
+
+
+def _of_columns(received: Received, name: str) -> bool:
+    return isinstance(MEMBERSHIP_ATTACKS[received][name], UniqueCells)
+
+
+def _note(metrics: AttackMetrics, *, of_columns: bool) -> str:
+    if of_columns:
+        return "needs every column of every row without error: so much is there for whoever rebuilds them"
+    return f"a guess would give {metrics.chance_symmetric_auc:.3f}" if metrics.chance_symmetric_auc > 0.505 else ""
 
 
 def _unmeasured(leaks: MembershipLeaks, peer: str, received: Received) -> list[str]:

@@ -1,0 +1,64 @@
+"""Rows with values that no other row has, by one who rebuilt the columns.
+
+Shapes: N rows, C columns of the party that sent.
+"""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from tallystick.attacks.membership.observations import mean_over_run
+from tallystick.attacks.view import Scores, View
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class UniqueCells:
+    """In how few rows do a row's values stand? A made-up row that copies cells of real ones has none for itself.
+
+    Not in the paper. Needs no known row, but every row's columns without error, which no view holds: who rebuilds them from
+    embeddings has them. Each value counts 1 / (rows that have it), and the sum over columns, or over pairs of them, is the score.
+    For the label party's view; it scores no rows where the columns are not given.
+
+    Args:
+        together: columns whose values are looked at together, 1 or 2.
+        most: columns, or pairs of them, a random sample where there are more, at least 1.
+    """
+
+    together: int = 1
+    most: int = 300
+
+    def __post_init__(self) -> None:
+        if self.together not in (1, 2) or self.most < 1:
+            raise ConfigError(
+                f"unique-cells attack: together={self.together}, most={self.most}; expected 1 or 2, and at least 1 column"
+            )
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score each row once; ``generator`` draws the sample of columns."""
+        score_N, count_N = (torch.zeros(view.rows, dtype=torch.float64) for _ in range(2))
+        if view.sent_NC is None or view.sent_NC.shape[1] < self.together:
+            return mean_over_run(view, score_N, count_N)
+        seen = torch.unique(torch.cat([step.rows_B for step in view.steps]))
+        codes = [np.unique(value_M, return_inverse=True)[1] for value_M in view.sent_NC[seen].numpy().T]
+        groups = list(combinations(range(len(codes)), self.together))
+        for place in torch.randperm(len(groups), generator=generator)[: self.most].tolist():
+            score_N[seen] += torch.from_numpy(1 / _rows_alike([codes[column] for column in groups[place]]))
+        count_N[seen] = 1.0
+        return mean_over_run(view, score_N, count_N)
+
+    def unmet(self, view: View) -> str:  # noqa: ARG002
+        """It needs columns."""
+        return f"it reads {self.together} or more columns of the party that sends, and has fewer"
+
+
+def _rows_alike(codes: list[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """How many rows have a row's values in these columns."""
+    code_M = codes[0]
+    for other_M in codes[1:]:
+        code_M = np.unique(code_M * (other_M.max() + 1) + other_M, return_inverse=True)[1]
+    rows_M: NDArray[np.int64] = np.bincount(code_M)[code_M]
+    return rows_M
