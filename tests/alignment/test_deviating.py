@@ -36,7 +36,7 @@ def label_party(channel, *, places, sole=True):
     own_16 = receive_list(channel, "label party's tags", len(OWN), shape=(16,))
     place_K = places(match(own_16, theirs_16), count)
     send_size(channel, "places of the joint rows", len(place_K))
-    send_list(channel, "places of the joint rows", place_K)
+    send_list(channel, "places of the joint rows", place_K.astype(np.int32))
 
 
 def in_common_order(pairs, _count):
@@ -147,7 +147,7 @@ def test_a_feature_party_that_shuffles_its_tags_has_other_rows_count_as_common_u
         channel.send(TagsDigest(digest=digest))
         receive_list(channel, "feature party's tags", len(THEIRS), shape=(16,))
         send_list(channel, "label party's tags", tags_16)
-        receive_list(channel, "places of the joint rows", channel.receive(Size).rows, dtype=np.int64)
+        receive_list(channel, "places of the joint rows", channel.receive(Size).rows, dtype=np.int32)
 
     mine, theirs = memory_channels("bank", "shop", timeout_s=20)
     found, _ = in_threads(lambda: intersect_label_party(OWN, [mine], rng=RNG, threads=1), lambda: cheat(theirs))
@@ -165,7 +165,7 @@ def shuffling_label_party(channel, key, *, one):
     rows, place = match(receive_list(channel, "label party's tags", len(OWN), shape=(16,)), theirs_16)
     assert one == (len(rows) == 1)
     send_size(channel, "places of the joint rows", len(place))
-    send_list(channel, "places of the joint rows", (place + 1) % count)
+    send_list(channel, "places of the joint rows", ((place + 1) % count).astype(np.int32))
 
 
 @pytest.mark.parametrize("common", [1, 20])

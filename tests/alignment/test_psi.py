@@ -10,6 +10,7 @@ from tallystick.alignment.group import hash_to_group
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.data.ids import Ids
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array
@@ -152,7 +153,7 @@ def test_a_list_of_another_shape_is_refused(rows):
 
 
 def test_a_peer_that_repeats_an_id_is_refused(monkeypatch):
-    monkeypatch.setattr("tallystick.alignment.psi.check_ids", lambda *_, **__: None)
+    monkeypatch.setattr("tallystick.alignment.psi.check_ids", lambda ids, **_: Ids.of(ids))
     ours, theirs = intersect([b"a", b"b"], [b"b", b"b"])
     assert isinstance(ours, ProtocolError)
     assert "1 duplicates" in str(ours)
@@ -170,7 +171,7 @@ def test_places_that_are_none_are_refused(places):
         exchange.send_list(channel, "feature party's tags", np.arange(32, dtype=np.uint8).reshape(2, 16))
         exchange.receive_list(channel, "label party's tags", 2, shape=(16,))
         exchange.send_size(channel, "places of the joint rows", 2)
-        exchange.send_list(channel, "places of the joint rows", np.array(places, dtype=np.int64))
+        exchange.send_list(channel, "places of the joint rows", np.array(places, dtype=np.int32))
 
     error = error_of(lambda channel: intersect_feature_party([b"a", b"b"], channel, rng=RNG), cheat)
     assert isinstance(error, ProtocolError)

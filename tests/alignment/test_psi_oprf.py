@@ -7,9 +7,11 @@ from hypothesis import strategies as st
 
 from tallystick.alignment import psi_oprf
 from tallystick.alignment.exchange import Chunk, Size, send_size
+from tallystick.alignment.matching import sorted_order
 from tallystick.alignment.oprf.base_transfers import transfer_sender
+from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
-from tallystick.alignment.psi_oprf import Nonce, Shape, Table
+from tallystick.alignment.psi_oprf import Nonce, Proof, Shape, Table
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
@@ -114,38 +116,45 @@ def test_the_label_party_learns_no_place_before_it_is_shuffled():
     assert places.max() >= 40  # by chance of less than 10^-9 not so
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
-        (lambda claims: claims[::-1], "are not those of the ids"),
-        (lambda claims: claims ^ np.uint8(1), "are not those of the ids"),
-    ],
-)
-def test_the_label_party_cannot_move_or_make_up_a_match(change, says):
-    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Tampering(channel, "claims of the joint rows", change))
+@pytest.mark.parametrize("moves", [True, False])
+def test_the_label_party_cannot_move_or_make_up_a_match(moves):
+    def other(places):
+        changed = places[::-1] if moves else np.append(places[1:], np.setdiff1d(range(100), places)[:1])
+        return changed.astype(np.int32)
+
+    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Tampering(channel, "places of the joint rows", other))
     assert isinstance(theirs, ProtocolError)
-    assert "claims of the joint rows" in str(theirs)
-    assert says in str(theirs)
+    assert "a proof that is not that of the ids at 'places of the joint rows'" in str(theirs)
 
 
 def test_the_label_party_cannot_claim_a_place_by_an_id_that_it_guesses():
     """It knows that the feature party has b"139", not where: a claim stands at another place but by a chance of 1 in 80."""
 
-    def one_more(places):
-        return np.append(places, np.setdiff1d(np.arange(100), places)[:1])
-
     class Claiming(Tampering):
         def send(self, message):
+            if isinstance(message, Nonce):
+                self.nonce = message.nonce
             if isinstance(message, Size) and message.of == "places of the joint rows":
                 message = Size(of=message.of, rows=message.rows + 1)
-            if isinstance(message, Chunk) and message.of == "claims of the joint rows":
-                rows = message.rows.numpy()
-                message = Chunk(of=message.of, rows=Array.of(np.concatenate((rows, rows[:1]))))
+            if isinstance(message, Proof):
+                prints = fingerprints(LABEL[40:])
+                ids = np.concatenate((prints[sorted_order(prints)], fingerprints([b"139"])))
+                assert message.digest == psi_oprf._proof(self.nonce + self.theirs, ids[:20])  # it proves what it has in this way
+                message = Proof(digest=psi_oprf._proof(self.nonce + self.theirs, ids))
             super().send(message)
+
+        def receive(self, kind):
+            message = super().receive(kind)
+            if isinstance(message, Nonce):
+                self.theirs = message.nonce
+            return message
+
+    def one_more(places):
+        return np.append(places, np.setdiff1d(np.arange(100, dtype=np.int32), places)[:1])
 
     _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Claiming(channel, "places of the joint rows", one_more))
     assert isinstance(theirs, ProtocolError)
-    assert "claims" in str(theirs)
+    assert "a proof that is not" in str(theirs)
 
 
 def test_a_feature_party_that_answers_twice_for_an_id_is_refused():
@@ -225,6 +234,17 @@ def test_a_second_key_is_said_and_used(monkeypatch):
     ours, theirs = intersect(LABEL, FEATURE)
     assert [LABEL[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
     assert (len(ours), len(tried)) == (20, 2)
+
+
+@pytest.mark.parametrize("size", [0, 31, 33])
+def test_a_proof_of_another_size_is_refused(size):
+    class Short(Tampering):
+        def send(self, message):
+            super().send(Proof(digest=bytes(size)) if isinstance(message, Proof) else message)
+
+    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Short(channel, "nothing", None))
+    assert isinstance(theirs, ProtocolError)
+    assert "feature" not in theirs.peer
 
 
 def test_places_that_repeat_are_refused():

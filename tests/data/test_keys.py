@@ -22,7 +22,8 @@ def alignment(*steps: Step, **rules: Any) -> AlignmentConfig:
 
 
 def ids(values: Any, *steps: Step, **rules: Any) -> list[bytes]:
-    return read_keys(pl.DataFrame({"k": values}, strict=False), columns={"k": "k"}, alignment=alignment(*steps, **rules)).ids
+    frame = pl.DataFrame({"k": values}, strict=False)
+    return list(read_keys(frame, columns={"k": "k"}, alignment=alignment(*steps, **rules)).ids)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +118,7 @@ ROWS = ["b", None, "a", "b", "", "c", "a", "a"]
 @pytest.mark.parametrize(("rule", "wanted", "rows"), [("first", [b"b", b"a", b"c"], [0, 2, 5]), ("drop", [b"c"], [5])])
 def test_nulls_and_duplicates_are_counted_and_settled(rule: str, wanted: list[bytes], rows: list[int]) -> None:
     keys = read_keys(pl.DataFrame({"k": ROWS}), columns={"k": "k"}, alignment=alignment(duplicates=rule))
-    assert (keys.ids, keys.rows_R.tolist()) == (wanted, rows)
+    assert (list(keys.ids), keys.rows_R.tolist()) == (wanted, rows)
     report = keys.report
     assert (report.rows, report.null_rows, report.duplicated_keys, report.used) == (8, 2, 2, len(wanted))
     assert report.rows == report.null_rows + report.duplicate_rows + report.used

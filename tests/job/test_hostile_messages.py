@@ -236,6 +236,7 @@ ELSEWHERE = {
     "NextTrial": "job/test_tuning.py",
     "Nonce": "alignment/test_psi_oprf.py",
     "Table": "alignment/test_psi_oprf.py",
+    "Proof": "alignment/test_psi_oprf.py",
 }
 OF_BENCHMARKS = {"Turn"}  # between processes of one command
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from tallystick.alignment.group import InvalidElement
 from tallystick.alignment.matching import DuplicateTags, Tags, repeated
+from tallystick.data.ids import Ids
 from tallystick.errors import DataError, PeerError, ProtocolError, SharedDataError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped
@@ -104,20 +105,18 @@ def exchange_sizes(ids: int, channels: Sequence[Channel], *, max_rows: int) -> l
     return sizes
 
 
-def check_ids(ids: Sequence[bytes], *, max_rows: int) -> None:
-    """Raise DataError for ids that repeat, are over the limit, are no bytes or begin with the reserved prefix."""
+def check_ids(ids: Sequence[bytes], *, max_rows: int) -> Ids:
+    """Give the ids; raises DataError if they repeat, are over the limit, are no bytes or begin with the reserved prefix."""
     if len(ids) > max_rows:
         raise DataError(
             f"this side has {len(ids)} ids, over alignment.max_rows = {max_rows} in the contract; raise it or align fewer rows"
         )
-    wrong = sum(not isinstance(identifier, bytes) for identifier in ids)
-    if wrong:
-        raise DataError(f"{wrong} of this side's {len(ids)} ids are not bytes; encode them")
-    duplicates = len(ids) - len(set(ids))
-    if duplicates:
+    checked = Ids.of(ids)
+    if duplicates := checked.repeated():
         raise DataError(f"{duplicates} of this side's {len(ids)} ids are duplicates; keep one row per id before aligning")
-    if any(identifier.startswith(RESERVED) for identifier in ids):
+    if checked.begin_with(RESERVED):
         raise DataError(f"an id begins with {RESERVED!r}, which is reserved for dummy ids; rename it")
+    return checked
 
 
 def exchange(

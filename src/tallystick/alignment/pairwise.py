@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from tallystick.alignment.matching import Index
+from tallystick.alignment.matching import Index, Tags
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.data.ids import Ids
 from tallystick.network.channel import Channel, Progress
 
 PLACES = "places of the joint rows"
@@ -16,9 +17,10 @@ PLACES = "places of the joint rows"
 
 @dataclass(frozen=True, kw_only=True)
 class Side:
-    """One side's ids (N), its randomness, its threads of arithmetic (all cores if None), and who is told how far it is."""
+    """One side's ids (N), a public hash of each, randomness, threads (all cores if None), and who is told how far it is."""
 
-    ids: Sequence[bytes] = field(repr=False)
+    ids: Ids = field(repr=False)
+    prints_N16: Tags = field(repr=False)
     rng: SecureRandom
     threads: int | None
     progress: Progress

@@ -78,14 +78,15 @@ def intersect_label_party(
     and step, for what the protocol does not allow.
     """
     with notify_peers(channels):
-        check_ids(ids, max_rows=max_rows)
+        checked = check_ids(ids, max_rows=max_rows)
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
         match_with, _ = _roles(protocol, len(ids) + sizes[0], several=len(channels) > 1)
-        found, multiplications = match_with(Side(ids=ids, rng=rng, threads=threads, progress=progress), channels, sizes)
+        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, threads=threads, progress=progress)
+        found, multiplications = match_with(side, channels, sizes)
         common_K = functools.reduce(np.intersect1d, (match.own_K for match in found))
-        rows_K = _in_common_order(ids, common_K)
+        rows_K = _in_common_order(side, common_K)
         for channel, match in zip(channels, found, strict=True):
-            place_of_row_N = np.full(len(ids), -1, dtype=np.int64)
+            place_of_row_N = np.full(len(ids), -1, dtype=np.int32)
             place_of_row_N[match.own_K] = match.place_K
             send_size(channel, PLACES, len(rows_K))
             send_list(channel, PLACES, place_of_row_N[rows_K])
@@ -112,18 +113,18 @@ def intersect_feature_party(
     all parties have; as ``one_of_several`` feature parties it does not learn its intersection with the label party alone.
     """
     with notify_peers([channel]):
-        check_ids(ids, max_rows=max_rows)
+        checked = check_ids(ids, max_rows=max_rows)
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
         _, answer_to = _roles(protocol, len(ids) + size, several=one_of_several)
-        side = Side(ids=ids, rng=rng, threads=threads, progress=progress)
+        side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, threads=threads, progress=progress)
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
-        place_K = receive_list(channel, PLACES, count, dtype=np.int64)
+        place_K = receive_list(channel, PLACES, count, dtype=np.int32)
         if not are_distinct_indices(place_K, len(ids)):
             raise ProtocolError(channel.peer, f"{channel.peer} sent {PLACES!r} that repeat or lie outside 0 to {len(ids) - 1}")
         answer.check(place_K)
         rows_K = answer.order_N[place_K]
-        if not np.array_equal(rows_K, _in_common_order(ids, rows_K)):
+        if not np.array_equal(rows_K, _in_common_order(side, rows_K)):
             raise ProtocolError(
                 channel.peer, f"{channel.peer} sent {PLACES!r} in an order that nobody who has these ids would choose"
             )
@@ -149,9 +150,9 @@ def _roles(protocol: Protocol, ids: int, *, several: bool) -> tuple[LabelRole, F
     return _ROLES[protocol]
 
 
-def _in_common_order(ids: Sequence[bytes], rows_K: Index) -> Index:
+def _in_common_order(side: Side, rows_K: Index) -> Index:
     """Sort rows by a public hash of their ids: all parties hold these ids, so the order tells them nothing new."""
-    return rows_K[sorted_order(fingerprints([ids[row] for row in rows_K]))]
+    return rows_K[sorted_order(side.prints_N16[rows_K])]
 
 
 def _require_some(count: int, own: int, others: Sequence[str]) -> None:

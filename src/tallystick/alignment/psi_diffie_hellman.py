@@ -86,7 +86,7 @@ def answer_by_diffie_hellman(side: Side, channel: Channel, size: int, *, one_of_
     # The label party learns which places of this list match: in table order these would tell of the rows between.
     order_N = side.rng.permutation(len(ids))
     with Workers(threads=side.threads, what=_WHAT, total=len(ids) + size, progress=side.progress) as workers:
-        blinded = [workers.blind([ids[row] for row in order_N[span]], key) for span in spans(len(ids))]
+        blinded = [workers.blind(ids.gather(order_N[span]), key) for span in spans(len(ids))]
         arriving = exchange(
             [channel],
             sends=_FEATURE_IDS,

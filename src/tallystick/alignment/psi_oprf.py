@@ -7,13 +7,12 @@
     corrections, a row for each bin        ->      the secret of each bin
     F at the id of each bin                <-      F at every own id in its three bins, in one secret order
     equal outputs: same id
-    with places of common ids, a claim     ->      does the label party have these ids?
-    for each: a hash of the id
+    with places of common ids, a proof:    ->      does the label party have these ids?
+    one hash of them all
 
 Shapes: N ids of the label party, M of the feature party; K common ids; S bytes of an output; P pairs of an id and a bin.
 """
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,10 +23,10 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from tallystick.alignment.exchange import Chunk, receive_chunk, receive_list, send_list
+from tallystick.alignment.exchange import Chunk, receive_chunk
 from tallystick.alignment.matching import Index, Tags, are_distinct_indices
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
-from tallystick.alignment.oprf.codes import CLAIM_BYTES, CODE_BITS, CODE_BYTES, REGIONS, Codes, fingerprints
+from tallystick.alignment.oprf.codes import CODE_BITS, CODE_BYTES, REGIONS, Codes, Places
 from tallystick.alignment.oprf.cuckoo import NoPlace, bins_per_region, place
 from tallystick.alignment.oprf.extension import SALT_BYTES, Receiver, Sender, outputs
 from tallystick.alignment.oprf.lookup import Lookup
@@ -48,7 +47,7 @@ _STATISTICAL_BITS = 40
 _WHAT = "private set intersection"
 _CORRECTIONS = "corrections"
 _OUTPUTS = "outputs"
-_CLAIMS = "claims of the joint rows"
+PROOF_BYTES = 32
 
 
 class Nonce(Message, frozen=True):
@@ -61,6 +60,12 @@ class Table(Message, frozen=True):
     """The label party's: the number of the key by which its ids found places in a table."""
 
     attempt: Annotated[int, msgspec.Meta(ge=0, lt=TABLES)]
+
+
+class Proof(Message, frozen=True):
+    """The label party's: a hash, by this run's key, of the ids that stand at the places of the joint rows."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=PROOF_BYTES, max_length=PROOF_BYTES)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,9 +86,13 @@ class Shape:
         object.__setattr__(self, "pieces", max(-(-self.per_region // PIECE_BINS), -(-self.feature_ids // PIECE_IDS)))
 
     def spans(self, count: int) -> list[slice]:
-        """Cut ``count`` rows of a region into its pieces."""
-        ends = [count * number // self.pieces for number in range(self.pieces + 1)]
-        return [slice(start, end) for start, end in itertools.pairwise(ends)]
+        """Cut ``count`` rows of a region into its pieces, of which the last may be shorter, or empty."""
+        width = self.width(count)
+        return [slice(min(start, count), min(start + width, count)) for start in range(0, self.pieces * width, width)]
+
+    def width(self, count: int) -> int:
+        """How many of ``count`` rows stand in a piece."""
+        return -(-count // self.pieces)
 
 
 def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
@@ -99,11 +108,10 @@ def match_by_oprf(side: Side, channels: Sequence[Channel], sizes: Sequence[int])
 
     Raises ProtocolError, naming peer and step, for what the protocol does not allow.
     """
-    prints_N16 = fingerprints(side.ids)
     shapes = [Shape(label_ids=len(side.ids), feature_ids=size) for size in sizes]
     told = _Told(side.progress, total=sum(REGIONS * shape.per_region for shape in shapes))
     pairs = zip(channels, shapes, strict=True)
-    found = [_Matching(channel, shape, prints_N16, rng=side.rng, told=told).run() for channel, shape in pairs]
+    found = [_Matching(channel, shape, side.prints_N16, rng=side.rng, told=told).run() for channel, shape in pairs]
     return found, len(channels) * (2 * CODE_BITS + 1)
 
 
@@ -116,9 +124,10 @@ def answer_by_oprf(side: Side, channel: Channel, size: int, *, one_of_several: b
     shape = Shape(label_ids=size, feature_ids=len(side.ids))
     # The label party learns which places of this order match: in table order these would tell of the rows between.
     order_M = side.rng.permutation(len(side.ids))
-    prints_M16 = fingerprints(side.ids)[order_M]
-    codes = _answer(channel, shape, prints_M16, rng=side.rng, told=_Told(side.progress, total=REGIONS * shape.per_region))
-    return Answer(order_N=order_M, check=partial(_check_claims, channel, prints_M16, codes)), 2 * CODE_BITS
+    prints_M16 = side.prints_N16.take(order_M, axis=0)
+    told = _Told(side.progress, total=REGIONS * shape.per_region)
+    nonces = _answer(channel, shape, prints_M16, rng=side.rng, told=told)
+    return Answer(order_N=order_M, check=partial(_check_proof, channel, prints_M16, nonces)), 2 * CODE_BITS
 
 
 class _Matching:
@@ -126,9 +135,9 @@ class _Matching:
 
     def __init__(self, channel: Channel, shape: Shape, prints_N16: Tags, *, rng: SecureRandom, told: "_Told") -> None:
         self._channel, self._shape, self._prints_N16, self._told = channel, shape, prints_N16, told
-        nonces = _nonces(channel, rng, first=True)
-        self._salt = _derived(nonces, b"salt")
-        self._codes, attempt, self._table = _tabled(nonces, prints_N16, shape, rng=rng)
+        self._nonces = _nonces(channel, rng, first=True)
+        self._salt = _derived(self._nonces, b"salt")
+        self._codes, attempt, self._table = _tabled(self._nonces, prints_N16, shape, rng=rng)
         channel.send(Table(attempt=attempt))
         self._receiver = Receiver(*transfer_sender(channel, CODE_BITS, rng=rng))
         self._lookups = [Lookup(shape.output_bytes) for _ in range(REGIONS)]
@@ -142,7 +151,7 @@ class _Matching:
                 self._send_corrections(*divmod(step, shape.pieces))
             if step >= behind:
                 found.append(self._look_up(*divmod(step - behind, shape.pieces)))
-        own_K, place_K = (np.concatenate(each) for each in zip(*found, strict=True))
+        own_K, place_K = (np.concatenate(each).astype(np.int64, copy=False) for each in zip(*found, strict=True))
         if not (are_distinct_indices(own_K, len(self._prints_N16)) and are_distinct_indices(place_K, shape.feature_ids)):
             peer = self._channel.peer
             raise ProtocolError(peer, f"{peer} sent {_OUTPUTS!r} that match an id twice; its ids must be unique")
@@ -150,30 +159,32 @@ class _Matching:
 
     def _send_corrections(self, region: int, piece: int) -> None:
         span = self._shape.spans(self._shape.per_region)[piece]
-        slots_B = np.arange(span.start, span.stop, dtype=np.int64) + region * self._shape.per_region
+        slots_B = np.arange(span.start, span.stop, dtype=np.int32) + np.int32(region * self._shape.per_region)
         rows_B = self._table[slots_B]
         filled_F = np.flatnonzero(rows_B >= 0)
         # What stands for the id of an empty bin does not matter: to the feature party any correction looks random.
         code_B64 = np.zeros((len(slots_B), CODE_BYTES), dtype=np.uint8)
-        code_B64[filled_F] = self._codes.words(self._prints_N16[rows_B[filled_F]])
+        code_B64[filled_F] = self._codes.words(self._prints_N16.take(rows_B[filled_F], axis=0))
         input_B64, correction_B64 = self._receiver.next_bins(code_B64)
         _send_piece(self._channel, _CORRECTIONS, correction_B64)
-        output_FS = outputs(input_B64[filled_F], slots_B[filled_F], salt=self._salt, size=self._shape.output_bytes)
+        output_FS = outputs(input_B64.take(filled_F, axis=0), slots_B[filled_F], salt=self._salt, size=self._shape.output_bytes)
         self._lookups[region].add(output_FS, rows_B[filled_F])
         self._told.more(len(slots_B))
 
-    def _look_up(self, region: int, piece: int) -> tuple[Index, Index]:
+    def _look_up(self, region: int, piece: int) -> tuple[Places, Index]:
         span = self._shape.spans(self._shape.feature_ids)[piece]
         output_BS = _receive_piece(self._channel, _OUTPUTS, span, width=self._shape.output_bytes)
         rows_K, index_K = self._lookups[region].find(output_BS)
+        if piece == self._shape.pieces - 1:
+            self._lookups[region] = Lookup(self._shape.output_bytes)  # its memory is the next one's
         return rows_K, index_K + span.start
 
     def _prove(self, rows_K: Index) -> None:
-        send_list(self._channel, _CLAIMS, self._codes.claims(self._prints_N16[rows_K]))
+        self._channel.send(Proof(digest=_proof(self._nonces, self._prints_N16.take(rows_K, axis=0))))
 
 
-def _answer(channel: Channel, shape: Shape, prints_M16: Tags, *, rng: SecureRandom, told: "_Told") -> Codes:
-    """Send the function of every id, in the order of ``prints_M16``, in its three bins; give the code words' key."""
+def _answer(channel: Channel, shape: Shape, prints_M16: Tags, *, rng: SecureRandom, told: "_Told") -> bytes:
+    """Send the function of every id, in the order of ``prints_M16``, in its three bins; give both sides' nonces."""
     nonces = _nonces(channel, rng, first=False)
     salt = _derived(nonces, b"salt")
     codes = Codes(_key(nonces, channel.receive(Table).attempt))
@@ -182,32 +193,36 @@ def _answer(channel: Channel, shape: Shape, prints_M16: Tags, *, rng: SecureRand
     bins_3M = codes.bins(prints_M16, per_region=shape.per_region)
     ready = np.empty((0, shape.output_bytes), dtype=np.uint8)
     for region in range(REGIONS + 1):
-        filling = np.empty((shape.feature_ids, shape.output_bytes), dtype=np.uint8)
-        order_M = np.argsort(bins_3M[region]) if region < REGIONS else np.empty(0, dtype=np.int64)
+        filling = np.empty((shape.feature_ids if region < REGIONS else 0, shape.output_bytes), dtype=np.uint8)
+        members = _members(bins_3M[region], shape) if region < REGIONS else iter(())
         for bins, ids in zip(shape.spans(shape.per_region), shape.spans(shape.feature_ids), strict=True):
             if region < REGIONS:
                 correction_B64 = _receive_piece(channel, _CORRECTIONS, bins, width=CODE_BYTES)
                 secret_B64 = sender.next_bins(correction_B64)
-                for members_P in _members(order_M, bins_3M[region], bins):
+                for members_P in next(members):
                     bins_P = bins_3M[region, members_P]
-                    input_P64 = sender.inputs(secret_B64[bins_P - bins.start], codes.words(prints_M16[members_P]))
-                    slots_P = bins_P + region * shape.per_region
+                    code_P64 = codes.words(prints_M16.take(members_P, axis=0))
+                    input_P64 = sender.inputs(secret_B64.take(bins_P - bins.start, axis=0), code_P64)
+                    slots_P = bins_P + np.int32(region * shape.per_region)
                     filling[members_P] = outputs(input_P64, slots_P, salt=salt, size=shape.output_bytes)
                 told.more(len(secret_B64))
             if region > 0:
                 # What the last region came to goes out while this one is worked out.
                 _send_piece(channel, _OUTPUTS, ready[ids])
         ready = filling
-    return codes
+    return nonces
 
 
-def _members(order_M: Index, bins_M: Index, span: slice) -> Iterator[Index]:
-    """Give the ids whose bins lie in ``span``, some at a time; ``order_M`` sorts ids by their bins."""
-    start, end = np.searchsorted(bins_M, (span.start, span.stop), sorter=order_M)
-    return (order_M[first : min(first + PIECE_IDS, end)] for first in range(start, end, PIECE_IDS))
+def _members(bins_M: Places, shape: Shape) -> Iterator[Iterator[Places]]:
+    """Give, for each piece of a region, the ids whose bins lie in it, some at a time."""
+    piece_M = (bins_M // shape.width(shape.per_region)).astype(np.min_scalar_type(shape.pieces))
+    order_M = np.argsort(piece_M, kind="stable").astype(np.int32)
+    ends = np.cumsum(np.bincount(piece_M, minlength=shape.pieces)).tolist()
+    for start, end in zip([0, *ends], ends, strict=False):
+        yield (order_M[first : min(first + PIECE_IDS, end)] for first in range(start, end, PIECE_IDS))
 
 
-def _tabled(nonces: bytes, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Index]:
+def _tabled(nonces: bytes, prints_N16: Tags, shape: Shape, *, rng: SecureRandom) -> tuple[Codes, int, Places]:
     """Give the first key by which all ids find places, its number, and the table."""
     generator = np.random.default_rng(int.from_bytes(rng.bytes(16), "little"))
     for attempt in range(TABLES):
@@ -223,11 +238,15 @@ def _tabled(nonces: bytes, prints_N16: Tags, shape: Shape, *, rng: SecureRandom)
     )
 
 
-def _check_claims(channel: Channel, prints_M16: Tags, codes: Codes, place_K: Index) -> None:
+def _check_proof(channel: Channel, prints_M16: Tags, nonces: bytes, place_K: Index) -> None:
     """Refuse places that the label party does not know: nobody can who has not found the id there to be one of its own."""
-    claims_K16 = receive_list(channel, _CLAIMS, len(place_K), shape=(CLAIM_BYTES,))
-    if not np.array_equal(codes.claims(prints_M16[place_K]), claims_K16):
-        raise ProtocolError(channel.peer, f"{channel.peer} sent {_CLAIMS!r} that are not those of the ids at {PLACES!r}")
+    if channel.receive(Proof).digest != _proof(nonces, prints_M16.take(place_K, axis=0)):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent a proof that is not that of the ids at {PLACES!r}")
+
+
+def _proof(nonces: bytes, prints_K16: Tags) -> bytes:
+    about = _derived(nonces, b"proof") + prints_K16.tobytes()
+    return blake2b(about, digest_size=PROOF_BYTES, person=b"tallystick proof").digest()
 
 
 def _nonces(channel: Channel, rng: SecureRandom, *, first: bool) -> bytes:

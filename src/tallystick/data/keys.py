@@ -7,6 +7,8 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain
+from struct import Struct
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from tallystick.config.contract import AlignmentConfig
 from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile, RepeatsConfig
 from tallystick.config.reading import Step
+from tallystick.data.ids import Ids
 from tallystick.data.lazy import Frame
 from tallystick.data.similar_keys import SimilarKeys, read_similar_keys
 from tallystick.data.table import require_column
@@ -60,22 +63,23 @@ class Keys:
     Similar keys name no row: then an id is the row's number in the table, and tells the others nothing.
     """
 
-    ids: list[bytes]  # U
+    ids: Ids  # U
     rows_R: NDArray[np.int64]  # of the table, in its order
     id_R: NDArray[np.int64]  # which of the ids is each row's; several rows may have one (alignment.duplicates = all)
     report: KeyReport
     similar: SimilarKeys | None = None
 
-    def ids_of(self, rows_M: NDArray[np.int64]) -> list[bytes]:
+    def ids_of(self, rows_M: NDArray[np.int64]) -> Ids:
         """The ids of these of the R rows."""
-        return [self.ids[index] for index in self.id_R[rows_M]]
+        return self.ids.gather(self.id_R[rows_M])
 
 
 def fingerprint(keys: Keys) -> str:
     """A digest of a table's ids in their order: a kept alignment is of use only for the same table."""
     digest = hashlib.blake2b(digest_size=16)
-    for uid in keys.ids:
-        digest.update(len(uid).to_bytes(4, "big") + uid)
+    length = Struct(">I").pack
+    for piece in keys.ids.pieces():
+        digest.update(b"".join(chain.from_iterable(zip(map(length, map(len, piece)), piece, strict=True))))
     if len(keys.rows_R) > len(keys.ids):
         digest.update(keys.id_R.astype("<i8").tobytes())
     if keys.similar is not None:
@@ -140,7 +144,7 @@ def read_keys(
     ids = kept.select("key").unique(maintain_order=True).with_row_index("id")
     id_R = kept.join(ids, on="key", how="left", maintain_order="left").get_column("id")
     return Keys(
-        ids=ids.get_column("key").cast(pl.Binary).to_list(),
+        ids=Ids(ids.get_column("key").cast(pl.Binary)),
         rows_R=kept.get_column("row").cast(pl.Int64).to_numpy(),
         id_R=id_R.cast(pl.Int64).to_numpy(),
         report=report,
@@ -177,7 +181,7 @@ def _similar_keys(frame: Frame, columns: Mapping[str, str], alignment: Alignment
     report = KeyReport(
         rows=frame.height, null_rows=frame.height - len(rows_R), duplicated_keys=0, duplicate_rows=0, used=len(rows_R)
     )
-    ids = [b"row %d" % row for row in rows_R]
+    ids = Ids.of([b"row %d" % row for row in rows_R])
     return Keys(ids=ids, rows_R=rows_R, id_R=np.arange(len(ids)), report=report, similar=similar)
 
 

@@ -5,6 +5,8 @@ Shapes: N rows.
 
 import hashlib
 from collections.abc import Sequence
+from functools import partial
+from operator import methodcaller
 
 import numpy as np
 import polars as pl
@@ -25,7 +27,8 @@ def split_by_hash(ids: Sequence[bytes], split: SplitConfig, *, seed: int) -> Par
     The key is the contract's public seed: the split is reproducible, not secret. BLAKE2b, RFC 7693.
     """
     key = seed.to_bytes(8, "big")
-    hashes = b"".join(hashlib.blake2b(uid, digest_size=8, key=key, person=b"tallystick-split").digest() for uid in ids)
+    hashed = map(partial(hashlib.blake2b, digest_size=8, key=key, person=b"tallystick-split"), ids)
+    hashes = b"".join(map(methodcaller("digest"), hashed))
     uniform_N = np.frombuffer(hashes, dtype=">u8").astype(np.uint64) / 2.0**64
     parts_N = np.full(len(ids), TRAINING, dtype=np.uint8)
     parts_N[uniform_N < split.test + split.validation] = VALIDATION

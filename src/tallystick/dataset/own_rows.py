@@ -4,7 +4,7 @@ Shapes: R own rows that take part, N linked positions.
 """
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -71,17 +71,18 @@ class OwnRows:
         """The packed columns of these of the R rows; each known by its id, where a feature party's noise is a row's own."""
         if self.is_label or not contract.embedding_defenses().noisy:
             return packed
-        names = b"".join(hashlib.blake2b(self._name(int(row)), digest_size=8).digest() for row in rows_M)
+        names = b"".join(hashlib.blake2b(name, digest_size=8).digest() for name in self._names(rows_M))
         who_M = np.frombuffer(names, dtype="<u8").astype(np.uint64) >> np.uint64(1)
         return replace(packed, who_M=torch.from_numpy(who_M.astype(np.int64)))
 
-    def _name(self, row: int) -> bytes:
-        """What tells one of the R rows from others, in another table too: its id; with similar keys its number and its key."""
-        if self.keys.similar is None:
-            return self.keys.ids[row]
-        texts = "\0".join(column[row] for column in self.keys.similar.texts)
-        number: bytes = self.keys.similar.numbers_RD[row].tobytes()
-        return self.keys.ids[row] + number + texts.encode()
+    def _names(self, rows_M: NDArray[np.int64]) -> Iterable[bytes]:
+        """What tells these of the R rows from others, in another table too: the id; with similar keys its number and its key."""
+        ids, similar = self.keys.ids.gather(rows_M), self.keys.similar
+        if similar is None:
+            return ids
+        texts = ("\0".join(column[row] for column in similar.texts).encode() for row in rows_M)
+        numbers = (numbers_D.tobytes() for numbers_D in similar.numbers_RD[rows_M])
+        return map(b"".join, zip(ids, numbers, texts, strict=True))
 
     def column_at(self, name: str, rows_M: NDArray[np.int64], *, use: str) -> pl.Series:
         """One column of them."""

@@ -58,4 +58,4 @@ def test_no_table_of_many_is_missing():
     for ids in (200, 600, 2000):
         per_region = bins_per_region(ids)
         for _ in range(200):
-            place(generator.integers(0, per_region, (3, ids)), per_region=per_region, generator=generator)
+            place(generator.integers(0, per_region, (3, ids), dtype=np.int32), per_region=per_region, generator=generator)

@@ -12,18 +12,20 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
+from tallystick.data.ids import Ids
+
 FINGERPRINT_BYTES = 16
-CLAIM_BYTES = 8
 CODE_BITS = 512
 CODE_BYTES = CODE_BITS // 8
 REGIONS = 3
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-Places = np.ndarray[Any, np.dtype[np.int64]]
+Places = np.ndarray[Any, np.dtype[np.int32]]
+"""Of ids and bins: 10^9 ids, the most that a contract allows, have fewer than 2^31 bins."""
 
 _CODE_BLOCKS = range(1, 5)
 _BIN_BLOCKS = range(5, 7)
-_CLAIM_BLOCK = 7
+_PIECE = 65_536
 _digest = methodcaller("digest")
 
 
@@ -32,8 +34,12 @@ def fingerprints(ids: Sequence[bytes]) -> Bytes:
 
     Two of a million ids on either side share one with a chance below 10^-26.
     """
-    hashed = map(partial(blake2b, digest_size=FINGERPRINT_BYTES, person=b"tallystick order"), ids)
-    return np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8).reshape(-1, FINGERPRINT_BYTES)
+    prints_N16, filled = np.empty((len(ids), FINGERPRINT_BYTES), dtype=np.uint8), 0
+    for piece in Ids.of(ids).pieces():
+        hashed = map(partial(blake2b, digest_size=FINGERPRINT_BYTES, person=b"tallystick order"), piece)
+        prints_N16[filled : filled + len(piece)].reshape(-1)[:] = np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8)
+        filled += len(piece)
+    return prints_N16
 
 
 class Codes:
@@ -53,16 +59,15 @@ class Codes:
         """Give the code word of each id (N, 64)."""
         return self._blocks(prints_N16, _CODE_BLOCKS)
 
-    def claims(self, prints_N16: Bytes) -> Bytes:
-        """Give 8 bytes (N, 8) that show somebody who has an id that one has it, too."""
-        return np.ascontiguousarray(self._blocks(prints_N16, range(_CLAIM_BLOCK, _CLAIM_BLOCK + 1))[:, :CLAIM_BYTES])
-
     def bins(self, prints_N16: Bytes, *, per_region: int) -> Places:
         """Give the bin of each id in every region (3, N), each in [0, per_region)."""
-        words_N4 = self._blocks(prints_N16, _BIN_BLOCKS).view("<u8")
-        # 52 bits and a product that rounds below per_region: the same on every machine by IEEE 754.
-        fractions_3N = (words_N4[:, :REGIONS].T >> np.uint64(12)).astype(np.float64) * 2.0**-52
-        return (fractions_3N * per_region).astype(np.int64)
+        bins_3N = np.empty((REGIONS, len(prints_N16)), dtype=np.int32)
+        for start in range(0, len(prints_N16), _PIECE):
+            words_B4 = self._blocks(prints_N16[start : start + _PIECE], _BIN_BLOCKS).view("<u8")
+            # 52 bits and a product that rounds below per_region: the same on every machine by IEEE 754.
+            fractions_3B = (words_B4[:, :REGIONS].T >> np.uint64(12)).astype(np.float64) * 2.0**-52
+            bins_3N[:, start : start + _PIECE] = fractions_3B * per_region
+        return bins_3N
 
     def _blocks(self, prints_N16: Bytes, numbers: range) -> Bytes:
         inputs_NB16 = np.repeat(prints_N16[:, None], len(numbers), axis=1)

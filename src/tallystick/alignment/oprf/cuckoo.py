@@ -44,26 +44,26 @@ def place(bins_3N: Places, *, per_region: int, generator: np.random.Generator) -
 
     Raises NoPlace if there is none.
     """
-    region_starts = np.arange(REGIONS, dtype=np.int64)[:, None] * per_region
-    slots_3N = bins_3N + region_starts
-    table = np.full(REGIONS * per_region, -1, dtype=np.int64)
+    table = np.full(REGIONS * per_region, -1, dtype=np.int32)
     region_N = np.zeros(bins_3N.shape[1], dtype=np.int8)
-    waiting = np.arange(bins_3N.shape[1], dtype=np.int64)
+    waiting = np.arange(bins_3N.shape[1], dtype=np.int32)
     for _ in range(_ROUNDS):
         if not len(waiting):
             return table
-        slots = slots_3N[region_N[waiting], waiting]
+        regions = region_N[waiting]
+        slots = bins_3N[regions, waiting] + regions * np.int32(per_region)
         driven_out = table[slots]
         table[slots] = waiting
         stays = table[slots] == waiting
         out = driven_out[stays]
         waiting = np.concatenate((waiting[~stays], out[out >= 0]))
         region_N[waiting] = (region_N[waiting] + generator.integers(1, REGIONS, len(waiting), dtype=np.int8)) % REGIONS
-    return _matched(slots_3N, bins=len(table))
+    return _matched(bins_3N, per_region=per_region)
 
 
-def _matched(slots_3N: Places, *, bins: int) -> Places:
-    ids = slots_3N.shape[1]
+def _matched(bins_3N: Places, *, per_region: int) -> Places:
+    ids, bins = bins_3N.shape[1], REGIONS * per_region
+    slots_3N = bins_3N + np.arange(REGIONS, dtype=np.int32)[:, None] * np.int32(per_region)
     graph = csr_array(
         (np.ones(slots_3N.size, dtype=np.int8), slots_3N.T.reshape(-1), np.arange(0, slots_3N.size + 1, REGIONS)),
         shape=(ids, bins),
@@ -71,6 +71,6 @@ def _matched(slots_3N: Places, *, bins: int) -> Places:
     slot_N = maximum_bipartite_matching(graph, perm_type="column")
     if (slot_N < 0).any():
         raise NoPlace(f"{int((slot_N < 0).sum())} of {ids} ids have no bin")
-    table = np.full(bins, -1, dtype=np.int64)
-    table[slot_N] = np.arange(ids)
+    table = np.full(bins, -1, dtype=np.int32)
+    table[slot_N] = np.arange(ids, dtype=np.int32)
     return table

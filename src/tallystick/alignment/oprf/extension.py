@@ -28,10 +28,11 @@ from tallystick.alignment.oprf.bit_matrix import Rows, Words, turned
 from tallystick.alignment.oprf.codes import CODE_BYTES
 
 SALT_BYTES = 16
+_NUMBER_BYTES = 8
 _WORD_BITS, _WORD_BYTES = 64, 8
 _digest = methodcaller("digest")
 
-Slots = np.ndarray[Any, np.dtype[np.int64]]
+Slots = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class Receiver:
@@ -67,11 +68,15 @@ class Sender:
 
 
 def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
-    """H: give the function's outputs (P, ``size``) by BLAKE2b, over the input and the bin's number."""
+    """H: give the function's outputs (P, ``size``) by BLAKE2b, over the input, this run's salt and the bin's number."""
     assert len(salt) == SALT_BYTES
-    rows_P72 = np.concatenate((input_P64, slots_P.astype("<i8")[:, None].view(np.uint8)), axis=1)
-    inputs = np.ascontiguousarray(rows_P72).view(f"V{CODE_BYTES + _WORD_BYTES}").ravel().tolist()
-    hashed = map(partial(blake2b, digest_size=size, salt=salt, person=b"tallystick oprf"), inputs)
+    # The salt in the message, not in the hash's parameters, which would take a tenth longer; it is one block still.
+    row = [("input", np.void, CODE_BYTES), ("salt", np.void, SALT_BYTES), ("number", "<u8")]
+    rows_P = np.empty(len(input_P64), dtype=row)
+    rows_P["input"] = input_P64.view(f"V{CODE_BYTES}").ravel()
+    rows_P["salt"] = np.void(salt)
+    rows_P["number"] = slots_P
+    hashed = map(partial(blake2b, digest_size=size), rows_P.view(f"V{rows_P.itemsize}").tolist())
     return np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8).reshape(-1, size)
 
 

@@ -1,4 +1,4 @@
-"""Which of many outputs are among one's own? By a bitmap first, which nearly all of those that are not fail.
+"""Which of many outputs are among one's own? By a bitmap first, which most of those that are not fail.
 
 Shapes: K own outputs or matches; B outputs of a piece; S bytes of an output.
 """
@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from tallystick.alignment.oprf.bit_matrix import Rows
+from tallystick.alignment.oprf.codes import Places
 
 _WORD_BYTES = 8
-_BITMAP_BITS = 24
+_BITMAP_BYTES = 8
+"""For each own output, at least."""
 
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -21,15 +23,15 @@ class Lookup:
     def __init__(self, width: int) -> None:
         assert width >= _WORD_BYTES
         self._outputs: list[Rows] = [np.empty((0, width), dtype=np.uint8)]
-        self._rows: list[Index] = [np.empty(0, dtype=np.int64)]
-        self._sorted: tuple[Any, Rows, Index] | None = None
+        self._rows: list[Places] = [np.empty(0, dtype=np.int32)]
+        self._sorted: tuple[Any, Rows, Places] | None = None
 
-    def add(self, output_KS: Rows, rows_K: Index) -> None:
+    def add(self, output_KS: Rows, rows_K: Places) -> None:
         """Add own outputs."""
         self._outputs.append(output_KS)
         self._rows.append(rows_K)
 
-    def find(self, output_BS: Rows) -> tuple[Index, Index]:
+    def find(self, output_BS: Rows) -> tuple[Places, Index]:
         """Give, for outputs that are among the own ones, the row of each, and where in ``output_BS`` it stands."""
         if self._sorted is None:
             self._sort()
@@ -37,27 +39,29 @@ class Lookup:
         word_K, own_KS, rows_K = self._sorted
         word_B = _first_words(output_BS)
         likely = np.flatnonzero(self._bitmap[word_B & self._low])
+        likely = likely[np.argsort(word_B[likely])]  # a search in order stays in the processor's cache
         at = np.searchsorted(word_K, word_B[likely])
-        found_rows, found_at = [], []
+        found_rows, found_at = [np.empty(0, dtype=np.int32)], [np.empty(0, dtype=np.int64)]
         while len(likely):
             inside = at < len(word_K)
             at, likely = at[inside], likely[inside]
             same_word = word_K[at] == word_B[likely]
             at, likely = at[same_word], likely[same_word]
-            same = (own_KS[at] == output_BS[likely]).all(axis=1)
+            same = (own_KS.take(at, axis=0) == output_BS.take(likely, axis=0)).all(axis=1)
             found_rows.append(rows_K[at[same]])
             found_at.append(likely[same])
             at = at + 1  # own outputs may share their first 8 bytes
-        return np.concatenate([np.empty(0, np.int64), *found_rows]), np.concatenate([np.empty(0, np.int64), *found_at])
+        return np.concatenate(found_rows), np.concatenate(found_at)
 
     def _sort(self) -> None:
         output_KS, rows_K = np.concatenate(self._outputs), np.concatenate(self._rows)
         self._outputs, self._rows = [], []
         word_K = _first_words(output_KS)
         order = np.argsort(word_K)
-        self._sorted = word_K[order], output_KS[order], rows_K[order]
-        self._low = np.uint64((1 << _BITMAP_BITS) - 1)
-        self._bitmap = np.zeros(1 << _BITMAP_BITS, dtype=bool)
+        self._sorted = word_K[order], output_KS.take(order, axis=0), rows_K[order]
+        bits = (_BITMAP_BYTES * len(word_K)).bit_length()
+        self._low = np.uint64((1 << bits) - 1)
+        self._bitmap = np.zeros(1 << bits, dtype=bool)
         self._bitmap[word_K & self._low] = True
 
 

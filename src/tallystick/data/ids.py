@@ -1,0 +1,71 @@
+"""Ids of a table in one buffer: Python objects are made of them for a piece at a time only.
+
+Shapes: N ids, M of them.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.errors import DataError
+
+PIECE = 32_768
+"""Ids that are bytes objects at a time."""
+
+
+class Ids(Sequence[bytes]):
+    """A sequence of ids (N): a Polars column of type Binary, without nulls."""
+
+    def __init__(self, column: pl.Series) -> None:
+        assert column.dtype == pl.Binary
+        self._column = column
+
+    @classmethod
+    def of(cls, ids: Sequence[bytes]) -> "Ids":
+        """Take these ids; raises DataError for any that is not bytes."""
+        if isinstance(ids, Ids):
+            return ids
+        wrong = sum(not isinstance(identifier, bytes) for identifier in ids)
+        if wrong:
+            raise DataError(f"{wrong} of this side's {len(ids)} ids are not bytes; encode them")
+        return cls(pl.Series(ids, dtype=pl.Binary))
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> "Ids": ...
+    def __getitem__(self, index: int | slice) -> "bytes | Ids":
+        if isinstance(index, slice):
+            return Ids(self._column[index])
+        identifier: bytes = self._column[index]
+        return identifier
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self.pieces():
+            yield from piece
+
+    def pieces(self) -> Iterator[list[bytes]]:
+        """All ids in order, some at a time."""
+        for start in range(0, len(self), PIECE):
+            yield self._column.slice(start, PIECE).to_list()
+
+    def __repr__(self) -> str:
+        return f"Ids({len(self)})"
+
+    def gather(self, rows_M: "NDArray[np.integer[Any]]") -> "Ids":
+        """These of the ids (M)."""
+        return Ids(self._column.gather(rows_M))
+
+    def repeated(self) -> int:
+        """Count the ids that stand before already."""
+        return len(self) - int(self._column.n_unique())
+
+    def begin_with(self, prefix: bytes) -> bool:
+        """Tell whether any id begins so."""
+        return bool(self._column.bin.starts_with(prefix).any())
