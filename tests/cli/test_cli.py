@@ -59,6 +59,12 @@ def init_for(folder, role, method, *more):
     return load_contract(found["contract"]), load_party(found["party"])
 
 
+def test_init_writes_a_contract_that_sends_no_gradient_if_asked(tmp_path):
+    contracts = [init_for(tmp_path / role, role, "intersection", "--gradients", "none")[0] for role in ("label", "feature")]
+    assert [contract.training.gradients for contract in contracts] == ["none", "none"]
+    assert contracts[0].hash == contracts[1].hash
+
+
 @pytest.mark.parametrize("names", ["clinic,lab", "1,null", "clinic,lab,helper"])
 @pytest.mark.parametrize("method", list(LINKAGES))
 def test_init_writes_what_fits_the_parties_and_the_method_that_were_asked_for(tmp_path, method, names):
@@ -131,6 +137,8 @@ def test_init_takes_key_and_label_from_the_header_where_they_are_plain(tmp_path,
         (("feature", "--parties", "bank,shop,post"), "--party: is missing; say whether this is shop or post"),
         (("feature", "--party", "bank"), '--party "bank": must be shop, whose role is feature'),
         (("feature", "--table", "nowhere.csv"), "nowhere.csv"),
+        (("label", "--gradients", "few"), '--gradients "few": must be sent or none'),
+        (("label", "--gradients", "none", "--method", "union"), "--gradients none: --method union draws stand-ins anew"),
     ],
 )
 def test_init_refuses_what_does_not_go_together_before_it_writes(tmp_path, arguments, says):

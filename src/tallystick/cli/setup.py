@@ -35,6 +35,9 @@ def init(
     ] = None,
     party: Annotated[str | None, typer.Option(help="Which of several feature parties this is.")] = None,
     table: Annotated[Path | None, typer.Option(help="This party's table, whose header tells key and label where plain.")] = None,
+    gradients: Annotated[
+        str, typer.Option(help="sent, or none: then nothing that depends on a label is sent (docs/no-gradients.md).")
+    ] = "sent",
     as_json: JsonFlag = False,
 ) -> None:
     """Write a commented party file and contract to start from."""
@@ -52,6 +55,7 @@ def init(
             method=method or ("union-with-helper" if chosen == "helper" else "intersection"),
             party=party,
             table=table,
+            gradients=gradients,
         )
         paths = {"party": folder / "party.yaml", "contract": folder / "contract.yaml"}
         for path in paths.values():

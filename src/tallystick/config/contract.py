@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tallystick.config.defense import DefenseEntry, defense_problems
+from tallystick.config.gradients import WIDE_CUT, no_gradient_problems
 from tallystick.config.imputation import (
     FEATURES,
     LABELS,
@@ -161,7 +162,9 @@ class NetworkModel(Model):
     )
     cut_after: Count = Field(default=1, description="hidden layers below the cut, 1 to the number of hidden layers")
     cut_width: Width | None = Field(
-        default=None, description="width of a feature party's cut embedding; null is that of its last hidden layer"
+        default=None,
+        description="width of a feature party's cut embedding; null is that of its last hidden layer, and "
+        f"{WIDE_CUT} where training.gradients is none",
     )
     wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
     bottoms: dict[Name, ModulePath] = Field(
@@ -203,6 +206,11 @@ class TrainingTerms(Model):
         gt=0,
         lt=1,
         description="how much of the averaged weights a step keeps; they are validated and kept; null averages none",
+    )
+    gradients: Literal["sent", "none"] = Field(
+        default="sent",
+        description="what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: "
+        "each row's embedding crosses once, of a bottom model that stays as it is, and the label party trains at home",
     )
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
@@ -355,7 +363,7 @@ class Contract(Model):
         Problems.raise_any(
             _party_problems(self) + _value_problems(self) + defense_problems(self.defense, self.target.type, self.linkage)
         )
-        Problems.raise_any(_tuning_problems(self))
+        Problems.raise_any(_tuning_problems(self) + no_gradient_problems(self))
         return self
 
     @property
@@ -367,6 +375,18 @@ class Contract(Model):
     def feature_parties(self) -> tuple[str, ...]:
         """Names of the feature parties, sorted: the same order for every party, however its file is laid out."""
         return tuple(sorted(name for name, party in self.parties.items() if party.role == "feature"))
+
+    @property
+    def sends_gradients(self) -> bool:
+        """Whether cut gradients go back to the feature parties."""
+        return self.training.gradients == "sent"
+
+    @property
+    def network_model(self) -> NetworkModel:
+        """The network with its cut width settled: a wide one where bottom models stay as they are and none is given."""
+        if self.sends_gradients or self.model.cut_width is not None:
+            return self.model
+        return self.model.model_copy(update={"cut_width": WIDE_CUT})
 
     @property
     def measures_columns(self) -> bool:

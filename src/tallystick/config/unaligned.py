@@ -21,6 +21,7 @@ class MethodFacts:
         embeds: the embeddings of the training rows are sent once more after these epochs.
         local_steps: steps on unaligned rows lie among the joint ones, in which nothing crosses.
         pretrains_bottoms: the feature parties train their bottom models on all their own rows first, without labels.
+        teaches_bottoms: the feature parties' bottom models learn by cut gradients in the epochs before, so it needs these.
         two_classes: the target must be binary.
         groups: rows are grouped by ``unaligned.group``.
         one_feature_party: there may be only one.
@@ -32,6 +33,7 @@ class MethodFacts:
     embeds: bool = False
     local_steps: bool = True
     pretrains_bottoms: bool = False
+    teaches_bottoms: bool = False
     two_classes: bool = False
     groups: bool = False
     one_feature_party: bool = False
@@ -67,11 +69,13 @@ METHODS: Mapping[str, MethodFacts] = {
         joint_before=True,
         local_steps=False,
         pretrains_bottoms=True,
+        teaches_bottoms=True,
     ),
     "vfl-mpd": MethodFacts(
         what="the bottom models start from telling matched pairs of embeddings from mismatched ones (VFL-MPD)",
         joint_before=True,
         local_steps=False,
+        teaches_bottoms=True,
     ),
 }
 """The contract's unaligned.method to what it is; training/unaligned/table.py has a row for each."""

@@ -1,6 +1,7 @@
 """Forward passes without training: validation, evaluation and prediction, per role. Shapes: B batch, D cut width."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -42,6 +43,43 @@ def a_row_each(index_B: Tensor, peer: int) -> int:  # noqa: ARG001
     return len(index_B)
 
 
+Cuts = Callable[[int, Tensor], Tensor]
+"""Gives the rows of a feature party's cut embedding that go with a batch's positions, by the batch's number."""
+
+
+def crossing(channel: Channel, width: int, peer: int, *, cut_rows: CutRows = a_row_each) -> Cuts:
+    """The Cuts that the feature party sends, batch after batch; ``peer`` is its place in the contract's order."""
+
+    def receive(number: int, index_B: Tensor) -> Tensor:
+        return receive_embedding(channel, number, cut_rows(index_B, peer), width).to(index_B.device)
+
+    return receive
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptCuts:
+    """The Cuts of a feature party whose embeddings crossed before, each row's once: nothing is sent or received for a batch.
+
+    Args:
+        numbers_R: which rows crossed, in ascending order.
+        embedding_RD: their cut embeddings.
+        numbers: says which rows go with a batch's positions, in the order in which they would cross.
+    """
+
+    numbers_R: Tensor
+    embedding_RD: Tensor
+    numbers: Callable[[Tensor], Tensor]
+
+    @property
+    def width(self) -> int:
+        """D."""
+        return self.embedding_RD.shape[1]
+
+    def __call__(self, number: int, index_B: Tensor) -> Tensor:  # noqa: ARG002
+        """The rows of these positions."""
+        return self.embedding_RD[torch.searchsorted(self.numbers_R, self.numbers(index_B))]
+
+
 @torch.no_grad()
 def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor], channel: Channel) -> None:
     """Feature party: embed batch after batch; nothing comes back, so they stream."""
@@ -51,19 +89,11 @@ def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor]
     bottom.train()
 
 
-def receive_cuts(batches: Sequence[Tensor], channels: Sequence[Channel], widths: Sequence[int]) -> Tensor:
+def side_by_side(batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
     """Label party: the cut embeddings of all batches, a row each, the feature parties' side by side: (rows, sum of widths)."""
-    parts = []
-    for number, index_B in enumerate(batches):
-        cuts_BD = [
-            receive_embedding(channel, number, len(index_B), width).to(index_B.device)
-            for channel, width in zip(channels, widths, strict=True)
-        ]
-        parts.append(torch.cat(cuts_BD, dim=1))
-    return torch.cat(parts)
+    return torch.cat([torch.cat([each(number, index_B) for each in cuts], dim=1) for number, index_B in enumerate(batches)])
 
 
-@torch.no_grad()
 def receive_logits(
     model: LabelModel,
     own: Source,
@@ -73,14 +103,18 @@ def receive_logits(
     *,
     cut_rows: CutRows = a_row_each,
 ) -> Tensor:
-    """Label party: finish the forward pass for every batch and give all logits in the order of the batches."""
+    """Label party: finish the forward pass for every batch that is sent, and give all logits in the order of the batches."""
+    cuts = [
+        crossing(channel, width, peer, cut_rows=cut_rows)
+        for peer, (channel, width) in enumerate(zip(channels, widths, strict=True))
+    ]
+    return logits_over(model, own, batches, cuts)
+
+
+@torch.no_grad()
+def logits_over(model: LabelModel, own: Source, batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
+    """Label party: the same, wherever the cut embeddings come from."""
     model.eval()
-    logits: list[Tensor] = []
-    for number, index_B in enumerate(batches):
-        cuts_BD = [
-            receive_embedding(channel, number, cut_rows(index_B, peer), width).to(index_B.device)
-            for peer, (channel, width) in enumerate(zip(channels, widths, strict=True))
-        ]
-        logits.append(model(cuts_BD, own(index_B)))
+    logits = [model([each(number, index_B) for each in cuts], own(index_B)) for number, index_B in enumerate(batches)]
     model.train()
     return torch.cat(logits) if logits else torch.empty(0)

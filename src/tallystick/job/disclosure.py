@@ -10,7 +10,7 @@ def disclosure_lines(contract: Contract) -> list[str]:
     """Everything that is disclosed by a key of the contract, and to whom; no formal guarantee covers any of it."""
     label, features = contract.label_party, " and ".join(contract.feature_parties)
     evaluation = contract.evaluation
-    lines = start_lines(contract)
+    lines = [*gradient_lines(contract), *start_lines(contract)]
     if evaluation.share_metrics:
         lines.append(
             f"{label} sends {features} the exact {', '.join(evaluation.share_metrics)} of the test rows "
@@ -33,6 +33,18 @@ def disclosure_lines(contract: Contract) -> list[str]:
             "(evaluation.importance.feature_columns: both); not private"
         )
     return lines
+
+
+def gradient_lines(contract: Contract) -> list[str]:
+    """What is left to be learnt where no cut gradient is sent."""
+    if contract.training.gradients == "sent":
+        return []
+    label, features = contract.label_party, " and ".join(contract.feature_parties)
+    return [
+        f"{features} are sent nothing that depends on a label (training.gradients = none): no gradient, no decision, no figure; "
+        f"each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
+        f"these embeddings show {label} columns of {features}: with known rows about all of them, without a defence of columns",
+    ]
 
 
 def start_lines(contract: Contract) -> list[str]:

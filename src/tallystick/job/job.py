@@ -1,6 +1,6 @@
 """What one party's run needs, whatever its role."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -20,9 +20,16 @@ from tallystick.party.trained import Architecture
 ALL_PHASES = ("alignment", "training", "evaluation")
 
 
+def stay() -> None:
+    """Leave nobody: what a party does whose peers are threads beside it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything that one party's run needs; ``bottom`` and ``top`` stand in for the contract's modules when given."""
+    """Everything that one party's run needs; ``bottom`` and ``top`` stand in for the contract's modules when given.
+
+    ``leave`` ends all sessions in peace, for a party that has work left of which no other is to hear.
+    """
 
     contract: Contract
     party: PartyFile
@@ -35,6 +42,7 @@ class Job:
     phases: tuple[str, ...] = ALL_PHASES
     bottom: nn.Module | None = None
     top: nn.Module | None = None
+    leave: Callable[[], None] = stay
     started: str = field(default_factory=lambda: datetime.now(UTC).isoformat())
 
     @property

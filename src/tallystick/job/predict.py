@@ -1,7 +1,7 @@
 """Prediction as a job: greet, align the new ids, score them with the saved model and encoders."""
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -104,7 +104,7 @@ def _predict(
     log.say(f"predicting with run {run_id}: {folder.path}")
     which = {"run": run_id, "folder": str(folder.path)}
 
-    def work(channels: dict[str, Channel]) -> dict[str, Any]:
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> dict[str, Any]:
         log.phase("handshake")
         if is_label:
             named = {name: channels[name] for name in contract.feature_parties}
@@ -147,7 +147,7 @@ def _predict(
 def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, Any]:
     """The helper's part of a prediction: its alignment."""
 
-    def work(channels: dict[str, Channel]) -> dict[str, Any]:
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> dict[str, Any]:
         watcher.phase("handshake")
         shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
         watcher.phase("alignment")

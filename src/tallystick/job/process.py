@@ -84,7 +84,7 @@ def run_process(
         held.enter_context(folder.locked())
         return folder
 
-    def run(channels: dict[str, Channel]) -> tuple[Result, RunFolder]:
+    def run(channels: dict[str, Channel], leave: Callable[[], None]) -> tuple[Result, RunFolder]:
         job = Job(
             contract=contract,
             party=party,
@@ -95,6 +95,7 @@ def run_process(
             command=command,
             resume=resume or "alignment" not in phases,
             phases=phases,
+            leave=leave,
         )
         log.keep_in(job.folder.path)
         log.say(f"run folder: {job.folder.path}")
@@ -122,7 +123,11 @@ def run_process(
         held.close()
 
 
-def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str, Channel]], T], *, watcher: Watcher) -> T:
+Work = Callable[[dict[str, Channel], Callable[[], None]], T]
+"""What a party does with its channels by peer; by the second argument it may end the sessions before it is done."""
+
+
+def with_sessions(contract: Contract, party: PartyFile, work: Work[T], *, watcher: Watcher) -> T:
     """Open the sessions that the contract asks of this party, do the work, and close them; a peer is told why on failure."""
     limits = contract.network
     identity = identity_of(party)
@@ -149,7 +154,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Callable[[dict[str
                 notice=watcher.say,
             )
         )
-        found = work(channels)
+        found = work(channels, network.close)
     except PeerError as error:
         network.close(f"{party.party} lost the run: {error}")
         raise

@@ -10,6 +10,8 @@ its file in ``phases/``.
 
 from collections.abc import Callable
 
+import msgspec
+
 from tallystick.data.groups import check_subgroups
 from tallystick.data.keys import Keys, keys_of
 from tallystick.errors import ConfigError
@@ -19,8 +21,18 @@ from tallystick.job.phases.align import align_or_keep, help_align, kept_alignmen
 from tallystick.job.phases.audit import audit_run
 from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.linkage_audit import audit_linkage
+from tallystick.job.phases.once import receive_once
 from tallystick.job.phases.report import JobState, write_report
-from tallystick.job.phases.train import encode_rows, own_rows, telling_columns, train_as_feature_party, train_as_label_party
+from tallystick.job.phases.train import (
+    embed_as_feature_party,
+    encode_rows,
+    own_rows,
+    receive_widths,
+    telling_columns,
+    train_as_feature_party,
+    train_as_label_party,
+    trains,
+)
 from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party
 from tallystick.job.preflight import check_kept
 from tallystick.report.result import Result
@@ -45,6 +57,7 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         agreement = shake_hands_label_party(
             contract, _resume_state(job, keys), named, helper=helper, note=_noting(job, job_state)
         )
+        agreement = _own_steps(job, agreement)
         _take_up(job, job_state, agreement)
     if "alignment" in job.phases:
         with logbook.during("alignment", job.all_channels):
@@ -59,14 +72,17 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
     with logbook.during("training", channels):
         dataset = job_state.dataset = encode_rows(job, keys, alignment, channels)
-        trained = train_as_label_party(job, dataset, agreement)
+        kept = None
+        if not contract.sends_gradients:
+            kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
+        trained = train_as_label_party(job, dataset, agreement, kept=kept)
         job_state.training, job_state.modules = trained.state, {"label model": trained.model}
     rows = own_rows(job, keys, alignment)
     job_state.baseline_notes += telling_columns(job, rows, dataset)
     job_state.audited = audit_run(job, rows, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
-            evaluate(job, rows, trained, dataset, job_state)
+            evaluate(job, rows, trained, dataset, job_state, kept=kept)
 
 
 def _run_feature_party(job: Job, job_state: JobState) -> None:
@@ -89,10 +105,14 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
     with logbook.during("training", [channel]):
         dataset = job_state.dataset = encode_rows(job, keys, alignment, [channel])
-        trained = train_as_feature_party(job, dataset, agreement)
-        job_state.training, job_state.modules = trained.state, {"bottom model": trained.bottom}
+        if contract.sends_gradients:
+            trained = train_as_feature_party(job, dataset, agreement)
+            job_state.training = trained.state
+        else:
+            trained, job_state.finished = embed_as_feature_party(job, dataset, agreement)
+        job_state.modules = {"bottom model": trained.bottom}
     job_state.audited = audit_run(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
-    if "evaluation" in job.phases:
+    if "evaluation" in job.phases and contract.sends_gradients:
         with logbook.during("evaluation", [channel]):
             take_part(job, trained, dataset, job_state)
 
@@ -145,9 +165,17 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
         command=job.command,
         resume=True,
         run_id=saved.run_id,
-        checkpoints=tuple(steps),
+        # How far the label party is by itself hangs on labels: no other party is told.
+        checkpoints=tuple(steps) if job.contract.sends_gradients else (),
         trained=job.folder.trained and not of_model,
     )
+
+
+def _own_steps(job: Job, agreement: Agreement) -> Agreement:
+    """Where the label party goes on by itself, if no gradients are sent: nobody else has steps, or knows of them."""
+    if job.contract.sends_gradients or agreement.align or not agreement.train:
+        return agreement
+    return msgspec.structs.replace(agreement, resume_from=max(job.folder.store().intact()[0], default=0))
 
 
 def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
@@ -167,5 +195,7 @@ def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")
+    elif not job.contract.sends_gradients and not job.is_label:
+        return
     elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
         logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")

@@ -63,7 +63,7 @@ class Architecture:
     ) -> "Architecture":
         """As the contract says."""
         return cls(
-            model=contract.model,
+            model=contract.network_model,
             target=contract.target,
             seed=contract.seed,
             party=party,

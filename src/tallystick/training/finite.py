@@ -7,7 +7,6 @@ from torch import Tensor, nn
 
 from tallystick.cut.messages import all_finite
 from tallystick.errors import Diverged
-from tallystick.network.channel import Channel
 from tallystick.training.updates import Updates
 
 
@@ -35,11 +34,11 @@ def _lost(what: str, how: str, step: int) -> Diverged:
     )
 
 
-def refuse_lost_loss(loss: Tensor, *, step: int, received: Sequence[tuple[Channel, Tensor]]) -> None:
+def refuse_lost_loss(loss: Tensor, *, step: int, received: Sequence[tuple[str, Tensor]]) -> None:
     """Raise Diverged, before gradients leave, for a loss that is not finite; it names the largest numbers that peers sent."""
     if math.isfinite(loss.item()):
         return
-    largest = [f"{values_BD.abs().max().item():.3g} from {channel.peer}" for channel, values_BD in received if len(values_BD)]
+    largest = [f"{values_BD.abs().max().item():.3g} from {peer}" for peer, values_BD in received if len(values_BD)]
     sent = f" (the largest number received for it: {', '.join(largest)})" if largest else ""
     raise Diverged(
         f"training diverged by step {step}: the loss is {loss.item()}{sent}; lower training.learning_rate, or look for extreme "

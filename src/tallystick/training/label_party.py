@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.cut.forward import CutRows, Source, receive_cuts, receive_logits
+from tallystick.cut.forward import CutRows, Cuts, KeptCuts, Source, crossing, logits_over, side_by_side
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
@@ -33,12 +33,65 @@ class FeaturePeer:
     width: int
     observer: CutObserver | None = None
 
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.channel.peer
+
+    def cuts(self, place: int, cut_rows: CutRows) -> Cuts:
+        """Its cut embeddings, as it sends them; ``place`` is its own in the contract's order."""
+        return crossing(self.channel, self.width, place, cut_rows=cut_rows)
+
+    def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:
+        """Those of a message's joint batches, of so many rows."""
+        cut_BD = receive_embedding(self.channel, joint[0].step, sum(rows), self.width).to(joint[0].index_B.device)
+        return torch.split(cut_BD, list(rows))
+
+    def answer(self, step: int, grads_BD: Sequence[Tensor]) -> None:
+        """Send it the gradients of the message that began with this step."""
+        send_gradient(self.channel, step, *grads_BD)
+
+    def decided(self, decision: EpochDecision) -> None:
+        """Tell it what was decided on an epoch."""
+        self.channel.send(decision)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptPeer:
+    """A feature party whose embeddings crossed before training, and that is sent nothing: there is no way to it in here."""
+
+    name: str
+    kept: KeptCuts
+    observer: None = None
+
+    @property
+    def width(self) -> int:
+        """Its cut width."""
+        return self.kept.width
+
+    def cuts(self, place: int, cut_rows: CutRows) -> Cuts:  # noqa: ARG002
+        """Its cut embeddings, as they were kept."""
+        return self.kept
+
+    def embeddings(self, joint: Sequence[Batch], rows: Sequence[int]) -> Sequence[Tensor]:  # noqa: ARG002
+        """Those of a message's joint batches."""
+        return [self.kept(batch.step, batch.index_B) for batch in joint]
+
+    def answer(self, step: int, grads_BD: Sequence[Tensor]) -> None:
+        """Send nothing."""
+
+    def decided(self, decision: EpochDecision) -> None:
+        """Send nothing."""
+
+
+Peer = FeaturePeer | KeptPeer
+
 
 def train_label_party(
     model: LabelModel,
     own: Source,
     objective: Objective,
-    peers: Sequence[FeaturePeer],
+    peers: Sequence[Peer],
     run: TrainingRun,
     *,
     lesson: Lesson = PLAIN,
@@ -57,7 +110,7 @@ def train_label_party(
     gradient or a weight is no longer finite: what is committed stays as it was.
     """
     training, schedule = run.training, run.schedule
-    channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
+    cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
     updates = run.updates(model, lesson.rates)
     learner = LabelLearner(model=model, updates=updates, objective=objective, lesson=lesson, defense=defense)
     state = run.resume(model, updates)
@@ -68,7 +121,7 @@ def train_label_party(
         while state.epoch < run.epochs and not state.stopped:
             started = time.monotonic()
             if embedded := schedule.embedded(state.epoch, step=state.step):
-                cuts_ND = receive_cuts(embedded, channels, widths)
+                cuts_ND = side_by_side(embedded, cuts)
                 lesson.fit(model, objective, own, schedule.train_N, cuts_ND)
             # Where the losses are: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=schedule.train_N.device)
@@ -94,7 +147,7 @@ def train_label_party(
 def _end_epoch(
     learner: LabelLearner,
     own: Source,
-    peers: Sequence[FeaturePeer],
+    peers: Sequence[Peer],
     run: TrainingRun,
     state: TrainingState,
     *,
@@ -103,9 +156,9 @@ def _end_epoch(
 ) -> None:
     """Validate by the averaged weights, decide, commit, and tell the peers what was decided."""
     model, updates, objective, schedule = learner.model, learner.updates, learner.objective, run.schedule
-    channels, widths = [peer.channel for peer in peers], [peer.width for peer in peers]
+    cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
     with updates.averaged():
-        logits = receive_logits(model, own, schedule.validation(), channels, widths, cut_rows=schedule.cut_rows)
+        logits = logits_over(model, own, schedule.validation(), cuts)
     validation_loss = objective.validation_loss(logits, schedule.validation_N).item() if len(logits) else None
     decision = _decide(state, train_loss, validation_loss, time.monotonic() - started, run)
     state.step = schedule.steps_before(state.epoch)
@@ -116,14 +169,12 @@ def _end_epoch(
         state.best_fitted = objective.fitted()
     run.store.save(state, model, updates)
     for peer in peers:
-        peer.channel.send(decision)
+        peer.decided(decision)
         if peer.observer is not None:
             peer.observer.epoch_ended(decision.epoch)
 
 
-def _answer(
-    learner: LabelLearner, own: Source, peers: Sequence[FeaturePeer], group: Sequence[Batch], *, cut_rows: CutRows
-) -> Tensor:
+def _answer(learner: LabelLearner, own: Source, peers: Sequence[Peer], group: Sequence[Batch], *, cut_rows: CutRows) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
     The answer leaves before the own weights' update of the last joint batch, so that the peers need not wait for it. Of local
@@ -132,7 +183,7 @@ def _answer(
     own_columns = [own(batch.index_B) for batch in group]
     joint = [batch for batch in group if not batch.is_local]
     device = group[0].index_B.device
-    received = iter(_received(peers, joint, device, cut_rows))
+    received = iter(_received(peers, joint, cut_rows))
     answers: list[list[Tensor]] = [[] for _ in peers]
     loss_sum = torch.zeros((), device=device)
     for batch, columns in zip(group, own_columns, strict=True):
@@ -146,7 +197,7 @@ def _answer(
                 answer.append(grad_BD)
         if answered:
             for peer, answer in zip(peers, answers, strict=True):
-                send_gradient(peer.channel, joint[0].step, *answer)
+                peer.answer(joint[0].step, answer)
         learner.updates.step(batch.step)
         for peer, cut_BD, grad_BD in zip(peers, cuts_BD, step.grads_BD, strict=True) if not batch.is_local else ():
             if peer.observer is not None:
@@ -155,25 +206,22 @@ def _answer(
     return loss_sum
 
 
-def _received(
-    peers: Sequence[FeaturePeer], joint: Sequence[Batch], device: torch.device, cut_rows: CutRows
-) -> list[list[Tensor]]:
+def _received(peers: Sequence[Peer], joint: Sequence[Batch], cut_rows: CutRows) -> list[list[Tensor]]:
     """The cut embeddings of a message: for each joint batch, one per peer."""
     if not joint:
         return []
     parts = []
     for number, peer in enumerate(peers):
         rows = [cut_rows(batch.index_B, number) for batch in joint]
-        cut_BD = receive_embedding(peer.channel, joint[0].step, sum(rows), peer.width).to(device)
-        parts.append(torch.split(cut_BD, rows))
+        parts.append(peer.embeddings(joint, rows))
     return [[part[number] for part in parts] for number in range(len(joint))]
 
 
-def _refusing(peers: Sequence[FeaturePeer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:
+def _refusing(peers: Sequence[Peer], batch: Batch, loss_sum: Tensor) -> Callable[[Tensor, Sequence[Tensor]], None]:
     """Give a check that raises Diverged before gradients leave for losses that are not finite."""
 
     def check(loss: Tensor, cuts_BD: Sequence[Tensor]) -> None:
-        received = [(peer.channel, cut_BD) for peer, cut_BD in zip(peers, cuts_BD, strict=True)]
+        received = [(peer.name, cut_BD) for peer, cut_BD in zip(peers, cuts_BD, strict=True)]
         refuse_lost_loss(loss_sum + loss * len(batch.index_B), step=batch.step, received=received)
 
     return check

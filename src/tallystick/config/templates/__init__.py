@@ -13,6 +13,7 @@ from tallystick.errors import ConfigError
 
 HELPER = "helper"
 FIRST_PORT = 7443
+_GRADIENTS = ("sent", "none")
 _CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
 
 
@@ -44,6 +45,7 @@ class Asked:
         party: whose file it is; None where the role alone tells.
         table: of that party; None is a file beside the party file, named as the party.
         columns: what the table's header makes plain.
+        gradients: whether cut gradients are sent, or none.
 
     Raises ConfigError for names, a role or a method that do not go together.
     """
@@ -54,10 +56,18 @@ class Asked:
     party: str | None = None
     table: Path | None = None
     columns: FoundColumns = field(default_factory=FoundColumns)
+    gradients: str = "sent"
 
     def __post_init__(self) -> None:
         if self.method not in LINKAGES:
             raise ConfigError(f"--method {shown(self.method)}: must be one of {', '.join(LINKAGES)}")
+        if self.gradients not in _GRADIENTS:
+            raise ConfigError(f"--gradients {shown(self.gradients)}: must be {' or '.join(_GRADIENTS)}")
+        if self.gradients == "none" and self.facts.imputes:
+            raise ConfigError(
+                f"--gradients none: --method {self.method} draws stand-ins anew in each epoch, and here each row crosses once; "
+                "choose intersection or similarity, or send gradients"
+            )
         for name in self.parties:
             if not PARTY_NAME.fullmatch(name):
                 raise ConfigError(
@@ -123,6 +133,7 @@ def contract_text(asked: Asked) -> str:
             "method": f"{asked.method:<25}",
             "keys": _part("similarity.yaml" if asked.facts.similar else "keys.yaml").rstrip("\n"),
             "unaligned": "warm-start" if asked.method == "intersection" else "none",
+            "gradients": asked.gradients,
             "target": f"type: {target}" + (f"\n  classes: {classes}" if target == "multiclass" else ""),
         },
     )

@@ -23,7 +23,7 @@ from tallystick.job.job import Job
 from tallystick.job.log import Watcher
 from tallystick.job.phases.column_start import first_positions
 from tallystick.job.phases.feature_audit import COLUMNS, audit_features, load_columns, own_columns, save_columns
-from tallystick.job.phases.label_audit import AUXILIARY_LABELS, BATCH_ROWS, audit_labels, save_labels, sums_of
+from tallystick.job.phases.label_audit import AUXILIARY_LABELS, BATCH_ROWS, audit_labels, save_labels, sums_of, unattacked
 from tallystick.job.phases.label_start import KnownStart
 from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder, contract_of
@@ -103,7 +103,7 @@ def _hidden(job: Job, dataset: Dataset) -> Tensor | None:
 
 
 def _audits_labels(job: Job) -> bool:
-    return job.contract.audit and job.is_label
+    return job.contract.audit and job.is_label and job.contract.sends_gradients
 
 
 def _audits_features(job: Job) -> bool:
@@ -127,7 +127,7 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     if (before := audited_before(folder)) is not None:
         return before
     if _kept(job, dataset) == (0, 0) and not _audits_features(job):
-        return Audited()
+        return Audited(leakage=unattacked(contract) if contract.audit and job.is_label else None)
     stores, own_N = _stores(job, run_id), _hidden(job, dataset)
     if not any(store.files() or sums_of(store).epochs() for store in stores):
         watcher.say("no step was recorded, so there is nothing to audit")

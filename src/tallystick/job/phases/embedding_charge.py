@@ -72,6 +72,8 @@ def count_anew(folder: RunFolder) -> None:
 
 def training_ahead(contract: Contract, training: TrainingConfig, schedule: Schedule | None = None, *, step: int = 0) -> Sent:
     """The most that training may send from a step on; ``schedule`` is needed where it is not the first."""
+    if not contract.sends_gradients:
+        return Sent(training=1, validation=1 if contract.split.validation else 0)
     if schedule is None:
         nothing = Schedule(train_N=no_positions(), validation_N=no_positions(), batch_size=1, seed=0)
         schedule = scheduled(nothing, contract.unaligned, no_positions())
@@ -83,7 +85,7 @@ def training_ahead(contract: Contract, training: TrainingConfig, schedule: Sched
 def evaluation_ahead(contract: Contract, *, columns: int) -> Sent:
     """What evaluation sends; ``columns`` are those that are shuffled where the contract has them measured."""
     validation = 0
-    if contract.measures_columns:
+    if contract.measures_columns and contract.sends_gradients:  # else training's embeddings of these rows are kept
         validation = 1 + shuffled_releases(contract, columns)
     return Sent(validation=validation, test=1 if contract.split.test else 0)
 

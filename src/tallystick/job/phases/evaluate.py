@@ -1,5 +1,6 @@
 """Evaluation as the label party does it: what did joining bring, and what of it may leave? Shapes: T own test rows."""
 
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tallystick.config.contract import PrivateRelease
-from tallystick.cut.forward import receive_logits, send_embeddings
+from tallystick.cut.forward import Cuts, KeptCuts, crossing, logits_over, send_embeddings
 from tallystick.data.encoder import Encoder
 from tallystick.data.groups import groups_of
 from tallystick.dataset.dataset import Dataset, Labels
@@ -37,23 +38,41 @@ from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
 
-def evaluate(job: Job, rows: OwnRows, trained: TrainedLabelParty, dataset: Dataset, job_state: JobState) -> None:
+def evaluate(
+    job: Job,
+    rows: OwnRows,
+    trained: TrainedLabelParty,
+    dataset: Dataset,
+    job_state: JobState,
+    *,
+    kept: Sequence[KeptCuts] | None = None,
+) -> None:
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
-    Every test row is embedded; this party measures by the scores of those that it has.
+    Every test row is embedded; this party measures by the scores of those that it has. With ``kept`` embeddings all of it is
+    done at home, and nothing leaves.
     """
     batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
-    logits = receive_logits(
-        trained.model, dataset.features_at, batches, job.feature_channels, trained.widths, cut_rows=dataset.cut_rows
-    )
-    measured = measure_columns(job, trained, dataset)
+    cuts = kept if kept is not None else _crossing(job, trained, dataset)
+    logits = logits_over(trained.model, dataset.features_at, batches, cuts)
+    measured = measure_columns(job, trained, dataset, kept=kept)
     job_state.importance = measured.importance if measured is not None else []
     job_state.finished = Finished(rows=len(logits))
     if len(logits):
         _measure(job, rows, trained, dataset, logits, measured, job_state)
+    if kept is not None:
+        return
     _share(job, measured, job_state)
     for channel in job.feature_channels:
         channel.send(job_state.finished)
+
+
+def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
+    """The embeddings that the feature parties send."""
+    return [
+        crossing(channel, width, peer, cut_rows=dataset.cut_rows)
+        for peer, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
+    ]
 
 
 def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_state: JobState) -> None:
@@ -268,7 +287,7 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> 
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
     state = job_state.local_baseline = train_label_party(model, own.features_at, own.objective(), [], run)
-    network_T = receive_logits(model, own.features_at, own.test_batches(training.batch_size), [], [])
+    network_T = logits_over(model, own.features_at, own.test_batches(training.batch_size), [])
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
         return network_T
     return _better(job, own, network_T, state.best_loss, job_state)

@@ -4,7 +4,7 @@ Shapes: V validation rows.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick import metrics
-from tallystick.cut.forward import Sending, send_embeddings
+from tallystick.cut.forward import KeptCuts, Sending, send_embeddings
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
     Fall,
@@ -75,17 +75,25 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
         )
 
 
-def measure_columns(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> Measured | None:
-    """Label party: score the joint model with one column shuffled after the other; None where the contract measures none."""
+def measure_columns(
+    job: Job, trained: TrainedLabelParty, dataset: Dataset, *, kept: Sequence[KeptCuts] | None = None
+) -> Measured | None:
+    """Label party: score the joint model with one column shuffled after the other; None where the contract measures none.
+
+    The validation rows' embeddings are ``kept`` ones, or sent once more.
+    """
     contract, wanted, model = job.contract, job.contract.evaluation.importance, trained.model
     if not contract.measures_columns:
         return None
     index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=contract.seed)
     how: dict[str, Any] = {"batch_size": dataset.settled(contract.training).batch_size}
-    cuts_VD = [
-        receive_rows(channel, dataset.cut_rows(index_V, number), width, device=index_V.device, **how)
-        for number, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
-    ]
+    if kept is not None:
+        cuts_VD = [each(0, index_V) for each in kept]
+    else:
+        cuts_VD = [
+            receive_rows(channel, dataset.cut_rows(index_V, number), width, device=index_V.device, **how)
+            for number, (channel, width) in enumerate(zip(job.feature_channels, trained.widths, strict=True))
+        ]
     own = dataset.features_at(index_V)
     logits_V = complete_logits(model, own, cuts_VD, **how)
     scorer = _scorer(contract.target.type, dataset.known_labels, index_V)

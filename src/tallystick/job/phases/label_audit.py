@@ -84,6 +84,18 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
     return kept
 
 
+def unattacked(contract: Contract) -> shown.Audit | None:
+    """What an audit of labels says where nothing that hangs on them was sent; None where they are attacked."""
+    if contract.sends_gradients:
+        return None
+    peers = " or ".join(contract.feature_parties)
+    summary = (
+        f"What could {peers} tell of the labels? Nothing that hangs on a label was sent (training.gradients = none), so "
+        f"there is nothing to attack: {peers} can guess labels by own columns alone, as before the run."
+    )
+    return shown.Audit(summary=summary, defense="training.gradients = none: no cut gradient, no decision, no figure is sent")
+
+
 def audit_labels(
     folder: RunFolder, contract: Contract, *, watcher: Watcher, auxiliary_labels: int = AUXILIARY_LABELS, seed: int = 0
 ) -> shown.Audit:
@@ -92,6 +104,8 @@ def audit_labels(
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
     another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
     """
+    if (why := unattacked(contract)) is not None:
+        return why
     kept = load_labels(folder, contract)
     label_N, own_N = kept.label_N, kept.own_N
     if contract.target.type == "regression":

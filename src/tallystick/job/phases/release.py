@@ -137,8 +137,8 @@ def privacy_section(
 
 
 def _not_private(contract: Contract, *, used: str) -> list[str]:
-    """What training told without a guarantee for the whole run: all that hangs on exact labels."""
-    if contract.hides_labels:
+    """What training told without a guarantee for the whole run: all that hangs on exact labels, if anything that does is sent."""
+    if contract.hides_labels or not contract.sends_gradients:
         return []
     return [f"{used}, which comes from {exact_labels(contract)} of the training and validation rows"]
 

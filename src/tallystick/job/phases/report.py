@@ -171,7 +171,7 @@ def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> lis
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
     notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
-    if not contract.audit or contract.role_of(party.party) != "feature":
+    if not contract.audit or not contract.sends_gradients or contract.role_of(party.party) != "feature":
         return notes
     found = f"{contract.label_party} recorded the cut, attacked it for labels as {party.party} could, and kept the findings."
     return [*notes, found]
@@ -192,6 +192,7 @@ def contract_info(contract: Contract) -> shown.ContractInfo:
             "cut after layer": contract.model.cut_after,
             "defences": ", ".join(entry.defense.method for entry in contract.defense) or "none",
             "mode": training.mode,
+            "cut gradients": training.gradients,
             "epochs at most": training.epochs,
             "batch size": training.batch_size,
             "optimizer": training.optimizer,
@@ -237,8 +238,10 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown
         ]
     if found.trials and not found.alone:
         items += _learnt_in_trials(contract, found.trials)
-    if found.training is None:
-        return items
+    if not contract.sends_gradients and found.dataset is not None:
+        items += _learnt_once(contract, found.dataset)
+    if found.training is None or not contract.sends_gradients:
+        return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
     rows = len(found.dataset.train_N) if found.dataset is not None else 0
     validated = len(found.dataset.validation_N) if found.dataset is not None else 0
     items += _learnt_by_label_party(contract, rows=(rows, validated), epochs=found.training.epoch)
@@ -324,6 +327,22 @@ def _tuning(contract: Contract, found: JobState) -> shown.Tuning | None:
             "Nothing was sent: these are own columns alone. The values that were chosen tell of the labels they were chosen by."
         )
     return shown.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
+
+
+def _learnt_once(contract: Contract, dataset: Dataset) -> list[shown.Learnt]:
+    """What crosses where no gradient does, so every party says the same of every party."""
+    peers, label = ", ".join(contract.feature_parties), contract.label_party
+    parts = [("training", dataset.train_N), ("validation", dataset.validation_N), ("test", dataset.test_N)]
+    rows = ", ".join(f"{len(part_N)} {name}" for name, part_N in parts)
+    embedded = f"One cut embedding per row from {peers} ({rows} rows), by bottom models that know no label."
+    nothing = f"Nothing of labels: no cut gradient, no decision, no figure of {label} was sent, and no time of it hangs on one."
+    return [
+        shown.Learnt(step="training", party=label, what=embedded, guarantee=_protected(contract, of="features")),
+        *(
+            shown.Learnt(step="training", party=name, what=nothing, guarantee="what is sent does not depend on labels")
+            for name in contract.feature_parties
+        ),
+    ]
 
 
 def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], epochs: int) -> list[shown.Learnt]:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
 from tallystick.data.telling import telling
 from tallystick.dataset.dataset import Dataset
@@ -14,11 +15,13 @@ from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.evaluation.importance import column_places
+from tallystick.evaluation.messages import Finished
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
 from tallystick.job.phases.audit import recorders
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
+from tallystick.job.phases.once import send_once
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
 from tallystick.models.similarity.model import SimilarityLabelModel
@@ -30,7 +33,7 @@ from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, kee
 from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
-from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
 from tallystick.training.lesson import PLAIN
 from tallystick.training.messages import CutWidth, receive_width
 from tallystick.training.plan import Schedule, batches_per_message
@@ -104,10 +107,15 @@ def _try_own_top(job: Job, widths: Sequence[int]) -> None:
     try_top(job.top, sum(widths) + own, outputs=outputs or 1, what=what)
 
 
-def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedLabelParty:
-    """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used."""
-    widths = _receive_widths(job, dataset)
-    if not _trains(job, agreement):
+def train_as_label_party(
+    job: Job, dataset: Dataset, agreement: Agreement, *, kept: Sequence[KeptCuts] | None = None
+) -> TrainedLabelParty:
+    """Train with the contract's defences, or load what was trained; labels are replaced and charged for before any is used.
+
+    With ``kept`` embeddings nothing is sent, and so nothing is charged.
+    """
+    widths = [each.width for each in kept] if kept is not None else receive_widths(job, dataset)
+    if not trains(job, agreement):
         return TrainedLabelParty.load(job.folder, job.architecture, widths=widths)
     _try_own_top(job, widths)
     defense, start = RunDefense.of(job.contract, job.folder), start_of(job.contract, job.folder)
@@ -116,16 +124,19 @@ def train_as_label_party(job: Job, dataset: Dataset, agreement: Agreement) -> Tr
         architecture = architecture.without_unaligned()
     model = architecture.label_model(dataset.encoder, widths, candidates=dataset.candidates)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
-    defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
+    if kept is None:
+        defense.spend(job.contract, job.party, job.folder, dataset.known_labels.true_N, what=what)
     defended = defense.defended(dataset)
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
     schedule = defended.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     observers = recorders(job, dataset, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
-    peers = [
+    peers: list[Peer] = [
         FeaturePeer(channel=channel, width=width, observer=observer)
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
     ]
+    if kept is not None:
+        peers = [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
     run = _training_run(job, dataset, schedule, agreement)
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
@@ -175,13 +186,32 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
     train_label_party(model, own.features_at, own.objective(), [], run)
 
 
+def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> tuple[TrainedFeatureParty, Finished]:
+    """Make the bottom model from this party's secret, and on its own columns alone if at all; send each row's embedding once."""
+    channel = job.channels[job.contract.label_party]
+    start = start_of(job.contract, job.folder)
+    bottom = replace(job.architecture, seed=start).bottom_model(dataset)
+    channel.send(CutWidth(width=width_of(bottom)))
+    observer = None
+    if is_new := trains(job, agreement):
+        (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=0)
+        method = dataset.method(dataset.settled(job.contract.training), start=start)
+        if method is not None:
+            method.prepare_bottom(bottom, own_part(job, dataset, start))
+        trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=TrainingState())
+        trained.keep(job.folder)
+    else:
+        trained = TrainedFeatureParty.load(job.folder, job.architecture, dataset)
+    return trained, send_once(job, trained.bottom, dataset, trains=is_new, observer=observer, run_id=agreement.run_id)
+
+
 def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> TrainedFeatureParty:
     """Train the bottom model, or load the trained one; its width is announced first."""
     channel = job.channels[job.contract.label_party]
     start = start_of(job.contract, job.folder)
     bottom = replace(job.architecture, seed=start).bottom_model(dataset)
     channel.send(CutWidth(width=width_of(bottom)))
-    if not _trains(job, agreement):
+    if not trains(job, agreement):
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
     (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
     schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
@@ -231,11 +261,13 @@ def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
     )
 
 
-def _trains(job: Job, agreement: Agreement) -> bool:
+def trains(job: Job, agreement: Agreement) -> bool:
+    """Whether this job trains, or loads what was trained before."""
     return "training" in job.phases and agreement.train
 
 
-def _receive_widths(job: Job, dataset: Dataset) -> list[int]:
+def receive_widths(job: Job, dataset: Dataset) -> list[int]:
+    """The cut widths that the feature parties announce, in the contract's order; raises ProtocolError for one out of range."""
     training, most = dataset.settled(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     together = min(training.batch_size * batches_per_message(training), largest)

@@ -1,0 +1,239 @@
+"""Without cut gradients: what a feature party gets does not depend on labels, and the label party trains on kept embeddings."""
+
+import re
+import threading
+from collections import Counter
+
+import polars as pl
+import pytest
+import similar
+from test_label_flip import shops_files
+from tiny import columns, contract_values, seed_system, tables, weights
+
+from tallystick.config.contract import parse_contract
+from tallystick.config.party import parse_party
+from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.errors import ConfigError, DataError, TallystickError
+from tallystick.job.job import Job
+from tallystick.job.log import Logbook, Silent
+from tallystick.job.phases.label_audit import unattacked
+from tallystick.job.run import run_party
+from tallystick.network.channel import MemoryChannel, memory_channels
+from tallystick.network.messages import encode
+from tallystick.party.folder import RunFolder
+from tallystick.party.ledger import create_ledger
+from tallystick.simulation import simulate
+
+PARTIES = ("bank", "shop")
+ROWS = 160
+NONE = {"training__gradients": "none"}
+QUICK = NONE | {"training__epochs": 1, "evaluation__own_columns_baseline": False}
+
+
+def relabelled(frames, how):
+    """The same rows with other labels."""
+    given = frames["bank"]
+    labels = {"same": pl.col("y"), "turned": 1 - pl.col("y"), "other": (pl.col("noise") > 0.8).cast(pl.Int64)}
+    return {**frames, "bank": given.with_columns(y=labels[how])}
+
+
+class Failing(Silent):
+    """Stops a label party at a step of its training, as a full disk would."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def progress(self, what, done, total):  # noqa: ARG002
+        if what == "training" and done >= self.step:
+            raise DataError("stopped here")
+
+
+def run_both(root, contract, frames, *, resume=False, stop_at=None):
+    """Both parties in threads, each with its run folder under ``root``; gives the label party's error, if any."""
+    contract = parse_contract(contract)
+    to_shop, to_bank = memory_channels("bank", "shop", timeout_s=20)
+    channels = {"bank": {"shop": to_shop}, "shop": {"bank": to_bank}}
+    errors = {}
+
+    def run(name):
+        try:
+            values = {"party": name, "table": {"path": f"{name}.parquet"}, "runs": name, **columns(PARTIES)[name]}
+            party = parse_party(values, folder=root, source=name)
+            if name == "bank" and not party.privacy.ledger.exists():
+                create_ledger(party)
+            make = RunFolder.latest if resume else RunFolder.new
+            watcher = Failing(stop_at) if name == "bank" and stop_at else Silent()
+            job = {"contract": contract, "party": party, "frame": frames[name], "channels": channels[name], "resume": resume}
+            run_party(Job(**job, folder=make(party.runs, contract, name), logbook=Logbook(party=name, watcher=watcher)))
+        except TallystickError as error:
+            errors[name] = error
+            for channel in channels[name].values():
+                channel.abort(str(error))
+
+    threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in PARTIES]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "shop" not in errors, errors["shop"]
+    return errors.get("bank")
+
+
+@pytest.fixture
+def to_shop(monkeypatch):
+    """Every byte that shop is sent, in order; what the system draws is seeded, so that two runs can be compared."""
+    sent = []
+    seed_system(monkeypatch)
+    send, abort = MemoryChannel.send, MemoryChannel.abort
+
+    def kept(channel, message):
+        if channel.peer == "shop":
+            sent.append(bytes(encode(message)))
+        send(channel, message)
+
+    def aborted(channel, reason):
+        if channel.peer == "shop":
+            sent.append(reason.encode())
+        abort(channel, reason)
+
+    monkeypatch.setattr(MemoryChannel, "send", kept)
+    monkeypatch.setattr(MemoryChannel, "abort", aborted)
+    return sent
+
+
+def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, monkeypatch):
+    """Labels turned or of another share: epochs, early stopping, the best one and all figures differ, and nothing of it shows."""
+    more = {"training__patience": 1, "training__epochs": 8, "training__learning_rate": 0.05, "training__batch_size": 32}
+    values = contract_values(PARTIES, **QUICK | more)
+    frames, found, epochs = tables(PARTIES, rows=ROWS), [], set()
+    for how in ("same", "turned", "other"):
+        seed_system(monkeypatch)
+        to_shop.clear()
+        result = simulate(values, relabelled(frames, how), columns(PARTIES), folder=tmp_path / how)
+        epochs.add(len(result.training.history))
+        found.append((list(to_shop), shops_files(tmp_path / how)))
+    assert len(epochs) > 1  # there was something to tell
+    (sent, files), *others = found
+    assert len(sent) > 5
+    assert {"model.safetensors", "result.json"} <= files.keys()
+    for other_sent, other_files in others:
+        assert other_sent == sent
+        assert other_files.keys() == files.keys()
+        assert [name for name in files if files[name] != other_files[name]] == []
+
+
+def test_with_gradients_other_labels_send_other_bytes(tmp_path, to_shop, monkeypatch):
+    """The comparison above sees what there is to see."""
+    frames, found = tables(PARTIES, rows=ROWS), []
+    for how in ("same", "turned"):
+        seed_system(monkeypatch)
+        to_shop.clear()
+        simulate(contract_values(PARTIES, training__epochs=1), relabelled(frames, how), columns(PARTIES), folder=tmp_path / how)
+        found.append(list(to_shop))
+    assert found[0] != found[1]
+
+
+def test_a_stopped_label_party_goes_on_to_the_same_bits_and_tells_nobody_how_far_it_was(tmp_path, to_shop, monkeypatch):
+    more = {"training__checkpoint_every": 2, "training__epochs": 4, "training__batch_size": 16}
+    values = contract_values(PARTIES, **QUICK | more)
+    frames = tables(PARTIES, rows=ROWS)
+    seed_system(monkeypatch)
+    assert run_both(tmp_path / "whole", values, frames) is None
+    resumed = []
+    for how, step in (("early", 5), ("late", 17)):
+        seed_system(monkeypatch)
+        assert "stopped here" in str(run_both(tmp_path / how, values, frames, stop_at=step))
+        to_shop.clear()
+        assert run_both(tmp_path / how, values, frames, resume=True) is None
+        resumed.append(list(to_shop))
+    models = [weights(path) for path in sorted(tmp_path.glob("*/*/*/model.safetensors"))]
+    assert len(models) == 6
+    assert len(set(models)) == 2  # one per party
+    greeting_and_agreement, others = slice(0, 2), slice(2, None)
+    assert resumed[0][others] == resumed[1][others]
+    assert [len(message) for message in resumed[0][greeting_and_agreement]] == [
+        len(message) for message in resumed[1][greeting_and_agreement]
+    ]
+
+
+@pytest.fixture
+def crossed(monkeypatch):
+    """Rows of each kind of tensor that crossed, by sender and receiver."""
+    rows, send = Counter(), MemoryChannel.send
+
+    def counted(channel, message):
+        if isinstance(message, CutEmbedding | CutGradient):
+            rows[type(message).__name__, channel.peer] += message.values.shape[0]
+        send(channel, message)
+
+    monkeypatch.setattr(MemoryChannel, "send", counted)
+    return rows
+
+
+def test_each_row_of_several_feature_parties_crosses_once_and_no_gradient_does(crossed):
+    parties = ("bank", "club", "shop")
+    changes = {"training__epochs": 3, "evaluation__importance": {"own_columns": True, "repeats": 1}}
+    result = simulate(contract_values(parties, **QUICK | changes), tables(parties, rows=ROWS), columns(parties))
+    assert crossed == {("CutEmbedding", "bank"): 2 * sum(result.data.rows.values())}
+    assert [each.party for each in result.sections.importance] == ["bank"]
+    widths = {part.party: part.layers.rpartition("-")[2] for part in result.model if part.party != "bank"}
+    assert widths == {"club": "512", "shop": "512"}
+    guarantees = {item.party: item.guarantee for item in result.learnt if item.step == "training"}
+    assert guarantees["club"] == guarantees["shop"] == "what is sent does not depend on labels"
+    assert result.sections.privacy is None  # nothing of the labels was spent
+
+
+def test_candidates_of_similar_keys_cross_once_each(crossed):
+    changes = {"model__cut_width": 8, "model__merge": {"width": 8, "heads": 2, "top": [8]}}
+    contract = similar.contract_values(**QUICK | changes)
+    result = simulate(contract, {**similar.tables(rows=120, places=30)}, similar.columns())
+    assert 0 < crossed["CutEmbedding", "bank"] <= 2 * 30
+    assert crossed["CutGradient", "club"] == 0
+    assert result.evaluation["rows"] > 0
+
+
+def test_noisy_embeddings_are_charged_for_one_release_of_a_row(tmp_path):
+    noise = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}
+    values = contract_values(PARTIES, **QUICK, defense=[noise], model__cut_width=4, audit=True)
+    (audit,) = simulate(values, tables(PARTIES, rows=80), columns(PARTIES)).sections.features
+    assert audit.releases == 1
+    assert audit.epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+@pytest.mark.parametrize("target", ["binary", "regression"])
+def test_an_audit_of_labels_says_that_there_is_nothing_to_attack(target):
+    contract = parse_contract(contract_values(PARTIES, **NONE, target__type=target, audit=True))
+    assert "Nothing that hangs on a label was sent (training.gradients = none)" in unattacked(contract).summary
+
+
+REFUSED = {
+    "defense.0.method = marvell: hides labels in what the label party sends": {"defense": [{"method": "marvell", "power": 4}]},
+    "defense.0.method = label-dp: hides labels": {"defense": [{"method": "label-dp", "epsilon": 1}]},
+    "defense.0.method = reconstruction-penalty: acts while a bottom model learns": {
+        "defense": [{"method": "reconstruction-penalty", "weight": 1}]
+    },
+    "alignment.method = union: what stands in for a union's absent rows": {"alignment__method": "union"},
+    "unaligned.method = vfl-mpd: trains the feature parties' bottom models": {"unaligned": {"method": "vfl-mpd"}},
+    "training.mode = pipelined: nobody waits for a gradient": {"training__mode": "pipelined"},
+    "tuning.keys: the values that a search tries next": {"tuning": {"keys": {"training.epochs": {"values": [1, 2]}}}},
+    "evaluation.privacy: sends a figure of the test labels": {"evaluation__privacy": {"epsilon": 1}},
+    'evaluation.share_metrics = ["auc"]: are figures': {"evaluation__share_metrics": ["auc"]},
+    "evaluation.importance.feature_columns = label-party: has feature parties embed": {
+        "evaluation__importance": {"feature_columns": "label-party"}
+    },
+}
+
+
+@pytest.mark.parametrize(("problem", "changes"), REFUSED.items(), ids=[problem.partition(":")[0] for problem in REFUSED])
+def test_what_needs_a_gradient_or_tells_of_labels_is_refused(problem, changes):
+    with pytest.raises(ConfigError, match=re.escape(f"training.gradients = none, {problem}")):
+        parse_contract(contract_values(PARTIES, **NONE, **changes))
+
+
+@pytest.mark.parametrize("method", ["warm-start", "regressor", "ss-vfl"])
+def test_rows_without_a_partner_are_used_as_ever(method, crossed):
+    """Also by methods that else embed the training rows once more, or that train the bottom on its own columns first."""
+    result = simulate(
+        contract_values(PARTIES, **QUICK, unaligned={"method": method, "epochs": 1}), tables(PARTIES, rows=ROWS), columns(PARTIES)
+    )
+    assert crossed == {("CutEmbedding", "bank"): sum(result.data.rows.values())}
