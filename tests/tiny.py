@@ -269,7 +269,7 @@ def weights(path):
 
 def lay_out(root, parties, contract, frames=None, *, rows=600):
     frames = frames or tables(parties, rows=rows)
-    if not contract.get("defense"):  # else no two jobs would have the same weights
+    if not contract.get("defense") and contract["alignment"]["method"] != "union":  # else no two jobs have the same weights
         contract = contract | {"training": {"starts": "public"} | contract["training"]}
     write_test_certificates(root / "certificates", list(parties))
     address = f"127.0.0.1:{free_port()}"

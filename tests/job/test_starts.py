@@ -101,6 +101,11 @@ def test_a_defence_does_not_go_with_public_starts(defense):
         parse_contract(contract_values(PARTIES, training__starts="public", defense=[defense]))
 
 
+def test_a_union_does_not_go_with_public_starts():
+    with pytest.raises(ConfigError, match="starts = public: from public weights the whole training can be gone through again"):
+        parse_contract(contract_values(PARTIES, training__starts="public", alignment__method="union"))
+
+
 def test_every_bit_of_a_secret_counts():
     """A generator that keeps 32 bits could be found by trying them all: a peer knows what the first weights must explain."""
     secret = bytes(32)

@@ -542,6 +542,11 @@ def _value_problems(contract: Contract) -> list[str]:
         problems.append(
             "training.starts = public: whoever knows the starting weights reads what a defence hides; use secret, or no defence"
         )
+    if contract.training.starts == "public" and contract.linkage.imputes:
+        problems.append(
+            "training.starts = public: from public weights the whole training can be gone through again, and so which rows of a "
+            "union are imputed read; use secret, or align by intersection"
+        )
     problems += merge_problems(model.merge)
     if model.normalization == "batch" and GaussianEmbeddings in [entry.defense for entry in contract.defense]:
         problems.append(
