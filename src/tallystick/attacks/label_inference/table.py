@@ -14,6 +14,7 @@ from tallystick.attacks.label_inference.auxiliary import (
 )
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.clusters import ClusterAttack
+from tallystick.attacks.label_inference.combined import CombinedAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
 from tallystick.attacks.label_inference.direction import DirectionAttack
 from tallystick.attacks.label_inference.energy import EnergyAttack
@@ -76,6 +77,15 @@ CLUSTERS = "rows are sorted into as many clusters as there are classes; the smal
 BY_SIZE = "rows are sorted into as many clusters as there are classes; the largest cluster is the most frequent class, and so on"
 FIRST_STEPS = "before a model has learnt, its error is the target: rows of the first three batches are ranked by their gradients"
 AVERAGED = "each row's scores averaged over the epochs, so that fresh noise cancels out"
+
+OF_GRADIENTS: tuple[Attack, ...] = (
+    OverEpochs(attack=NormAttack()),
+    SpectralAttack(target="cut_gradient", scope="run"),
+    ClusterAttack(target="cut_gradient"),
+    EnergyAttack(),
+    EnergyAttack(half="high"),
+)
+"""What a combined attack puts together: every attack on gradients that knows no label and scores each row once."""
 
 LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
     {
@@ -200,6 +210,22 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             knows=FewLabels(),
             binary=False,
+            over_training=True,
+            with_embeddings=True,
+            tells_of_both=True,
+        ),
+        "combined-gradient": LabelInferenceAttack(
+            attack=CombinedAttack(parts=OF_GRADIENTS),
+            description="the ranks of label-free attacks on mean gradients added; the surest rows train a model for the others",
+            reads="cut_gradient",
+            multiclass=False,
+            over_training=True,
+        ),
+        "combined": LabelInferenceAttack(
+            attack=CombinedAttack(parts=(*OF_GRADIENTS, SurrogateTop()), embeddings=True),
+            description="as combined-gradient, with surrogate-top among them and embeddings beside",
+            reads="cut_gradient",
+            multiclass=False,
             over_training=True,
             with_embeddings=True,
             tells_of_both=True,

@@ -1,0 +1,116 @@
+"""Several attacks on one view, put together: their ranks added, and the surest rows taken as labels of a model for all.
+
+Shapes: N rows seen, P parts, F inputs of the model, D cut width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.label_inference.linear import fit_linear, standardised
+from tallystick.attacks.label_inference.observations import binary_only, observations, whole_run
+from tallystick.attacks.matrix import two_means_cut
+from tallystick.attacks.view import Attack, Scores, View
+
+FOLDS = 5
+GRADIENTS, EMBEDDINGS = 20, 5  # principal components of each that the model reads
+SURE_OF_RARER, SURE_OF_OTHER = 0.6, 0.75  # of each class so large a share of its rows is taken for sure
+PENALTY = 1e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class CombinedAttack:
+    """Add up several attacks' ranks of each row, and learn from the surest rows what the others are.
+
+    In no paper; self-training after Scudder (1965). The parts agree where the label is, and err each in its own way. Their ranks
+    are weighed by the first principal component of what they have in common, which turns those round that point the other way;
+    as a whole the parts' own orientation stands, by which class is rarer. How rare it is follows from the parts: the median, over
+    these, of the smaller one of two clusters of scores. The highest and the lowest rows are then pseudo-labels of a logistic
+    head on the parts' scores and the first principal components of the mean gradients (and embeddings), in five folds, so that no
+    row's score rests on its own pseudo-label.
+
+    Knows no label, only which class is rarer, as its parts do. Binary targets only.
+
+    Args:
+        parts: attacks that score each row once, higher for the rarer class.
+        embeddings: whether the head reads embeddings too.
+    """
+
+    parts: tuple[Attack, ...]
+    embeddings: bool = False
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Score all rows that were seen; every part draws as it does by itself, and ``generator`` then draws folds."""
+        binary_only(view, "combined attack", "completion or clusters")
+        rows, grad_ND = observations(view, "cut_gradient")
+        scores = [part(view, generator=torch.Generator().manual_seed(generator.initial_seed())) for part in self.parts]
+        part_NP = _side_by_side(scores, rows, view.rows)
+        part_NP = part_NP[:, part_NP.std(dim=0) > 0]
+        if not part_NP.shape[1]:
+            return whole_run(view, rows, torch.zeros(len(rows)))
+        together_N = _together(part_NP)
+        inputs = [part_NP, _components(grad_ND, GRADIENTS)]
+        if self.embeddings:
+            inputs.append(_components(observations(view, "cut_embedding")[1], EMBEDDINGS))
+        x_NF = standardised(torch.cat(inputs, dim=1))
+        return whole_run(view, rows, _self_trained(x_NF, together_N, _rarer_share(part_NP), generator))
+
+
+def _side_by_side(scores: Sequence[Scores], rows_N: Tensor, most: int) -> Tensor:
+    """Each part's score of each of these rows, less the part's mean: 0 for a row that it does not score."""
+    columns = []
+    for score in scores:
+        by_row = torch.zeros(most, dtype=torch.float64)
+        value = torch.cat(score.values).double()
+        by_row[torch.cat(score.rows)] = value - value.mean()
+        columns.append(by_row[rows_N])
+    return torch.stack(columns, dim=1)
+
+
+def _together(part_NP: Tensor) -> Tensor:
+    """The parts' ranks, weighed by how much they have in common."""
+    rank_NP = part_NP.argsort(dim=0, stable=True).argsort(dim=0).double()
+    equal = [torch.unique(part_N, return_inverse=True)[1] for part_N in part_NP.T]  # equal scores share their mean rank
+    for place, group_N in enumerate(equal):
+        count_G = torch.bincount(group_N).double()
+        mean_G = torch.zeros_like(count_G).index_add_(0, group_N, rank_NP[:, place]) / count_G
+        rank_NP[:, place] = mean_G[group_N]
+    x_NP = standardised(rank_NP)
+    weight_P = torch.linalg.eigh(x_NP.T @ x_NP).eigenvectors[:, -1]
+    together_N: Tensor = x_NP @ (weight_P if float(weight_P.sum()) >= 0 else -weight_P)
+    return together_N
+
+
+def _rarer_share(part_NP: Tensor) -> float:
+    """The median over the parts of the share of rows in the smaller one of two clusters of scores."""
+    shares = []
+    for part_N in part_NP.T:
+        cut = two_means_cut(part_N)
+        above = 0.5 if cut is None else float((part_N > cut).double().mean())
+        shares.append(min(above, 1 - above))
+    return float(torch.tensor(shares).median())
+
+
+def _self_trained(x_NF: Tensor, score_N: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    """Each row by a head that other folds' surest rows fitted."""
+    rows = len(score_N)
+    rarer, others = max(1, round(SURE_OF_RARER * share * rows)), max(1, round(SURE_OF_OTHER * (1 - share) * rows))
+    order_N = score_N.argsort(stable=True)
+    label_N = torch.full((rows,), -1)
+    label_N[order_N[:others]], label_N[order_N[-rarer:]] = 0, 1
+    fold_N = torch.randint(FOLDS, (rows,), generator=generator)
+    found_N = torch.zeros(rows, dtype=torch.float64)
+    for fold in range(FOLDS):
+        sure_N, here_N = (fold_N != fold) & (label_N >= 0), fold_N == fold
+        head = fit_linear(x_NF[sure_N], label_N[sure_N], 2, penalty=PENALTY)
+        found_N[here_N] = head(x_NF[here_N])
+    return found_N
+
+
+def _components(x_ND: Tensor, count: int) -> Tensor:
+    """The rows' first principal components."""
+    centred_ND = x_ND.double() - x_ND.double().mean(dim=0)
+    wide_DC: Tensor = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors[:, -count:]
+    return centred_ND @ wide_DC
