@@ -10,6 +10,7 @@ from tiny import columns, contract_values, tables, weights
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.encoder import Encoder
+from tallystick.data.ids import Ids
 from tallystick.data.keys import Keys
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.own_rows import OwnRows
@@ -59,7 +60,7 @@ def test_a_retrained_run_sends_the_same_embeddings_again(tmp_path):
 def test_a_row_is_known_by_its_id_in_another_table_and_at_another_place():
     def named(order, similar=None):
         frame = pl.DataFrame({"x": [float(each) for each in order]})
-        ids = [b"id %d" % each for each in order]
+        ids = Ids.of([b"id %d" % each for each in order])
         rows = np.arange(len(order))
         keys = Keys(ids=ids, rows_R=rows, id_R=rows, report=None, similar=similar)
         own = OwnRows(party=None, is_label=False, frame=frame, keys=keys, alignment=None)

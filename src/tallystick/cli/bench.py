@@ -1,5 +1,6 @@
 """bench: the figures that the documentation quotes, each by one command."""
 
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -82,17 +83,31 @@ def lossless(
 
 @app.command()
 def alignment(
-    rows: Annotated[int, typer.Option(help="Rows of each party.", min=1)] = 100_000,
-    protocol: Annotated[str, typer.Option(help="intersection, union or union-with-helper.")] = "intersection",
-    turns: Annotated[int | None, typer.Option(help="Repetitions; 3 if left out, 1 above 200,000 rows.", min=1)] = None,
+    rows: Annotated[int, typer.Option(help="Rows of the label party.", min=1)] = 100_000,
+    others: Annotated[int | None, typer.Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
+    protocol: Annotated[str, typer.Option(help="intersection, diffie-hellman, union or union-with-helper.")] = "intersection",
+    turns: Annotated[int | None, typer.Option(help="Repetitions; 3 if left out, 1 above 400,000 rows in all.", min=1)] = None,
+    peer: Annotated[str | None, typer.Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
+    peer_python: Annotated[str, typer.Option(help="The Python that has the peer installed.")] = sys.executable,
+    peer_protocols: Annotated[str, typer.Option(help="Which of the peer's.")] = "RR22,KKRT,ECDH",
     as_json: JsonFlag = False,
 ) -> None:
-    """Seconds, scalar multiplications and efficiency of a private alignment."""
+    """Seconds, processor time, bytes and memory of a private alignment, from tables to written alignments."""
 
     def work() -> None:
         from tallystick.benchmark.speed import alignment as benchmark
 
-        finish(benchmark.run(rows=rows, protocol=protocol, turns=turns), as_json=as_json)
+        if peer not in (None, "spu"):
+            raise ConfigError(f"--peer = {peer!r}: expected spu")
+        found = benchmark.run(
+            rows=rows,
+            others=others,
+            protocol=protocol,
+            turns=turns,
+            peer_python=None if peer is None else peer_python,
+            peer_protocols=peer_protocols.split(","),
+        )
+        finish(found, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=_LOADS)
 

@@ -1,7 +1,8 @@
-"""How fast a private alignment is, beside the arithmetic it cannot do without.
+"""How fast a private alignment is, from a party's table to its written alignment, beside the arithmetic it cannot do without.
 
-One operating system process per party, joined by mutual TLS over loopback, sharing the cores of this machine. The
-floor is a bare loop over libsodium's scalar multiplication, one process per core, measured in the same run.
+One operating system process per party, joined by mutual TLS over loopback, sharing the cores of this machine. For protocols that
+multiply for every id the floor is a bare loop over libsodium's scalar multiplication, one process per core, in the same run; an
+intersection can be compared with SecretFlow's on the same tables in the same run (``secretflow.py``).
 """
 
 import itertools
@@ -20,16 +21,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import polars as pl
 
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.outcome import Alignment
-from tallystick.alignment.psi import Protocol, intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi import FEW_IDS, Protocol, intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.benchmark.speed import secretflow
+from tallystick.config.contract import Contract
+from tallystick.config.party import TableConfig
+from tallystick.data.ids import Ids
+from tallystick.data.keys import fingerprint, read_keys
+from tallystick.data.table import read_table
 from tallystick.demo.processes import PartyContext, run_parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Channel
+from tallystick.party.folder import RunFolder
 
 Figures = dict[str, Any]
 
@@ -54,49 +63,65 @@ PARTY_TIMEOUT_S = 1800.0
 def run(
     *,
     rows: int,
+    others: int | None = None,
     protocol: str = "intersection",
     overlap: float = 0.5,
     dummies: int = 0,
     threads: int | None = None,
     turns: int | None = None,
+    peer_python: str | None = None,
+    peer_protocols: Sequence[str] = secretflow.PROTOCOLS,
 ) -> Figures:
-    """Align two tables of ``rows`` ids that share ``overlap`` of them, and check the result.
+    """Align two tables that share ``overlap`` of the ids of the shorter one, and check the result.
 
-    Gives, among others: ``seconds``; ``scalar_multiplications`` of both sides; ``efficiency``, the time that these
-    take in a bare loop on all cores over ``seconds`` (None where the protocol hardly multiplies); per party ``peak_mib``,
-    ``peak_over_baseline_mib`` and bytes. The bare loop runs before and after every turn, for a machine that others use too,
-    or that slows down under load, is not equally fast all the time: a turn's efficiency takes the mean of the two, and
-    the medians over the turns are given. By default three turns, one above 200,000 rows.
+    ``rows`` and ``others`` (as many, if None) are those of the label and the feature party, in CSV files; the clock runs from
+    opening them to the written alignment. Gives, among others: ``seconds``; ``cpu_seconds`` and ``bytes`` of all parties;
+    ``scalar_multiplications`` of both sides; ``efficiency``, the time that these take in a bare loop on all cores over
+    ``seconds`` (None where the protocol hardly multiplies); per party ``peak_mib``, ``peak_over_baseline_mib`` and seconds of
+    each part. The bare loop runs before and after every turn, for a machine that others use too, or that slows down under load,
+    is not equally fast all the time: a turn's efficiency takes the mean of the two, and the medians over the turns are given. By
+    default three turns, one above 200,000 rows. With ``peer_python``, a Python that has SecretFlow's spu, each turn runs
+    ``peer_protocols`` on tables of the same ids, too.
 
-    Raises ConfigError for an unknown protocol or sizes that cannot be aligned.
+    Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
     """
+    others = rows if others is None else others
     if protocol not in PEERS:
         raise ConfigError(f"protocol = {protocol!r}: expected one of {', '.join(PEERS)}")
-    common = round(rows * overlap)
-    if not 0 < common < rows:
+    common = round(min(rows, others) * overlap)
+    if not 0 < common < min(rows, others):
         raise ConfigError(f"rows = {rows}, overlap = {overlap}: expected both sides to share some of their ids, but not all")
-    job = {"protocol": protocol, "rows": rows, "common": common, "dummies": dummies, "threads": threads}
-    bare, seconds = [_bare_multiplications_per_s()], []
-    for _ in range(turns or (3 if rows <= 200_000 else 1)):
+    if peer_python is not None:
+        secretflow.require(peer_python, peer_protocols)
+    job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
+    multiplies = protocol in ("diffie-hellman", "union") or (protocol == "intersection" and rows + others <= FEW_IDS)
+    bare, seconds, peers = [_bare_multiplications_per_s()] if multiplies else [], [], []
+    for _ in range(turns or (3 if rows + others <= 400_000 else 1)):
         taken, parties = _run_parties(job)
         seconds.append(taken)
-        bare.append(_bare_multiplications_per_s())
+        if multiplies:
+            bare.append(_bare_multiplications_per_s())
+        if peer_python is not None:
+            tables = {name: _ids(name, job) for name in (LABEL, FEATURE)}
+            peers.append(secretflow.run(peer_python, peer_protocols, tables, common=common))
     multiplications = sum(party["scalar_multiplications"] for party in parties.values())
     floors = [2 * multiplications / (before + after) for before, after in itertools.pairwise(bare)]
-    efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=True)]
-    if multiplications < rows:  # hashing, not multiplying, is what takes the time
-        efficiencies = []
+    efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=multiplies)]
     return {
         "protocol": protocol,
         "rows": rows,
+        "others": others,
         "overlap": overlap,
         "cores": os.cpu_count(),
         "seconds": statistics.median(seconds),
+        "cpu_seconds": sum(party["cpu_seconds"] for party in parties.values()),
+        "bytes": sum(party["bytes_sent"] for party in parties.values()),
         "scalar_multiplications": multiplications,
-        "bare_multiplications_per_s": statistics.median(bare),
+        "bare_multiplications_per_s": statistics.median(bare) if bare else None,
         "efficiency": statistics.median(efficiencies) if efficiencies else None,
         "turns": {"seconds": seconds, "bare_multiplications_per_s": bare, "efficiency": efficiencies},
         "parties": parties,
+        "spu": peers,
     }
 
 
@@ -109,22 +134,32 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
 
 def party(stage: PartyContext, job: Figures) -> Figures:
     """One party's process."""
-    baseline = memory_mib("VmRSS")
     name, channels = stage.name, stage.channels
-    numbers = _customers(name, job)
-    ids = [b"customer-%012d" % number for number in numbers]
+    table, folder = stage.home / "customers.csv", None
+    if name != HELPER:
+        _ids(name, job).to_frame("id").write_csv(table)
+        folder = RunFolder.new(stage.home / "runs", _contract(), name)
+    baseline = memory_mib("VmRSS")
     stage.ready()
-    started, cpu_started = time.perf_counter(), time.process_time()
+    cpu_started, clock = time.process_time(), [time.perf_counter()]
     multiplications = 0
-    if name == HELPER:
+    if folder is None:
         union_helper(channels[LABEL], channels[FEATURE], rng=SecureRandom())
     else:
-        alignment = _ROLES[job["protocol"]][name](ids, channels, job)
-        _check(alignment, numbers, job)
+        keys = read_keys(read_table(TableConfig(path=table), text=["id"]), columns={"id": "id"}, alignment=_contract().alignment)
+        clock.append(time.perf_counter())
+        alignment = _ROLES[job["protocol"]][name](keys.ids, channels, job)
+        clock.append(time.perf_counter())
+        folder.save_alignment(alignment, run_id="bench", table=fingerprint(keys))
         multiplications = alignment.multiplications
+    clock.append(time.perf_counter())
+    cpu_seconds = time.process_time() - cpu_started
+    if folder is not None:
+        _check(alignment, _customers(name, job), job)
     return {
-        "seconds": time.perf_counter() - started,
-        "cpu_seconds": time.process_time() - cpu_started,
+        "seconds": clock[-1] - clock[0],
+        "seconds_by_part": dict(zip(("reading", "aligning", "writing"), np.diff(clock).tolist(), strict=False)),
+        "cpu_seconds": cpu_seconds,
         "scalar_multiplications": multiplications,
         "peak_mib": memory_mib("VmHWM"),
         "peak_over_baseline_mib": memory_mib("VmHWM") - baseline,
@@ -134,10 +169,20 @@ def party(stage: PartyContext, job: Figures) -> Figures:
 
 
 def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
-    """Number this party's customers, in an order of its own; the helper has none."""
-    rows = 0 if name == HELPER else job["rows"]
-    first = 0 if name == LABEL else job["rows"] - job["common"]
+    """Number this party's customers, in an order of its own."""
+    first, rows = (0, job["rows"]) if name == LABEL else (job["rows"] - job["common"], job["others"])
     return np.random.default_rng(first).permutation(np.arange(first, first + rows))
+
+
+def _ids(name: str, job: Figures) -> pl.Series:
+    return "customer-" + pl.Series(_customers(name, job)).cast(pl.String).str.zfill(12)
+
+
+def _contract() -> Contract:
+    parties = {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}}
+    alignment = {"keys": [{"name": "id"}]}
+    values = {"version": 1, "name": "bench", "parties": parties, "alignment": alignment, "target": {"type": "binary"}, "seed": 1}
+    return Contract.model_validate(values)
 
 
 def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) -> None:
@@ -146,16 +191,16 @@ def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) 
         first_common = job["rows"] - job["common"]
         right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
     else:
-        union = 2 * job["rows"] - job["common"]
-        right = len(own) == job["rows"] and union <= len(alignment) <= union + 2 * job["dummies"]
+        union = job["rows"] + job["others"] - job["common"]
+        right = len(own) == len(numbers) and union <= len(alignment) <= union + 2 * job["dummies"]
     if not right:
         raise TallystickError(f"the alignment is wrong: {len(alignment)} positions, {len(own)} own rows")
 
 
-_Role = Callable[[Sequence[bytes], Mapping[str, Channel], Figures], Alignment]
+_Role = Callable[[Ids, Mapping[str, Channel], Figures], Alignment]
 
 
-def _intersect(role: Callable[..., Alignment], ids: Sequence[bytes], channels: Mapping[str, Channel], job: Figures) -> Alignment:
+def _intersect(role: Callable[..., Alignment], ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
     of = list(channels.values()) if role is intersect_label_party else channels[LABEL]
     return role(ids, of, rng=SecureRandom(), protocol=INTERSECTIONS[job["protocol"]], threads=job["threads"])
 
@@ -163,7 +208,7 @@ def _intersect(role: Callable[..., Alignment], ids: Sequence[bytes], channels: M
 def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
     """Make a role of a union protocol callable as the benchmark calls every role."""
 
-    def joined(ids: Sequence[bytes], channels: Mapping[str, Channel], job: Figures) -> Alignment:
+    def joined(ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
         peer = next(channel for name, channel in channels.items() if name != HELPER)
         options = {"rng": SecureRandom(), "dummies": job["dummies"]}
         outcome: Alignment = (
