@@ -85,6 +85,7 @@ def contract_values(parties, **changes):
             **{"optimizer": "adam", "schedule": "constant", "ema": 0.5},
         },
         "evaluation": {"calibration_bins": 5, "bootstrap": 10, "own_columns_boosting": False},
+        "audit": False,
         "network": {"heartbeat_s": 0.5, "deadline_s": 3.0, "wait_s": 120.0},
         "seed": 1,
     }

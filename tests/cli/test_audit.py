@@ -111,7 +111,7 @@ def contract_of_nonsense(folders):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (empty_view, "holds no recorded step; run the contract with `audit: true`"),
+        (empty_view, "holds no recorded step; run the contract until"),
         (truncated_view, "is cut short or not a recorded view"),
         (truncated_sums, "is cut short or holds no sums per row"),
         (truncated_labels, "is cut short or holds no labels"),

@@ -168,5 +168,5 @@ def test_a_view_of_another_contract_or_run_is_refused(schedule, tmp_path):
 
 
 def test_an_empty_view_says_how_to_record_one(tmp_path):
-    with pytest.raises(DataError, match=r"holds no recorded step; run the contract with `audit: true`"):
+    with pytest.raises(DataError, match=r"holds no recorded step; run the contract until"):
         ViewStore(folder=tmp_path, contract="abc", origin=Origin(folder=tmp_path)).load("cut_gradient")

@@ -344,10 +344,10 @@ class Contract(Model):
     defense: tuple[DefenseEntry, ...] = Field(
         default=(), description="how labels and features are defended: a list of methods, each with its own keys"
     )
-    audit: bool = Field(
-        default=False,
-        strict=True,
-        description="each party records what crosses its cut and attacks it after training: for its labels, for its columns",
+    audit: Literal["quick", True, False] = Field(
+        default="quick",
+        description="each party records what crosses its cut and attacks it after training, for its labels or for its columns: "
+        "quick by the cheapest attacks, true by all, false not at all",
     )
     evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig, description="what is measured")
     network: NetworkConfig = Field(default_factory=NetworkConfig, description="when a peer counts as lost")

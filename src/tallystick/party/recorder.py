@@ -62,7 +62,7 @@ class ViewStore:
         steps = [step for path in self.files() for step in self._read(path, received)]
         if not steps:
             raise DataError(
-                f"{self.folder} holds no recorded step; run the contract with `audit: true` until an epoch is over at least, an "
+                f"{self.folder} holds no recorded step; run the contract until an epoch is over at least, an "
                 "interrupted run with --resume"
             )
         return tuple(steps)
@@ -160,7 +160,7 @@ class RecordingPlan:
         if batches == 0:
             raise ConfigError(
                 f"audit: a batch of {schedule.batch_size} rows with cut width {width} is more than the recorder keeps per epoch "
-                f"({most} rows); lower training.batch_size, or leave the audit out"
+                f"({most} rows); lower training.batch_size, or set audit: false"
             )
         batches = min(wanted, batches)
         return cls(first=first, later=later, batches=batches, every=max(1, schedule.steps_per_epoch // batches))

@@ -8,6 +8,7 @@ steps (recorder.py) they are readable by their owner alone.
 
 import json
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,6 +29,7 @@ from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
 
 MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 50_000, "cut_embedding": 10_000})
+QUICK_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 8_192, "cut_embedding": 2_000})  # of a quick audit
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
 _KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
 ROWS_VERSION = 2
@@ -140,12 +142,14 @@ class RowRecorder:
         width: int,
         resume_epoch: int = 0,
         rows: Callable[[Tensor], Tensor] = one_each,
+        quick: bool = False,
     ) -> "RowRecorder":
-        """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped."""
+        """Begin, or go on from the last epoch before ``resume_epoch``, whose later files are dropped; ``quick``: fewer rows."""
         store.drop_from(resume_epoch)
         if earlier := store.epochs():
             return cls(store=store, sums=store.load(earlier[-1]), rows=rows)
-        rows_N = chosen_rows(train_N, most=most_rows(store.received, width))
+        most = min(most_rows(store.received, width), QUICK_ROWS[store.received] if quick else sys.maxsize)
+        rows_N = chosen_rows(train_N, most=most)
         return cls(store=store, sums=RowSums.zero(store.received, rows_N, width), rows=rows)
 
     def crossed(self, batch: Batch, embedding_BD: Tensor, gradient_BD: Tensor) -> None:

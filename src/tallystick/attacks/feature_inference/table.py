@@ -21,6 +21,7 @@ class FeatureInferenceAttack:
         attack: rebuilds columns.
         description: what it does, in a line.
         own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
+        quick: a moment's work: what an audit runs that nobody asked for.
         from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
     """
 
@@ -28,6 +29,7 @@ class FeatureInferenceAttack:
     description: str
     own_columns: bool = False
     from_start: bool = False
+    quick: bool = False
 
 
 FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyType(
@@ -38,17 +40,24 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             from_start=True,
         ),
         "ridge": FeatureInferenceAttack(
-            attack=KernelRidge(), description="a straight line from a row's last embedding to each column"
+            attack=KernelRidge(),
+            description="a straight line from a row's last embedding to each column",
+            quick=True,
         ),
         "ridge-mean": FeatureInferenceAttack(
             attack=KernelRidge(reads="mean"),
             description="as ridge, from the row's mean embedding over the training, in which fresh noise averages out",
+            quick=True,
         ),
         "kernel": FeatureInferenceAttack(
-            attack=KernelRidge(bandwidths=BENT), description="a smooth curve from a row's last embedding to each column"
+            attack=KernelRidge(bandwidths=BENT),
+            description="a smooth curve from a row's last embedding to each column",
+            quick=True,
         ),
         "kernel-mean": FeatureInferenceAttack(
-            attack=KernelRidge(reads="mean", bandwidths=BENT), description="as kernel, from the row's mean embedding"
+            attack=KernelRidge(reads="mean", bandwidths=BENT),
+            description="as kernel, from the row's mean embedding",
+            quick=True,
         ),
         "ridge-looks": FeatureInferenceAttack(
             attack=KernelRidge(reads="looks"), description="as ridge, from the row's embeddings of several epochs side by side"

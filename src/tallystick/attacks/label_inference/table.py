@@ -47,6 +47,7 @@ class LabelInferenceAttack:
         tells_of_both: what it finds may come from these embeddings alone.
         with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
         from_start: simulates the label party's model as it was before training (``View.start``).
+        quick: one vector per row and a moment's work: what an audit runs that nobody asked for.
         upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
     """
 
@@ -63,6 +64,7 @@ class LabelInferenceAttack:
     with_model: bool = False
     from_start: bool = False
     upper_bound: bool = False
+    quick: bool = False
 
     def allows(self, classes: int) -> bool:
         """Whether it can be used on a target of so many classes; 0: of a number."""
@@ -114,7 +116,11 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             attack=ClusterAttack(target="cut_gradient", scope="batch"), description=CLUSTERS, reads="cut_gradient"
         ),
         "clusters-embedding": LabelInferenceAttack(
-            attack=ClusterAttack(target="cut_embedding"), description=CLUSTERS, reads="cut_embedding", over_training=True
+            attack=ClusterAttack(target="cut_embedding"),
+            description=CLUSTERS,
+            reads="cut_embedding",
+            over_training=True,
+            quick=True,
         ),
         "clusters-size-gradient": LabelInferenceAttack(
             attack=ClusterAttack(target="cut_gradient", names="size"),
@@ -123,6 +129,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=ClassOrder(),
             binary=False,
             over_training=True,
+            quick=True,
         ),
         "clusters-size-embedding": LabelInferenceAttack(
             attack=ClusterAttack(target="cut_embedding", names="size"),
@@ -131,6 +138,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=ClassOrder(),
             binary=False,
             over_training=True,
+            quick=True,
         ),
         "spectral-averaged": LabelInferenceAttack(
             attack=SpectralAttack(target="cut_gradient", scope="run"),
@@ -138,12 +146,14 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
+            quick=True,
         ),
         "clusters-averaged": LabelInferenceAttack(
             attack=ClusterAttack(target="cut_gradient"),
             description=f"each row's gradients averaged over the epochs; {CLUSTERS}",
             reads="cut_gradient",
             over_training=True,
+            quick=True,
         ),
         "norm-averaged": LabelInferenceAttack(
             attack=OverEpochs(attack=NormAttack()),
@@ -151,6 +161,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
+            quick=True,
         ),
         "low-energy": LabelInferenceAttack(
             attack=EnergyAttack(),
@@ -158,6 +169,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
+            quick=True,
         ),
         "high-energy": LabelInferenceAttack(
             attack=EnergyAttack(half="high"),
@@ -165,6 +177,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             multiclass=False,
             over_training=True,
+            quick=True,
         ),
         "direction-averaged": LabelInferenceAttack(
             attack=DirectionAttack(scope="run"),
@@ -172,6 +185,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             knows=FewLabels(),
             over_training=True,
+            quick=True,
         ),
         "enumeration": LabelInferenceAttack(
             attack=LabelEnumeration(),
@@ -236,6 +250,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_embedding",
             knows=FewLabels(),
             over_training=True,
+            quick=True,
         ),
         "completion-standardised": LabelInferenceAttack(
             attack=ModelCompletion(columns="each"),
@@ -243,6 +258,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_embedding",
             knows=FewLabels(),
             over_training=True,
+            quick=True,
         ),
         "completion-components": LabelInferenceAttack(
             attack=ModelCompletion(columns="components"),
@@ -257,6 +273,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             reads="cut_gradient",
             knows=FewLabels(),
             over_training=True,
+            quick=True,
         ),
         "completion-both": LabelInferenceAttack(
             attack=ModelCompletion(target="both"),
@@ -266,6 +283,7 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             over_training=True,
             with_embeddings=True,
             tells_of_both=True,
+            quick=True,
         ),
         "completion-fine-tuned": LabelInferenceAttack(
             attack=FineTunedCompletion(),

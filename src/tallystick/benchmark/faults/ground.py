@@ -63,6 +63,7 @@ def contract(**changes: Any) -> Values:
             "starts": "public",
         },
         "evaluation": {"calibration_bins": 5, "bootstrap": 5, "own_columns_boosting": False},
+        "audit": False,
         "network": {"heartbeat_s": HEARTBEAT_S, "deadline_s": DEADLINE_S, "wait_s": WAIT_S},
         "seed": 1,
     }

@@ -28,7 +28,7 @@ from tallystick.job.phases.label_start import KnownStart
 from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
-from tallystick.party.row_recorder import Observers, RowRecorder
+from tallystick.party.row_recorder import QUICK_ROWS, Observers, RowRecorder
 from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.report.result import read_result
@@ -48,8 +48,9 @@ def recorders(
     The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
     """
     first, later = _kept(job, dataset)
-    if not first and not _audits_features(job):
+    if not first and not (_audits_labels(job) or _audits_features(job)):
         return [None] * len(widths)
+    quick = job.contract.audit == "quick"
     job.folder.make_views()
     if _audits_labels(job):
         true_N = dataset.known_labels.true_N
@@ -65,15 +66,16 @@ def recorders(
         observers: list[CutObserver] = []
         if first:
             numbers = _audits_labels(job) and job.contract.target.type == "regression"
-            plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width, numbers=numbers)
+            plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width, numbers=numbers, quick=quick)
             observers.append(Recorder(plan=plan, store=store))
         if _audits_labels(job) and job.contract.target.type != "regression":
             sums = sums_of(store, "cut_gradient")
-            observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch))
+            observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick))
         by_example = Observers(each=observers, by_example=partial(dataset.seen, peer=number))
         if _audits_features(job):  # what crossed is of a row of this party, however many examples it was for
             sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
-            recorder = RowRecorder.of(sums, rows(schedule.train_N), width=width, resume_epoch=resume_epoch, rows=rows)
+            positions = rows(schedule.train_N)
+            recorder = RowRecorder.of(sums, positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
             made.append(Observers(each=(by_example, recorder)))
         else:
             made.append(by_example)
@@ -81,18 +83,21 @@ def recorders(
 
 
 def recording_plan(
-    schedule: Schedule, *, first: int, later: int, epochs: int, width: int, numbers: bool = False
+    schedule: Schedule, *, first: int, later: int, epochs: int, width: int, numbers: bool = False, quick: bool = False
 ) -> RecordingPlan:
     """Which steps are recorded: what attacks on single batches read, or what an audit of membership, or of numbers, compares."""
     every = numbers or first == MEMBERSHIP_EPOCHS
     rows = ROWS_PER_EPOCH if every else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
+    if numbers and quick:
+        rows = QUICK_ROWS["cut_gradient"]
     plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
     return replace(plan, lead=LEAST_STEPS) if numbers else plan
 
 
 def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
     """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
-    labels = _audits_labels(job)
+    # A quick audit reads sums over the training alone; numbers are read off the first steps.
+    labels = _audits_labels(job) and (job.contract.audit is True or job.contract.target.type == "regression")
     membership = _hidden(job, dataset) is not None
     return (MEMBERSHIP_EPOCHS if membership else int(labels)), (LABEL_EPOCHS - 1 if labels else 0)
 
@@ -103,11 +108,11 @@ def _hidden(job: Job, dataset: Dataset) -> Tensor | None:
 
 
 def _audits_labels(job: Job) -> bool:
-    return job.contract.audit and job.is_label and job.contract.sends_gradients
+    return job.contract.audit is not False and job.is_label and job.contract.sends_gradients
 
 
 def _audits_features(job: Job) -> bool:
-    return job.contract.audit and not job.is_label
+    return job.contract.audit is not False and not job.is_label
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +131,7 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     contract, folder, watcher = job.contract, job.folder, job.logbook.watcher
     if (before := audited_before(folder)) is not None:
         return before
-    if _kept(job, dataset) == (0, 0) and not _audits_features(job):
+    if _kept(job, dataset) == (0, 0) and not (_audits_labels(job) or _audits_features(job)):
         return Audited(leakage=unattacked(contract) if contract.audit and job.is_label else None)
     stores, own_N = _stores(job, run_id), _hidden(job, dataset)
     if not any(store.files() or sums_of(store).epochs() for store in stores):
@@ -194,7 +199,7 @@ def audit_recorded(
     what was recorded so far is attacked, and once the run goes on and ends it audits itself.
 
     Args:
-        path: a run folder whose contract says ``audit: true``.
+        path: a run folder whose contract has an audit.
         watcher: shown the progress.
         auxiliary_labels: labels that few-label attacks are told, at least one per class.
         known_rows: numbers of rows whose columns attacks on features are told.

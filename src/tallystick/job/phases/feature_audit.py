@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
 from tallystick.config.contract import Contract
@@ -177,7 +178,7 @@ def audit_features(
     store = RowStore(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id, received="cut_embedding")
     epochs = store.epochs()
     if not epochs:
-        raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again with `audit: true`")
+        raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again")
     sums = store.load(epochs[-1])
     watcher.say("attacking what this side sent, for its columns, as the label party could")
     last_RD, mean_RD, looks_RE = _embeddings(sums, truth.rows_R)
@@ -189,7 +190,14 @@ def audit_features(
             continue
         try:
             found[name] = evaluate_feature_inference(
-                last_RD, mean_RD, columns, looks_NE=looks_RE, first=first if name == "used" else None, known=known, seed=seed
+                last_RD,
+                mean_RD,
+                columns,
+                looks_NE=looks_RE,
+                first=first if name == "used" else None,
+                known=known,
+                attacks=_attacks(contract),
+                seed=seed,
             )
             notes += found[name].not_measured
         except DataError as error:  # NaN of a training that diverged
@@ -208,6 +216,12 @@ def audit_features(
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
     return with_releases(found_now, folder, contract)
+
+
+def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:
+    """Those that this party can play at home; the quick ones where the contract asks for no more."""
+    quick = contract.audit == "quick"
+    return {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns and (row.quick or not quick)}
 
 
 def with_releases(audit: shown.FeatureAudit, folder: RunFolder, contract: Contract) -> shown.FeatureAudit:
@@ -255,10 +269,11 @@ def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:
     by = contract.label_party
     which = f"{min(rows, MOST_ROWS):,} {'evenly chosen ' if rows > MOST_ROWS else ''}"
     which += "rows that training rows are linked to" if contract.linkage.similar else "training rows"
+    quick = "This is the quick form: `audit: true` runs all attacks. " if contract.audit == "quick" else ""
     return (
         f"How well could {by} rebuild the columns of {party} from the cut embeddings that it was sent? Measured by {party} "
         f"alone, on {which} over epoch{plural} {epochs_in_words(sums.epochs)}; nothing was sent for it. "
-        f"{by}'s own columns, which would help, are not known here. Every figure is a floor: another attack may find more."
+        f"{by}'s own columns, which would help, are not known here. {quick}Every figure is a floor: another attack may find more."
     )
 
 

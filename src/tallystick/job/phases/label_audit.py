@@ -66,7 +66,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
     path = folder.views / _LABELS
     if not path.exists():
         raise DataError(
-            f"{folder.path} holds no recorded labels: only the label party's folder of a run with `audit: true` in its contract "
+            f"{folder.path} holds no recorded labels: only the label party's folder of a run whose contract has an audit "
             "can be audited, once its training has begun (go on with an interrupted run with --resume); to try a contract before "
             "any run, give the contract and --party"
         )
@@ -111,11 +111,11 @@ def audit_labels(
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         return _audit_numbers(folder, contract, kept, seed=seed)
-    classes = contract.target.classes
+    classes, quick = contract.target.classes, contract.audit == "quick"
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
         for name, row in LABEL_INFERENCE_ATTACKS.items()
-        if row.allows(classes)
+        if row.allows(classes) and (row.quick or not quick)
     ]
     found: list[shown.AttackResult] = []
     growth: list[shown.LeakGrowth] = []
@@ -125,13 +125,18 @@ def audit_labels(
     for number, peer in enumerate(contract.feature_parties):
         store = _store(folder, contract, kept, peer)
         start = kept.start.seen_by(number, contract) if kept.start is not None else None
-        steps = _real_rows(store.load("cut_gradient"), own_N)
-        view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start))
         sums = whole = None
         growing = []
         for epoch, up_to_it, whole in _sums_by_epoch(sums_of(store), own_N, classes):  # in memory one after the other
             growing.append((epoch, _some_rows(whole)))
             sums = up_to_it
+        if not quick:
+            steps = _real_rows(store.load("cut_gradient"), own_N)
+            view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start))
+        elif whole is not None:
+            view = whole
+        else:
+            raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
         seen.append((view, sums))
         evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, seed=seed)
         for done, (name, row) in enumerate(attacks):
@@ -141,7 +146,7 @@ def audit_labels(
             else:
                 found.append(attack_result(name, row, peer, measured))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
-        growth += _growth(growing, label_N, dict(attacks), peer, seed=seed)
+        growth += _growth(growing, label_N, dict(attacks), peer, seed=seed) if not quick else []
     summary = _summary(contract, seen, trained=epochs_trained(folder))
     return shown.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
 
@@ -295,17 +300,20 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
 def _summary(contract: Contract, seen: Sequence[tuple[View, RowSums | None]], *, trained: int | None) -> str:
     peers = " or ".join(contract.feature_parties)
     rows = max(sum(len(step.rows_B) for step in view.steps) for view, _ in seen)
-    epochs = sorted({epoch for view, _ in seen for epoch in view.epochs})
-    *before, last = (str(epoch + 1) for epoch in epochs)
-    when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
     of = f"of {trained}" if trained is not None else "of a run that was not finished"
     only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
+    steps = f"This is the quick form, by the cheapest attacks{only}: `audit: true` runs all, and they may find more."
+    quick = contract.audit == "quick" and contract.target.type != "regression"
+    epochs = sorted({epoch for view, _ in seen for epoch in view.epochs}) if not quick else []
+    if epochs:
+        *before, last = (str(epoch + 1) for epoch in epochs)
+        when = f"epochs {', '.join(before)} and {last}" if before else f"epoch {last}"
+        steps = f"Attacks on single batches read {rows:,} training rows of {when} {of}{only}."
     sums = max((each for _, each in seen if each is not None), key=lambda each: len(each.rows_N), default=None)
     whole = ""
     if sums is not None:
         of_rows = f"{len(sums.rows_N):,} rows, evenly chosen, over epoch{'s' if len(sums.epochs) > 1 else ''}"
-        whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}. "
-    steps = f"Attacks on single batches read {rows:,} training rows of {when} {of}{only}."
+        whole = f"Attacks on one vector per row read {of_rows} {epochs_in_words(sums.epochs)}{'' if epochs else f' {of}'}. "
     floor = "Every figure is a floor: another attack may find more."
     return " ".join([f"What could {peers} tell of the labels? {whole}{steps}", *_beside_unaligned_rows(contract), floor])
 
