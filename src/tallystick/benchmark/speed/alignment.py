@@ -96,14 +96,17 @@ def run(
     job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
     multiplies = protocol in ("diffie-hellman", "union") or (protocol == "intersection" and rows + others <= FEW_IDS)
     bare, seconds, peers = [_bare_multiplications_per_s()] if multiplies else [], [], []
-    for _ in range(turns or (3 if rows + others <= 400_000 else 1)):
-        taken, parties = _run_parties(job)
-        seconds.append(taken)
-        if multiplies:
-            bare.append(_bare_multiplications_per_s())
-        if peer_python is not None:
-            tables = {name: _ids(name, job) for name in (LABEL, FEATURE)}
-            peers.append(secretflow.run(peer_python, peer_protocols, tables, common=common))
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        tables = {name: Path(folder) / f"{name}.csv" for name in (LABEL, FEATURE)}
+        for name, table in tables.items():
+            _ids(name, job).to_frame("id").write_csv(table)
+        for _ in range(turns or (3 if rows + others <= 400_000 else 1)):
+            taken, parties = _run_parties(job | {"tables": {name: str(table) for name, table in tables.items()}})
+            seconds.append(taken)
+            if multiplies:
+                bare.append(_bare_multiplications_per_s())
+            if peer_python is not None:
+                peers.append(secretflow.run(peer_python, peer_protocols, list(tables.values()), common=common))
     multiplications = sum(party["scalar_multiplications"] for party in parties.values())
     floors = [2 * multiplications / (before + after) for before, after in itertools.pairwise(bare)]
     efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=multiplies)]
@@ -135,10 +138,7 @@ def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
 def party(stage: PartyContext, job: Figures) -> Figures:
     """One party's process."""
     name, channels = stage.name, stage.channels
-    table, folder = stage.home / "customers.csv", None
-    if name != HELPER:
-        _ids(name, job).to_frame("id").write_csv(table)
-        folder = RunFolder.new(stage.home / "runs", _contract(), name)
+    folder = None if name == HELPER else RunFolder.new(stage.home / "runs", _contract(), name)
     baseline = memory_mib("VmRSS")
     stage.ready()
     cpu_started, clock = time.process_time(), [time.perf_counter()]
@@ -146,7 +146,11 @@ def party(stage: PartyContext, job: Figures) -> Figures:
     if folder is None:
         union_helper(channels[LABEL], channels[FEATURE], rng=SecureRandom())
     else:
-        keys = read_keys(read_table(TableConfig(path=table), text=["id"]), columns={"id": "id"}, alignment=_contract().alignment)
+        keys = read_keys(
+            read_table(TableConfig(path=Path(job["tables"][name])), text=["id"]),
+            columns={"id": "id"},
+            alignment=_contract().alignment,
+        )
         clock.append(time.perf_counter())
         alignment = _ROLES[job["protocol"]][name](keys.ids, channels, job)
         clock.append(time.perf_counter())

@@ -7,12 +7,10 @@ import json
 import socket
 import subprocess
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
-
-import polars as pl
 
 from tallystick.benchmark.speed import secretflow_party
 from tallystick.errors import ConfigError, TallystickError
@@ -38,21 +36,17 @@ def require(python: str, protocols: Sequence[str]) -> None:
         )
 
 
-def run(python: str, protocols: Sequence[str], ids: Mapping[str, pl.Series], *, common: int) -> dict[str, Any]:
-    """Intersect two tables by each of the protocols; gives seconds (of the slower party), processor seconds and peak MiB of each.
+def run(python: str, protocols: Sequence[str], tables: Sequence[Path], *, common: int) -> dict[str, Any]:
+    """Intersect two CSV files by each of the protocols; gives seconds of the slower party, processor seconds, peak MiB of both.
 
-    The clock runs from reading the CSV files to the written ones, once the parties are connected.
+    The clock runs from reading the files to the written ones, once the parties are connected.
     Raises TallystickError where a party fails or finds another number of common ids.
     """
     with tempfile.TemporaryDirectory(prefix="tallystick-spu-") as folder:
-        tables = []
-        for name, column in ids.items():
-            tables.append(Path(folder) / f"{name}.csv")
-            column.to_frame("id").write_csv(tables[-1])
         return {protocol: _run(python, protocol, tables, Path(folder), common=common) for protocol in protocols}
 
 
-def _run(python: str, protocol: str, tables: list[Path], folder: Path, *, common: int) -> dict[str, Any]:
+def _run(python: str, protocol: str, tables: Sequence[Path], folder: Path, *, common: int) -> dict[str, Any]:
     job = {"protocol": protocol, "ports": _free_ports(len(tables))}
     found = []
     with ExitStack() as running:
