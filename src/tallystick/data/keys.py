@@ -121,13 +121,14 @@ def read_keys(
             f"key ({names}): null or empty in {rows_listed(key.is_null())} rows; the contract's alignment.nulls is error"
         )
     table = pl.DataFrame({"key": key, "row": pl.int_range(frame.height, eager=True)}).drop_nulls("key")
-    duplicated = table.group_by("key").len().filter(pl.col("len") > 1).height
+    distinct = table.get_column("key").n_unique() == table.height  # as most often: spares two tables of all keys
+    duplicated = 0 if distinct else table.group_by("key").len().filter(pl.col("len") > 1).height
     if repeats is not None:
         kept, words = _latest(frame, table, repeats), repeats.words
     else:
         if duplicated:
             _check_repeats(f"key ({names}): {duplicated} keys stand in more than one row", key, alignment, is_label=is_label)
-        kept, words = _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
+        kept, words = table if distinct else _by_rule(table, alignment), _said_of_rule(alignment, is_label=is_label)
     if not kept.height:
         raise IdError(
             f"key ({names}): every key stands in more than one row, and alignment.duplicates = drop leaves out all of them; "
@@ -141,14 +142,9 @@ def read_keys(
         used=kept.height,
         repeats=words if duplicated else "",
     )
-    ids = kept.select("key").unique(maintain_order=True).with_row_index("id")
-    id_R = kept.join(ids, on="key", how="left", maintain_order="left").get_column("id")
-    return Keys(
-        ids=Ids(ids.get_column("key").cast(pl.Binary)),
-        rows_R=kept.get_column("row").cast(pl.Int64).to_numpy(),
-        id_R=id_R.cast(pl.Int64).to_numpy(),
-        report=report,
-    )
+    ids, id_R = _numbered(kept.get_column("key"), distinct=distinct)
+    rows_R = kept.get_column("row").cast(pl.Int64).to_numpy()
+    return Keys(ids=Ids(ids.cast(pl.Binary)), rows_R=rows_R, id_R=id_R, report=report)
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
@@ -187,6 +183,15 @@ def _similar_keys(frame: Frame, columns: Mapping[str, str], alignment: Alignment
 
 def _latest(frame: Frame, table: pl.DataFrame, repeats: RepeatsConfig) -> pl.DataFrame:
     return latest_last(frame, table, repeats).unique("key", keep="last").sort("row")
+
+
+def _numbered(key: pl.Series, *, distinct: bool) -> tuple[pl.Series, NDArray[np.int64]]:
+    """The distinct keys in their order, and which of them stands in each row."""
+    if distinct:
+        return key, np.arange(len(key))
+    keys = key.to_frame("key").unique(maintain_order=True).with_row_index("id")
+    id_R = key.to_frame("key").join(keys, on="key", how="left", maintain_order="left").get_column("id")
+    return keys.get_column("key"), id_R.cast(pl.Int64).to_numpy()
 
 
 def _by_rule(table: pl.DataFrame, alignment: AlignmentConfig) -> pl.DataFrame:
@@ -302,7 +307,8 @@ def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
         text = _STEPS[step](text)
     # Once more, because a step may have uncovered a trailing .0 (" 1.0" after trim).
     text = as_text(text)
-    return text.set(text == "", None)
+    empty = text == ""
+    return text.set(empty, None) if empty.any() else text
 
 
 def join(parts: Sequence[pl.Series]) -> pl.Series:

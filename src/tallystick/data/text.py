@@ -25,7 +25,12 @@ def as_text(column: pl.Series) -> pl.Series:
         text = column.cast(pl.String)
     else:
         raise DataError(f"column {column.name!r} has type {kind}, which cannot be compared as text; convert it or drop it")
-    return text.str.replace(WHOLE_NUMBER, "$1").str.replace(r"^-0$", "0").alias(column.name)
+    # Each replacement copies the column: so it is made only where there is something to replace.
+    if text.str.contains(".0", literal=True).any():
+        text = text.str.replace(WHOLE_NUMBER, "$1")
+    if (text == "-0").any():
+        text = text.str.replace(r"^-0$", "0")
+    return text.alias(column.name)
 
 
 def as_number(column: pl.Series) -> pl.Series:
