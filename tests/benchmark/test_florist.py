@@ -15,6 +15,8 @@ from tallystick.benchmark.florist import sweep as florist
 from tallystick.benchmark.florist.runs import Membership, Setting, Trained, Treatment
 from tallystick.benchmark.shared import Keeping, summarize_seeds
 from tallystick.errors import ConfigError
+from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.report.bench import Spread, benchmark_html
@@ -89,6 +91,25 @@ def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
     found = florist.run(data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], setting=SMALL)
     attacks = next(each["attacks"] for each in found["runs"] if each["strategy"] == "majority")
     assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found["data"]["positive_rate"], abs=0.1)
+
+
+def test_labels_settled_before_training_never_change_in_a_run(clicks: ClickData) -> None:
+    """Labels drawn from the current prediction flip on some rows of every run this short. Seeded."""
+    rows = len(clicks.training)
+    membership = Membership.of("labels", rows=rows, ratio=0.5, seed=3)
+    changed = {}
+    for name, labels in (("settled", SettledLabels()), ("random-pred", RandomPredictedLabels())):
+        treatment = Treatment(membership=membership, rows=torch.arange(rows), labels=labels, redraw="once")
+        trained = Trained(treatment, clicks, replace(SMALL, epochs=4, learning_rate=1e-2), seed=5, record=True)
+        target_EU = torch.zeros(4, rows)
+        for step in trained.views[1]:
+            target_EU[step.epoch, step.rows_B] = step.targets_B
+        real_U = membership.has_labels_U
+        assert torch.equal(target_EU[0][real_U], clicks.training_labels_N[real_U])
+        changed[name] = (target_EU != target_EU[0]).any(dim=0)
+        assert not changed[name][real_U].any()
+    assert not changed["settled"].any()
+    assert changed["random-pred"].any()
 
 
 def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:

@@ -24,6 +24,7 @@ def batch_of(rows: int, *, seed: int = 1, present: float = 0.5, positive_rate: f
         logits_B=torch.randn(rows, generator=generator) * 2,
         cut_BD=torch.randn(rows, 6, generator=generator),
         positive_rate=positive_rate,
+        settled_B=(torch.rand(rows, generator=generator) < positive_rate).float(),
     )
 
 
@@ -114,7 +115,7 @@ def test_draws_once_repeat_and_draws_per_step_do_not() -> None:
 
 def test_names() -> None:
     assert set(LABEL_STRATEGIES) == {
-        "majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors",
+        "majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors", "settled",
     }  # fmt: skip
     calibrated = {name + suffix for name in ("sampling", "splice") for suffix in ("", "-tr", "-te", "-fit")}
     assert set(FEATURE_STRATEGIES) == {"gaussian", "random", *calibrated}

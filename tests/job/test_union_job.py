@@ -1,6 +1,7 @@
 """Jobs on a union: what each side learns, that a resumed run is the same run, what the audit finds, who gets which scores."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -12,20 +13,28 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.attacks.view import StepView
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
+from tallystick.cut.forward import no_columns
 from tallystick.data.features import Features
 from tallystick.data.keys import read_keys
 from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom, ImputingObjective
 from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.settled import SettlingLesson
 from tallystick.dataset.union import Imputation, UnionDataset
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, DamagedFile
+from tallystick.imputation.draws import Draws
 from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
+from tallystick.job.phases.settling import settling
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import TabularTop
 from tallystick.party.folder import RunFolder
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
 
 PARTIES = ("bank", "shop")
 
@@ -53,7 +62,8 @@ def test_a_union_is_trained_on_every_id_and_measured_on_the_label_partys_own(met
 
 
 @pytest.mark.parametrize(
-    "labels", ["majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors"]
+    "labels",
+    ["majority", "majority-tr", "majority-te", "majority-fit", "minority", "random-pos", "random-pred", "neighbors", "settled"],
 )
 def test_every_label_strategy_runs(labels):
     result = simulate(union_contract(union__labels=labels, union__audit=False), tables(PARTIES, rows=300), columns(PARTIES))
@@ -224,6 +234,53 @@ def test_an_imputing_bottom_resumes_with_the_same_noise():
     second.load_state_dict(state)
     assert torch.equal(second(batch()), expected)
     assert torch.equal(expected[[0, 1, 2, 5]], 2 * torch.tensor([[0.0], [1.0], [2.0], [5.0]]))
+
+
+def test_settled_labels_follow_the_embeddings_and_the_model_stays_as_it_was():
+    generator = torch.Generator().manual_seed(1)
+    cuts_ND = torch.randn(400, 3, generator=generator)
+    truth_N = (cuts_ND[:, 0] > 0).float()
+    own_U = torch.where(torch.arange(400) % 2 == 0, torch.arange(400) // 2, -1)
+    draws = Draws.of(rows=400, k=1, redraw="step", generator=generator)
+    imputed = {"imputer": SettledLabels(), "draws": draws, "calibration": NO_CALIBRATION, "positive_rate": 0.5}
+    objective = ImputingObjective(truth_N[::2], own_U, **imputed)
+    model = LabelModel(TabularTop(3, hidden=(8,), outputs=1))
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    SettlingLesson(objective=objective, seed=1).fit(model, objective, no_columns, torch.arange(400), cuts_ND)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    (_, first), (_, second) = (objective(logits, torch.arange(400)) for logits in (torch.zeros(400), torch.ones(400)))
+    assert torch.equal(first, second)
+    assert torch.equal(first[::2], truth_N[::2])
+    assert float((first == truth_N)[1::2].double().mean()) > 0.85
+
+
+def test_labels_settled_before_training_are_those_of_the_run_that_goes_on(tmp_path):
+    contract = parse_contract(union_contract(union__labels="settled"))
+    folder = RunFolder.new(tmp_path, contract, "bank")
+    draws = Draws.of(rows=50, k=1, redraw="once", generator=torch.Generator().manual_seed(1))
+    own_U = torch.where(torch.arange(50) % 2 == 0, torch.arange(50) // 2, -1)
+
+    def objective():
+        labels_N = torch.ones(25)
+        return ImputingObjective(
+            labels_N, own_U, imputer=SettledLabels(), draws=draws, calibration=NO_CALIBRATION, positive_rate=0.5
+        )
+
+    def lesson(objective, step):
+        schedule = Schedule(train_N=torch.arange(50), validation_N=torch.arange(0), batch_size=10, seed=1)
+        training = contract.training.for_rows(50)
+        run = TrainingRun(training=training, schedule=schedule, store=folder.store(), resume_from=step)
+        return settling(SimpleNamespace(folder=folder), objective, run)
+
+    with pytest.raises(DamagedFile, match=r"settled\.json.*it is missing.*others would be drawn"):
+        lesson(objective(), 3)
+    first, again = objective(), objective()
+    lesson(first, 0).keep(first.settle(torch.arange(40), torch.zeros(40)))
+    lesson(again, 3)
+    targets = [each(torch.zeros(50), torch.arange(50))[1] for each in (first, again)]
+    assert torch.equal(*targets)
+    assert 0 < targets[0][1:40:2].sum() < 20
+    assert (folder.path / "settled.json").stat().st_mode & 0o077 == 0
 
 
 def test_the_audit_finds_planted_absence_and_only_that():

@@ -43,7 +43,7 @@ class Ids(Sequence[bytes]):
     def __getitem__(self, index: int | slice) -> "bytes | Ids":
         if isinstance(index, slice):
             return Ids(self._column[index])
-        identifier: bytes = self._column[index]
+        identifier: bytes = self._column[int(index)]  # a NumPy integer is none to Polars
         return identifier
 
     def __iter__(self) -> Iterator[bytes]:

@@ -170,6 +170,29 @@ class ImputingObjective:
         self._draws = draws
         self._calibration = calibration
         self._positive_rate = positive_rate
+        self._settled_U: Tensor | None = None
+
+    @property
+    def settles_first(self) -> bool:
+        """Whether absent labels are drawn before training."""
+        return self._imputer.settles_first
+
+    def real_labels(self, index_N: Tensor) -> Tensor:
+        """The own labels at these positions, -1 where absent."""
+        own_N = self._own_U[index_N]
+        return torch.where(own_N >= 0, self._labels_N[own_N.clamp(min=0)], -1.0)
+
+    def settle(self, index_N: Tensor, logits_N: Tensor) -> Tensor:
+        """Draw a label for each of these positions by its logit; gives all positions' labels, 0 for the rest."""
+        settled_U = torch.zeros(len(self._own_U), dtype=self._labels_N.dtype, device=self._own_U.device)
+        drawn_N = self._draws.at(index_N)[:, 0] < torch.sigmoid(logits_N)
+        settled_U[index_N] = drawn_N.to(settled_U.dtype)
+        self.take_settled(settled_U)
+        return settled_U
+
+    def take_settled(self, settled_U: Tensor) -> None:
+        """Take labels that were drawn before."""
+        self._settled_U = settled_U
 
     def __call__(self, logits: Tensor, index_B: Tensor, cuts_BD: Sequence[Tensor] = ()) -> tuple[Tensor, Tensor]:
         """Loss of a training batch, over all its rows, and the real and synthetic targets that it was taken by."""
@@ -180,6 +203,7 @@ class ImputingObjective:
             logits_B=logits.detach(),
             cut_BD=cuts_BD[0].detach() if cuts_BD else logits.detach()[:, None],
             positive_rate=self._positive_rate,
+            settled_B=None if self._settled_U is None else self._settled_U[index_B],
         )
         targets_B = self._imputer(batch, uniform_BK=self._draws.at(index_B))
         return binary_cross_entropy_with_logits(self._calibration.training_logits(logits), targets_B), targets_B

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Contract, UnionConfig
+from tallystick.config.contract import Contract, TrainingConfig, UnionConfig
 from tallystick.data.common_values import CommonValues
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, PackedFeatures
@@ -29,6 +29,7 @@ from tallystick.privacy.randomness import secret_generator
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.objective import Objective
+from tallystick.training.plan import Schedule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -177,6 +178,11 @@ class UnionDataset(Dataset):
         imputation = Imputation.of(contract.union, own_U, is_label=own.is_label, seed=secret_seed())
         source = imputation.source(_encoded(encoder, own, contract), common=encoder.common) if encoder is not None else None
         return cls(encoder=encoder, source=source, imputation=imputation)
+
+    def schedule(self, training: TrainingConfig, *, seed: int) -> Schedule:
+        """The batches of training, with the training positions embedded once before where labels are drawn by them."""
+        schedule = super().schedule(training, seed=seed)
+        return replace(schedule, embeds_before=0) if self.imputation.labels.settles_first else schedule
 
     def is_own(self, index_B: Tensor) -> Tensor:
         """Which of these positions are rows of this party."""

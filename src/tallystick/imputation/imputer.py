@@ -42,6 +42,7 @@ class LabelBatch:
         logits_B: current logits, detached.
         cut_BD: current cut embeddings, detached.
         positive_rate: rate of positives on its own rows (π), in [0, 1].
+        settled_B: labels that were drawn before training; None for imputers that do not ask for it.
     """
 
     labels_B: Tensor
@@ -49,6 +50,7 @@ class LabelBatch:
     logits_B: Tensor
     cut_BD: Tensor
     positive_rate: float
+    settled_B: Tensor | None = None
 
     def imputed(self, synthetic_B: Tensor | float) -> Tensor:
         """Give real labels where present and ``synthetic_B`` elsewhere."""
@@ -66,6 +68,8 @@ class LabelImputer(Imputer):
 
     couples_rows: ClassVar[bool] = False
     """Whether one row's label sets the targets of other rows."""
+    settles_first: ClassVar[bool] = False
+    """Whether labels are drawn before training, from embeddings that the feature party sends once for it."""
 
     @property
     def soft_targets(self) -> bool:

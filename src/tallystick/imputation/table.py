@@ -19,12 +19,16 @@ from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.random_positive_labels import RandomPositiveLabels
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.imputation.spliced_features import SplicedFeatures
 
 LABEL_IMPUTERS: Mapping[str, type[LabelImputer]] = MappingProxyType(
     {
         imputer.name: imputer
-        for imputer in (MajorityLabels, MinorityLabels, RandomPositiveLabels, RandomPredictedLabels, NeighborLabels)
+        for imputer in (
+            *(MajorityLabels, MinorityLabels, RandomPositiveLabels, RandomPredictedLabels, NeighborLabels),
+            SettledLabels,
+        )
     }
 )
 FEATURE_IMPUTERS: Mapping[str, type[FeatureImputer]] = MappingProxyType(

@@ -4,6 +4,7 @@ from typing import Literal
 
 from tallystick.config.contract import Contract
 from tallystick.dataset.table import linkage_of
+from tallystick.imputation.table import label_strategy
 
 
 def disclosure_lines(contract: Contract) -> list[str]:
@@ -21,8 +22,9 @@ def disclosure_lines(contract: Contract) -> list[str]:
             f"`tallystick tune`, if it is run: as much as a training in each of up to {contract.tuning.trials} trials, and to "
             f"{features} which values were tried and which were best (tuning.keys); a run tells none of it"
         )
-    method = contract.unaligned.method
-    lines += [f"{features}: {sentence} (unaligned.method = {method})" for sentence in embedded_once_more(contract)]
+    settles = draws_labels_first(contract)
+    why = f"union.labels = {contract.union.labels}" if settles else f"unaligned.method = {contract.unaligned.method}"
+    lines += [f"{features}: {sentence} ({why})" for sentence in embedded_once_more(contract)]
     columns = evaluation.importance.feature_columns
     if columns != "none":
         lines.append(f"{features}: {shuffled_embeddings(contract)} to {label} (evaluation.importance.feature_columns)")
@@ -45,6 +47,11 @@ def gradient_lines(contract: Contract) -> list[str]:
         f"each row's embedding crosses once, and {label} then trains, stops and evaluates alone",
         f"these embeddings show {label} columns of {features}: with known rows about all of them, without a defence of columns",
     ]
+
+
+def draws_labels_first(contract: Contract) -> bool:
+    """Whether labels of a union's rows are drawn before training, from embeddings that are sent for it."""
+    return contract.linkage.imputes and label_strategy(contract.union.labels)[0].settles_first
 
 
 def start_lines(contract: Contract) -> list[str]:
@@ -92,7 +99,9 @@ def repeats_lines(contract: Contract) -> list[str]:
 
 
 def embedded_once_more(contract: Contract) -> list[str]:
-    """What a method for unaligned rows has feature parties send besides, in a sentence, if it is anything."""
+    """What feature parties send besides, for unaligned rows or for labels that are drawn before training, in a sentence each."""
+    if draws_labels_first(contract):
+        return [f"the training rows' cut embeddings once more to {contract.label_party}, before epoch 1"]
     if not contract.unaligned.facts.embeds:
         return []
     epoch = contract.unaligned.joint_epochs

@@ -37,6 +37,7 @@ from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_
 
 IMPUTATION = "imputation"
 START = "start"
+SETTLED = "settled"
 FORMAT = 4  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
 TRIAL = "trial-"
@@ -47,6 +48,7 @@ _HELPS = {
     "alignment": "no step can be taken up without it: " + _ANEW + " (with `align`, `train` and `evaluate`: begin with `align`)",
     "defense": "the secret in it is lost, and labels or noise drawn anew would be another release: " + _ANEW,
     "imputation": "the seed in it is lost, and other rows would be imputed: " + _ANEW,
+    "settled": "the labels in it, that were imputed before training, are lost, and others would be drawn: " + _ANEW,
     "start": "the secret in it is lost, and training would start from other weights: " + _ANEW,
     "release": "remove it to have the AUC released, and charged for, once more, or " + _ANEW,
     "ledger": "remove it if privacy.ledger is the ledger that this run was charged to",
@@ -332,6 +334,12 @@ class RunFolder:
             return {}
         facts: dict[str, object] = json.loads(self.read_json(path))
         return facts
+
+    def required(self, name: str) -> dict[str, object]:
+        """Facts that a run cannot go on without; raises DamagedFile with what helps."""
+        if facts := self.noted(name):
+            return facts
+        raise DamagedFile(self.path / f"{name}.json", "it is missing", _HELPS[name])
 
     def secret_seed(self) -> int:
         """Draw the seed of what this party imputes on a union, or take the one of the run that goes on; it stays secret."""

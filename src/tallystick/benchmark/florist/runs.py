@@ -21,6 +21,7 @@ from tallystick.benchmark.feature_leakage.data import as_numbers
 from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.config.contract import TrainingConfig
 from tallystick.cut.forward import no_columns
+from tallystick.dataset.settled import SettlingLesson
 from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -35,6 +36,7 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
 from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.in_process import CrossedStep, SplitNetwork
+from tallystick.training.lesson import PLAIN
 from tallystick.training.plan import Schedule, no_positions
 
 Side = Literal["labels", "features", "both"]
@@ -177,16 +179,23 @@ class Trained:
             patience=None,
             **PLAIN_ADAM,
         )
+        objective = label_party.objective(data.training_labels_N[has_labels_U], calibration, positive_rate=self.positive_rate)
+        settles = objective.settles_first
         return SplitNetwork(
             bottoms=[feature_party.bottom(self.bottom)],
             sources=[feature_party.source(data.training.rows(torch.nonzero(has_features_U).squeeze(1)))],
             model=self.model,
             own=no_columns if data.own is None else data.own.training.rows,
-            objective=label_party.objective(data.training_labels_N[has_labels_U], calibration, positive_rate=self.positive_rate),
+            objective=objective,
             training=training,
             schedule=Schedule(
-                train_N=treatment.rows, validation_N=no_positions(), batch_size=training.batch_size, seed=self.seed
+                train_N=treatment.rows,
+                validation_N=no_positions(),
+                batch_size=training.batch_size,
+                seed=self.seed,
+                embeds_before=0 if settles else None,
             ),
+            lesson=SettlingLesson(objective=objective, seed=self.seed) if settles else PLAIN,
         )
 
     def _imputation(self, has_U: Tensor, number: int) -> Imputation:

@@ -25,7 +25,7 @@ from tallystick.job.phases.column_start import first_positions
 from tallystick.job.phases.feature_audit import COLUMNS, audit_features, load_columns, own_columns, save_columns
 from tallystick.job.phases.label_audit import AUXILIARY_LABELS, BATCH_ROWS, audit_labels, save_labels, sums_of, unattacked
 from tallystick.job.phases.label_start import KnownStart
-from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
+from tallystick.job.phases.membership_audit import LATER_EPOCHS, MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
 from tallystick.party.row_recorder import QUICK_ROWS, Observers, RowRecorder
@@ -99,7 +99,8 @@ def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
     # A quick audit reads sums over the training alone; numbers are read off the first steps.
     labels = _audits_labels(job) and (job.contract.audit is True or job.contract.target.type == "regression")
     membership = _hidden(job, dataset) is not None
-    return (MEMBERSHIP_EPOCHS if membership else int(labels)), (LABEL_EPOCHS - 1 if labels else 0)
+    later = max(LABEL_EPOCHS - 1 if labels else 0, LATER_EPOCHS if membership else 0)
+    return (MEMBERSHIP_EPOCHS if membership else int(labels)), later
 
 
 def _hidden(job: Job, dataset: Dataset) -> Tensor | None:
@@ -181,7 +182,7 @@ def _stores(job: Job, run_id: str) -> list[ViewStore]:
 def _evaluate_membership(job: Job, dataset: Dataset, own_N: Tensor, *, run_id: str) -> shown.Audit:
     received: Received = "cut_gradient" if job.is_label else "cut_embedding"
     (store,) = _stores(job, run_id)  # where membership is a secret there are two parties
-    steps = [step for step in (store.load(received) if store.files() else ()) if step.epoch < MEMBERSHIP_EPOCHS]
+    steps = store.load(received) if store.files() else ()
     sent = None if job.is_label else dataset.sent_columns
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=job.logbook.watcher.say, sent=sent)
 

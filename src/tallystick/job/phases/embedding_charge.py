@@ -5,7 +5,7 @@ folder before the rows leave: what a crash kept here is counted all the same.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -14,6 +14,7 @@ from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile
 from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.job.disclosure import draws_labels_first
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import EMBEDDINGS, charged, data_set
 from tallystick.privacy.events import UnsentGaussianDP
@@ -77,6 +78,8 @@ def training_ahead(contract: Contract, training: TrainingConfig, schedule: Sched
     if schedule is None:
         nothing = Schedule(train_N=no_positions(), validation_N=no_positions(), batch_size=1, seed=0)
         schedule = scheduled(nothing, contract.unaligned, no_positions())
+        if draws_labels_first(contract):
+            schedule = replace(schedule, embeds_before=0)
     epochs = schedule.epochs_before + training.epochs - (schedule.epoch_of(step) if step else 0)
     embeds = schedule.embeds_before is not None and (not step or step <= schedule.steps_before(schedule.embeds_before))
     return Sent(training=epochs + embeds, validation=epochs if contract.split.validation else 0)

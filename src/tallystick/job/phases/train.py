@@ -22,6 +22,7 @@ from tallystick.job.phases.audit import recorders
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.job.phases.once import send_once
+from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import build_bottom, try_bottom, try_top, width_of
 from tallystick.models.similarity.model import SimilarityLabelModel
@@ -34,7 +35,6 @@ from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.label_party import FeaturePeer, KeptPeer, Peer, train_label_party
-from tallystick.training.lesson import PLAIN
 from tallystick.training.messages import CutWidth, receive_width
 from tallystick.training.plan import Schedule, batches_per_message
 from tallystick.training.run import TrainingRun
@@ -141,13 +141,14 @@ def train_as_label_party(
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
         method.prepare(model, defended.objective(), own_part(job, defended, start))
+    objective = defended.objective()
     state = train_label_party(
         model,
         defended.features_at,
-        defended.objective(),
+        objective,
         peers,
         run,
-        lesson=method or PLAIN,
+        lesson=method or settling(job, objective, run),
         defense=defense.cut(schedule),
     )
     job.logbook.watcher.say(_how_it_ended(state, run))

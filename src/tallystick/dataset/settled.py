@@ -1,0 +1,62 @@
+"""Labels that are imputed before training: a model of the first embeddings, from whose predictions they are drawn.
+
+Shapes: N training positions, B batch, D cut width, R rows with a real label.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tallystick.cut.forward import Source
+from tallystick.dataset.imputed import ImputingObjective
+from tallystick.models.split import LabelModel
+from tallystick.training.lesson import Lesson
+from tallystick.training.objective import Objective
+
+EPOCHS, LEAST_STEPS, BATCH, RATE = 5, 300, 256, 2e-3
+"""Its training's own, whatever the contract says: trials of a search draw the same labels where they send the same embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SettlingLesson(Lesson):
+    """The plain way, once the labels that this side lacks are drawn.
+
+    Threat model: an honest-but-curious feature party. Nothing that depends on a label leaves while the model is trained, so all
+    that a feature party sees of an imputed label is one that never changes. No formal guarantee.
+
+    Args:
+        objective: of the run.
+        seed: of the order of its batches.
+        keep: called with the labels once they are drawn, for a run that is resumed.
+    """
+
+    objective: ImputingObjective
+    seed: int
+    keep: Callable[[Tensor], None] = lambda settled_U: None  # noqa: ARG005
+
+    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor) -> None:  # noqa: ARG002
+        """Train a copy of the model, which has not learnt anything yet, and draw the absent labels by it."""
+        logits_N = self._predicted(copy.deepcopy(model), own, index_N, cuts_ND)
+        self.keep(self.objective.settle(index_N, logits_N))
+
+    def _predicted(self, model: LabelModel, own: Source, index_N: Tensor, cuts_ND: Tensor) -> Tensor:
+        target_N = self.objective.real_labels(index_N)
+        (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)
+        generator = torch.Generator().manual_seed(self.seed)
+        optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
+        epochs = max(EPOCHS, -(-LEAST_STEPS * BATCH // max(len(real_R), 1)))
+        model.train()
+        for _ in range(epochs):
+            for some_B in torch.split(real_R[torch.randperm(len(real_R), generator=generator).to(real_R.device)], BATCH):
+                logits = model.finish([cuts_ND[some_B]], own(index_N[some_B]))
+                optimizer.zero_grad()
+                torch.autograd.backward(binary_cross_entropy_with_logits(logits, target_N[some_B]))
+                optimizer.step()
+        model.eval()
+        with torch.no_grad():
+            parts = torch.split(torch.arange(len(index_N), device=index_N.device), BATCH)
+            return torch.cat([model.finish([cuts_ND[some_B]], own(index_N[some_B])) for some_B in parts])
