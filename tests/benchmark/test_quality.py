@@ -153,3 +153,12 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
         pytest.skip(str(error))
     assert table.frame.height >= 400
     assert not set(table.columns.numeric + table.columns.categorical) & {"label", *HELD_OUT[name].drop}
+
+
+def test_the_network_without_gradients_stands_beside_the_one_with_them(tmp_path):
+    found = sweep.run(tmp_path, data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
+    (row,) = found["tables"]
+    assert min(figure["mean"] for figure in row["figures"].values()) > 0.95
+    assert row["megabytes"]["no-gradients"]["mean"] == pytest.approx(4e-6 * 512 * 178)
+    (_, costs) = page_of(found, command="tallystick bench quality").tables
+    assert costs.rows[0][0] == "wine"

@@ -4,7 +4,7 @@ Shapes: N rows, T test rows.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -12,19 +12,25 @@ import numpy as np
 import polars as pl
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from tallystick import metrics
 from tallystick.benchmark.quality.tables import PublicTable
 from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig, TrainingTerms
+from tallystick.config.gradients import WIDE_CUT
 from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
 from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.storage import scratch_folder
+from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.in_process import SplitNetwork
+from tallystick.training.label_party import KeptPeer, train_label_party
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
 
 Ints = NDArray[np.int64]
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
@@ -32,11 +38,12 @@ MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the 
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """What a method reached on the test rows: AUC, or RMSE for regression; and how long it took."""
+    """What a method reached on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
 
     value: float
     seconds: float
     epochs: int | None = None
+    crossing_bytes: int | None = None
 
 
 QualityMethod = Callable[[PublicTable, int], Figure]
@@ -63,10 +70,13 @@ class NetworkMethod:
         """Train, keep the epoch that is best on the validation rows, and score the test rows."""
         started = time.perf_counter()
         network, coder = self.network(table, seed)
-        _, _, test = table.parts(seed)
+        train, validation, test = table.parts(seed)
         logits, epochs = _best(network, torch.from_numpy(test))
         value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
-        return Figure(value=value, seconds=time.perf_counter() - started, epochs=epochs)
+        rows = epochs * (2 * len(train) + len(validation)) + len(validation) + len(test)  # validation again, for importance
+        return Figure(
+            value=value, seconds=time.perf_counter() - started, epochs=epochs, crossing_bytes=_bytes_of(network.bottoms, rows)
+        )
 
     def network(self, table: PublicTable, seed: int) -> tuple[SplitNetwork, LabelCoder]:
         """The network before its first step, and the coding of the labels."""
@@ -77,7 +87,10 @@ class NetworkMethod:
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
         training = self.training(len(train))
-        bottoms = [build_bottom(self.model, "feature", encoder.feature_shape, seed=seed) for encoder in others]
+        bottoms = [
+            build_bottom(self.model, "feature", encoder.feature_shape, seed=seed, cut_width=self.model.cut_width)
+            for encoder in others
+        ]
         label = build_label_model(
             self.model,
             "label",
@@ -101,6 +114,35 @@ class NetworkMethod:
             ),
         )
         return network, coder
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptMethod(NetworkMethod):
+    """The same where no gradient is sent: each row's embedding crosses once, and the label party trains on what it kept."""
+
+    def __call__(self, table: PublicTable, seed: int) -> Figure:
+        """Embed all rows, train by the product's loop at the label party, and score the test rows."""
+        started = time.perf_counter()
+        network, coder = self.network(table, seed)
+        test, all_N = table.parts(seed)[2], torch.arange(table.frame.height)
+        kept = []
+        for bottom, source in zip(network.bottoms, network.sources, strict=True):
+            with torch.no_grad():
+                embedding_ND = torch.cat([bottom(source(index_B)) for index_B in torch.split(all_N, 4096)])
+            kept.append(KeptCuts(numbers_R=all_N, embedding_RD=embedding_ND, numbers=lambda index_B: index_B))
+        peers = [KeptPeer(name=f"feature {number}", kept=each) for number, each in enumerate(kept)]
+        with scratch_folder() as folder:
+            run = TrainingRun(training=network.training, schedule=network.schedule, store=CheckpointStore(folder))
+            state = train_label_party(network.model, network.own, network.objective, peers, run)
+        logits = logits_over(network.model, network.own, torch.split(torch.from_numpy(test), 4096), kept)
+        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        crossing = _bytes_of(network.bottoms, len(all_N))
+        return Figure(value=value, seconds=time.perf_counter() - started, epochs=state.epoch, crossing_bytes=crossing)
+
+
+def _bytes_of(bottoms: Sequence[nn.Module], rows: int) -> int:
+    """Bytes of so many rows at the cut, of four each number."""
+    return 4 * rows * sum(map(width_of, bottoms))
 
 
 def validated(network: SplitNetwork) -> Iterator[tuple[int, float, bool]]:
@@ -214,6 +256,9 @@ METHODS: dict[str, QualityMethod] = {
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
+    "no-gradients": KeptMethod(
+        model=NetworkModel(cut_width=WIDE_CUT), training=TrainingTerms().for_rows, encoding=EncodingConfig()
+    ),
     "former": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING),
     "joined-mlp": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING, columns="joined"),
 }

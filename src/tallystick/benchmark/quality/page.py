@@ -12,6 +12,7 @@ SHOWN = {
     "joined-mlp": "former network, joined",
     "former": "former default, split",
     "default": "default, split",
+    "no-gradients": "default, no gradient sent",
 }
 
 
@@ -30,7 +31,8 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
                 rows=[_cells(number, row, list(methods)) for number, row in enumerate(rows, 1)],
                 note="AUC (of several classes the mean of each against the rest): more is better; RMSE: less is better. "
                 "Behind: as a difference of AUC, or as a share of RMSE; below 0 is ahead.",
-            )
+            ),
+            *_cost_table(rows, methods),
         ],
         curves=[
             Curve(
@@ -52,6 +54,26 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
         ],
         facts={"seeds": ", ".join(map(str, found["seeds"]))},
     )
+
+
+def _cost_table(rows: list[dict[str, Any]], methods: dict[str, str]) -> list[ResultTable]:
+    """What crosses and how long it takes, where networks with and without gradients stand beside each other."""
+    shown = [name for name in ("default", "no-gradients") if name in methods]
+    if len(shown) < 2:
+        return []
+    columns = [f"{methods[name]}: {what}" for what in ("MB that cross", "seconds") for name in shown]
+    return [
+        ResultTable(
+            name="What it takes",
+            columns=["table", *columns],
+            rows=[
+                [row["table"], *(spread_of(row[of].get(name)) for of in ("megabytes", "seconds") for name in shown)]
+                for row in rows
+            ],
+            note="Cut embeddings and cut gradients of training, validation and test rows, of four bytes a number. Seconds in one "
+            "process on one thread, without a network and without waiting for a partner.",
+        )
+    ]
 
 
 def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:

@@ -77,16 +77,19 @@ def summarise(
     """Mean and spread of each method on each table, and how the default stands to boosting."""
     rows = []
     for name, about in facts.items():
-        figures = {
-            method: summarize_seeds(found)
+        lines = {
+            method: [line for line in runs if line["table"] == name and line["method"] == method and line["seed"] in seeds]
             for method in methods
-            if (
-                found := [
-                    line["value"] for line in runs if line["table"] == name and line["method"] == method and line["seed"] in seeds
-                ]
-            )
         }
+        lines = {method: of for method, of in lines.items() if of}
+        figures = {method: summarize_seeds([line["value"] for line in of]) for method, of in lines.items()}
         row = {"table": name, **about, "metric": "rmse" if about["target"] == "regression" else "auc", "figures": figures}
+        row["seconds"] = {method: summarize_seeds([line["seconds"] for line in of]) for method, of in lines.items()}
+        row["megabytes"] = {
+            method: summarize_seeds([line["crossing_bytes"] / 1e6 for line in of])
+            for method, of in lines.items()
+            if of[0].get("crossing_bytes") is not None
+        }
         for rival in ("boosting", "boosting-early"):
             if "default" in figures and rival in figures:
                 row[f"behind_{rival}"] = behind(row["metric"], figures["default"]["mean"], figures[rival]["mean"])
