@@ -15,11 +15,13 @@ from tiny import PATIENCE_S, columns, contract_values, seed_system, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
+from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError, Diverged
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.sweep import sweep
-from tallystick.sweep.sweep import estimate, parse_sweep
+from tallystick.sweep.partner import SimulatedPartner
+from tallystick.sweep.sweep import candidate_trials, estimate, parse_sweep
 
 PARTIES = ("bank", "shop")
 
@@ -235,11 +237,15 @@ def test_a_sweep_sets_utility_beside_leakage(home):
 
 
 def test_giving_all_columns_away_is_noted(home):
-    values = found(swept(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, "--sweep", "cut-width=1", "--json"))
+    sweep = ("--sweep", "cut-width=1", "--sweep", "no-gradients=8")
+    values = found(swept(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, *sweep, "--json"))
     assert values["notes"] == ["All columns went to shop: bank alone has none left, and can only guess without joining."]
-    none, narrow = values["sweep"]["trials"]
+    none, narrow, once = values["sweep"]["trials"]
     assert none["columns"]["mean"] > 2 * narrow["columns"]["mean"]  # four columns, one number
     assert narrow["guarantee"] == "no formal guarantee: 1 number per row crosses the cut"
+    assert once["leaks"] == []
+    assert once["guarantee"] == "nothing that depends on a label is sent, so no attack on it reads one"
+    assert once["columns"]["mean"] > narrow["columns"]["mean"]
 
 
 def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
@@ -403,6 +409,20 @@ def test_two_seeds_are_shown_as_they_are():
     two = estimate([(0.69, 0.5, 0.9), (0.58, 0.4, 0.8)], floor=0.5)
     assert (two.low, two.high, two.spread) == (0.58, 0.69, "min to max")
     assert two.mean == pytest.approx(0.635)
+
+
+def test_a_contract_without_gradients_is_tried_beside_one_with_them():
+    """Whatever it asks for that needs gradients, a trial without them does not."""
+    partner = SimulatedPartner(label="bank", feature="shop", tables={}, columns={}, given=(), kept=())
+    changes = {"tuning": {"keys": {"training.epochs": {"values": [1, 2]}}}, "evaluation__share_metrics": ["auc"]}
+    trained = parse_contract(contract_values(PARTIES, training__mode="pipelined", **changes))
+    none, once = candidate_trials(trained, partner, [("no-gradients", [64])])
+    assert (none.contract.sends_gradients, once.contract.sends_gradients) == (True, False)
+    assert once.contract.model.cut_width == 64
+    kept = parse_contract(contract_values(PARTIES, training__gradients="none"))
+    none, own = candidate_trials(kept, partner, [])
+    assert (none.contract.sends_gradients, own.name) == (True, "the contract's no-gradients")
+    assert own.contract.model.cut_width == 512
 
 
 def test_a_sweep_is_read():

@@ -484,7 +484,10 @@ def quality(
     tables: Annotated[str, typer.Option(help="Tables, with commas between; or held-out; all but these if left out.")] = "",
     methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
-    leaks: Annotated[bool, typer.Option("--leaks", help="Audit the default and the former one on --tables instead.")] = False,
+    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
+    leaks: Annotated[
+        bool, typer.Option("--leaks", help="Audit the default and the former one, or --methods, on --tables instead.")
+    ] = False,
     pace: Annotated[bool, typer.Option("--pace", help="Time to the former default's validation loss instead.")] = False,
     resume: ResumeFlag = False,
     as_json: JsonFlag = False,
@@ -502,7 +505,16 @@ def quality(
             from tallystick.benchmark.quality import leaks as audits
 
             names = tables.split(",") if tables else ["breast"]
-            audited = audits.run(folder, names, data, seeds=range(1, seeds + 1), resume=resume, progress=_watcher().progress)
+            audited = audits.run(
+                folder,
+                names,
+                data,
+                methods=methods.split(",") if methods else audits.USUAL,
+                seeds=range(1, seeds + 1),
+                most_rows=rows,
+                resume=resume,
+                progress=_watcher().progress,
+            )
             finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
             return
         chosen = benchmark.tables_of(tables, data)
@@ -518,6 +530,7 @@ def quality(
             tables=chosen,
             methods=methods.split(",") if methods else list(METHODS),
             seeds=range(1, seeds + 1),
+            most_rows=rows,
             resume=resume,
             progress=_watcher().progress,
         )

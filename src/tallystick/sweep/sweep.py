@@ -14,6 +14,7 @@ from scipy.stats import t as student_t
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
+from tallystick.config.gradients import WIDE_CUT
 from tallystick.config.reading import did_you_mean
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
@@ -29,6 +30,8 @@ _LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs
 KNOWN_ROWS = max(KNOWN)
 CUT_AFTER = "cut-after"
+NO_GRADIENTS = "no-gradients"
+"""Tried by how wide the embeddings are that cross once."""
 CUTS = {CUT_AFTER: "cut_after", "cut-width": "cut_width"}
 
 
@@ -51,8 +54,8 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
     method, equals, values = text.partition("=")
     if not equals or not values.strip():
         raise ConfigError(f"--sweep {text}: must be METHOD=STRENGTH,STRENGTH,..., such as marvell=1,4,16")
-    if method not in DEFENSES and method not in CUTS:
-        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, *CUTS])}")
+    if method not in DEFENSES and method not in CUTS and method != NO_GRADIENTS:
+        raise ConfigError(f"--sweep {text}: {method} is no defence; {did_you_mean(method, [*DEFENSES, *CUTS, NO_GRADIENTS])}")
     try:
         return method, tuple(float(value) for value in values.split(","))
     except ValueError:
@@ -60,11 +63,11 @@ def parse_sweep(text: str) -> tuple[str, tuple[float, ...]]:
 
 
 def default_sweep(contract: Contract) -> list[tuple[str, tuple[float, ...]]]:
-    """A first look: what the target allows, weak to strong, and every other depth of the cut."""
+    """A first look: what the target allows, weak to strong, no gradients at all, and every other depth of the cut."""
     depths = tuple(float(depth) for depth in range(1, len(contract.model.hidden) + 1) if depth != contract.model.cut_after)
     noise: list[tuple[str, tuple[float, ...]]]
     noise = [("marvell", (1.0, 4.0, 16.0))] if contract.target.type == "binary" else [("isotropic", (0.1, 1.0, 10.0))]
-    sweep = [*noise, ("label-dp", (3.0, 1.0)), ("distance-correlation", (0.1, 0.3, 1.0))]
+    sweep = [*noise, ("label-dp", (3.0, 1.0)), ("distance-correlation", (0.1, 0.3, 1.0)), (NO_GRADIENTS, (float(WIDE_CUT),))]
     return [*sweep, (CUT_AFTER, depths)] if depths else sweep
 
 
@@ -77,20 +80,33 @@ def candidate_trials(
     """
     base = _values(contract, partner)
     found = [Candidate(defense="none", contract=_contract(base, "none"))]
-    if contract.defense:
+    if contract.defense or not contract.sends_gradients:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
-        own = " + ".join(entry.defense.method for entry in contract.defense)
-        found.append(Candidate(defense="the contract's", strength=own, contract=_contract(base | {"defense": entries}, own)))
+        own = " + ".join([NO_GRADIENTS] * (not contract.sends_gradients) + [entry.defense.method for entry in contract.defense])
+        values = base if contract.sends_gradients else _without_gradients(base, contract.network_model.cut_width)
+        found.append(Candidate(defense="the contract's", strength=own, contract=_contract(values | {"defense": entries}, own)))
     for method, strengths in sweep:
         for strength in strengths:
             where = f"--sweep {method}={strength:g}"
             if method in CUTS:
                 size = int(strength) if strength == int(strength) else strength
                 changed = base | {"model": {**base["model"], CUTS[method]: size}}
+            elif method == NO_GRADIENTS:
+                changed = _without_gradients(base, int(strength) if strength == int(strength) else strength)
             else:
                 changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: strength}]}
             found.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
     return found
+
+
+def _without_gradients(base: dict[str, Any], cut_width: float | None) -> dict[str, Any]:
+    """The same where each row's embedding crosses once, this wide, and nothing that needs gradients is asked for."""
+    evaluation = base["evaluation"]
+    return base | {
+        "model": base["model"] | {"cut_width": cut_width},
+        "training": base["training"] | {"gradients": "none", "mode": "synchronous"},
+        "evaluation": evaluation | {"share_metrics": [], "importance": evaluation["importance"] | {"feature_columns": "none"}},
+    }
 
 
 def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
@@ -102,6 +118,8 @@ def _values(contract: Contract, partner: SimulatedPartner) -> dict[str, Any]:
         "alignment": values["alignment"] | {"method": "intersection"},
         "unaligned": {},  # the made-up partner has every row
         "model": model,
+        "training": values["training"] | {"gradients": "sent"},
+        "tuning": {},
         "defense": [],
         "audit": True,
         "evaluation": values["evaluation"] | {"own_columns_baseline": False, "privacy": None, "bootstrap": 200},
@@ -152,6 +170,8 @@ class _Tally:
 
 def _promises(candidate: Candidate) -> list[str]:
     model = candidate.contract.model
+    if not candidate.contract.sends_gradients:
+        return ["nothing that depends on a label is sent, so no attack on it reads one"]
     if candidate.defense == "cut-width":
         crosses = "1 number per row crosses" if model.cut_width == 1 else f"{model.cut_width} numbers per row cross"
         return [f"no formal guarantee: {crosses} the cut"]

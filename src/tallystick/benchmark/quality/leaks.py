@@ -9,13 +9,14 @@ from typing import Any
 
 from tallystick.benchmark.audited import audited
 from tallystick.benchmark.quality.methods import FORMER_ENCODING, FORMER_MODEL, former_training
-from tallystick.benchmark.quality.tables import PublicTable, load_table
+from tallystick.benchmark.quality.tables import MOST_ROWS, PublicTable, load_table
 from tallystick.benchmark.shared import SweepLog, make_output_folder, summarize_seeds
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.report.result import Result
 
-METHODS = ("former", "default")
+METHODS = ("former", "default", "no-gradients")
+USUAL = ("former", "default")
 
 
 def run(
@@ -23,53 +24,66 @@ def run(
     tables: Sequence[str],
     data: Path | None,
     *,
+    methods: Sequence[str] = USUAL,
     seeds: Sequence[int],
+    most_rows: int = MOST_ROWS,
     resume: bool = False,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Train each table by the former and the present default, and attack both runs; one line of a log per run.
+    """Train each table by the former and the present default, or others of METHODS, and attack each run; one line of a log each.
 
     Gives the runs, and by table and method the mean symmetric AUC of each attack on labels, and the mean R² (of categories its
     like, see ``ColumnLeak``) of the feature party's columns as rebuilt by the strongest attack.
 
-    Raises ConfigError for a table of numbers to predict: attacks tell classes apart.
+    Raises ConfigError for an unknown method, or a table of numbers to predict: attacks tell classes apart.
     """
-    loaded = {name: load_table(name, data) for name in tables}
+    if unknown := [name for name in methods if name not in METHODS]:
+        raise ConfigError(f"--methods {', '.join(unknown)}: with --leaks must be of {', '.join(METHODS)}")
+    loaded = {name: load_table(name, data, most=most_rows) for name in tables}
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
     make_output_folder(folder)
-    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality-leaks"}, resume=resume)
+    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality-leaks", "most_rows": most_rows}, resume=resume)
     done = {(line["table"], line["method"], line["seed"]) for line in log.runs}
-    wanted = [(name, method, seed) for seed in seeds for name in tables for method in METHODS]
+    wanted = [(name, method, seed) for seed in seeds for name in tables for method in methods]
     for number, (name, method, seed) in enumerate(wanted, 1):
         if (name, method, seed) not in done:
-            found = _figures(_run(loaded[name], seed, former=method == "former"))
+            found = _figures(_run(loaded[name], seed, method))
             log.add({"table": name, "method": method, "seed": seed, **found})
         progress(f"{name}, {method}, seed {seed}", number, len(wanted))
     runs = [line for line in log.runs if (line["table"], line["method"], line["seed"]) in wanted]
-    return {"benchmark": "quality-leaks", "seeds": list(seeds), "rows": _rows(runs, tables), "runs": runs}
+    return {
+        "benchmark": "quality-leaks",
+        "seeds": list(seeds),
+        "methods": list(methods),
+        "rows": _rows(runs, tables, methods),
+        "runs": runs,
+    }
 
 
-def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str]) -> list[dict[str, Any]]:
+def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str], methods: Sequence[str]) -> list[dict[str, Any]]:
     rows = []
     for name in tables:
         of_table = [line for line in runs if line["table"] == name]
         for figure in dict.fromkeys(figure for line in of_table for figure in line["figures"]):
             row: dict[str, Any] = {"table": name, "attack": figure}
-            for method in METHODS:
+            for method in methods:
                 values = [line["figures"][figure] for line in of_table if line["method"] == method and figure in line["figures"]]
                 row[method] = summarize_seeds(values) if values else None
             rows.append(row)
     return rows
 
 
-def _run(table: PublicTable, seed: int, *, former: bool) -> Result:
+def _run(table: PublicTable, seed: int, method: str) -> Result:
     own, theirs = table.halves(seed)
+    former = method == "former"
     contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed}
     if former:
         rows = table.frame.height * 7 // 10
         training = former_training(rows).model_dump(mode="json")
         contract |= {"model": FORMER_MODEL.model_dump(mode="json"), "training": training}
+    if method == "no-gradients":
+        contract |= {"training": {"gradients": "none"}}
     encoding = {"encoding": FORMER_ENCODING.model_dump(mode="json")} if former else {}
     return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, party=encoding)
 

@@ -14,6 +14,7 @@ SHOWN = {
     "default": "default, split",
     "no-gradients": "default, no gradient sent",
 }
+LEAKING = {"former": "former default", "default": "default", "no-gradients": "default, no gradient sent"}
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
@@ -79,14 +80,14 @@ def _cost_table(rows: list[dict[str, Any]], methods: dict[str, str]) -> list[Res
 def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     """Show what ``quality.leaks.run`` found."""
     return Benchmark(
-        title="What the default and the former default tell attackers",
+        title="What networks tell attackers, by how they are trained",
         command=command,
         tables=[
             ResultTable(
                 name="What attacks found",
-                columns=["table", "attack", "former default", "default"],
+                columns=["table", "attack", *(LEAKING[name] for name in found["methods"])],
                 rows=[
-                    [row["table"], row["attack"], spread_of(row["former"]), spread_of(row["default"])] for row in found["rows"]
+                    [row["table"], row["attack"], *(spread_of(row[name]) for name in found["methods"])] for row in found["rows"]
                 ],
                 note="Labels: max(AUC, 1 - AUC) per batch, .5 is a guess, 1 is every label. Columns: the mean share "
                 "that the strongest attack rebuilt of the feature party's, R² or its like for categories; 0 is a guess.",

@@ -38,6 +38,7 @@ def run(
     tables: Sequence[str] = tuple(TABLES),
     methods: Sequence[str] = tuple(METHODS),
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
+    most_rows: int = MOST_ROWS,
     resume: bool = False,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
@@ -49,9 +50,9 @@ def run(
         if unknown := [name for name in asked if name not in known]:
             raise ConfigError(f"--{what}s {', '.join(unknown)}: must be of {', '.join(known)}")
     folder.mkdir(parents=True, exist_ok=True)
-    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality", "most_rows": MOST_ROWS}, resume=resume)
+    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality", "most_rows": most_rows}, resume=resume)
     done = {(line["table"], line["method"], line["seed"]) for line in log.runs}
-    loaded = {name: load_table(name, data) for name in tables}
+    loaded = {name: load_table(name, data, most=most_rows) for name in tables}
     with one_thread(), np.errstate(all="ignore"):
         for seed in seeds:
             for name, table in loaded.items():

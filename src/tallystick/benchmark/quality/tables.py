@@ -57,19 +57,20 @@ class PublicTable:
         return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
 
 
-def load_table(name: str, data: Path | None) -> PublicTable:
+def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> PublicTable:
     """Read a table.
 
     Args:
         name: one of TABLES.
         data: the folder of public files, for those that no package brings.
+        most: of a larger table so many rows are drawn.
 
     Raises DataError where a package or a file is absent.
     """
     table = TABLES[name](data)
-    if table.frame.height <= MOST_ROWS:
+    if table.frame.height <= most:
         return table
-    drawn = np.random.default_rng(zlib.crc32(name.encode())).permutation(table.frame.height)[:MOST_ROWS]
+    drawn = np.random.default_rng(zlib.crc32(name.encode())).permutation(table.frame.height)[:most]
     return PublicTable(**{**table.__dict__, "frame": table.frame[np.sort(drawn)]})
 
 
