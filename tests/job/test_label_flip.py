@@ -1,18 +1,23 @@
 """Under label DP nothing that leaves hangs on an exact label: one is flipped, the replaced labels stay, and all that a feature
-party gets stays to the bit: messages, their number and order, what it is told at the end, its folder and its result."""
+party or a helper gets stays to the bit: messages, their number and order, what it is told at the end, its folder, its result."""
 
 import json
+import threading
 
 import numpy as np
 import polars as pl
 import pytest
+import similar
 import torch
 from safetensors import safe_open
+from scipy.special import ndtr
 from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.intersection import check_classes
+from tallystick.defenses.gaussian_labels import GRID
+from tallystick.defenses.label_dp import other_words
 from tallystick.errors import DataError, TallystickError
 from tallystick.job.phases import defense
 from tallystick.network.channel import MemoryChannel
@@ -21,7 +26,6 @@ from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
 ROWS = 160
-KEEP, FLIP = (2**64 - 1).to_bytes(8, "little"), bytes(8)
 OF_THE_CLOCK = {"started", "seconds", "steps_per_s", "phases", "seal"}
 
 
@@ -50,33 +54,34 @@ def key_stream_with(replaced):
     return key_stream
 
 
-def everything_for_shop(folder, given, monkeypatch, target, **changes):
-    """Run it, with ``target`` as the replaced labels by row of the bank's table; gives all that shop has of the run."""
-    sent = []
-    send = MemoryChannel.send
+def everything_for_others(folder, given, monkeypatch, target, contract, names):
+    """Run it, with ``target`` as the replaced labels by row of the bank's table; gives all that the others have of the run."""
+    sent = {}
+    send, abort = MemoryChannel.send, MemoryChannel.abort
     with monkeypatch.context() as patch:
         seed_system(patch)
 
+        def keep(channel, words):
+            if channel.peer != "bank":
+                sent.setdefault((threading.current_thread().name, channel.peer), []).append(words)
+
         def kept(channel, message):
-            if channel.peer == "shop":
-                sent.append(bytes(encode(message)))
+            keep(channel, bytes(encode(message)))
             send(channel, message)
 
         def aborted(channel, reason):
-            if channel.peer == "shop":
-                sent.append(reason.encode())
+            keep(channel, reason.encode())
             abort(channel, reason)
 
-        abort = MemoryChannel.abort
         patch.setattr(MemoryChannel, "send", kept)
         patch.setattr(MemoryChannel, "abort", aborted)
         replace_labels(patch, target)
         ended = "whole"
         try:
-            simulate(contract_values(PARTIES, **changes), given, given_columns(), folder=folder)
+            simulate(contract, given, names, folder=folder)
         except TallystickError as error:
             ended = type(error).__name__
-    return sent, ended, shops_files(folder)
+    return sent, ended, {name: files_of(folder, name) for name in contract["parties"] if name != "bank"}
 
 
 def given_columns():
@@ -85,25 +90,44 @@ def given_columns():
 
 
 def replace_labels(patch, target):
-    """Have the coins of randomised response come out such that row i trains with label target(i)."""
+    """Have the coins come out such that row i trains with label target(i): a class, or a noisy label of ``gaussian-labels``."""
     respond = defense.RunDefense.defended
 
     def defended(self, dataset):
-        true_N = dataset.known_labels.true_N
+        true_N = dataset.known_labels.true_N.long().numpy()
         wanted_N = target[: len(true_N)]
-        words = b"".join(KEEP if is_kept else FLIP for is_kept in (wanted_N == true_N.long().numpy()))
+        (part,) = self.defenses.labels
+        words = (noise_for if part.soft_labels else coins_for)(part, true_N, wanted_N, self.classes).tobytes()
         with pytest.MonkeyPatch.context() as inner:
             inner.setattr(defense, "key_stream", key_stream_with(lambda count: words[:count]))
             found = respond(self, dataset)
-        assert (found.known_labels.training_labels_N.long().numpy() == wanted_N).all()
+        if part.soft_labels:
+            noisy_N = part.noisy(torch.from_numpy(true_N), random_bytes=lambda count: words[:count])
+            assert noisy_N.numpy() == pytest.approx(wanted_N * GRID * part.sigma, abs=1e-9)
+        else:
+            assert (found.known_labels.training_labels_N.long().numpy() == wanted_N).all()
         return found
 
     patch.setattr(defense.RunDefense, "defended", defended)
 
 
-def shops_files(folder):
-    """What lies in shop's run folder, without what the clock and the machine put there."""
-    (run,) = (folder / "shop").glob("tiny-*")
+def coins_for(part, true_N, wanted_N, classes):
+    """The words of randomised response that keep a label, or replace it by the wanted one."""
+    step_N = (wanted_N - true_N) % classes
+    each = other_words(classes, part.epsilon)
+    return np.where(step_N == 0, np.uint64(2**64 - 1), (step_N - 1).astype(np.uint64) * np.uint64(each) + np.uint64(1))
+
+
+def noise_for(part, true_N, wanted_N, classes):
+    """The words whose Gaussian noise brings a label to the wanted one, which is given in steps of the grid."""
+    del classes
+    share_N = ndtr(wanted_N * GRID - true_N / part.sigma)
+    return np.rint(share_N * 2.0**52 - 0.5).astype(np.uint64) << np.uint64(12)
+
+
+def files_of(folder, name):
+    """What lies in a party's run folder, without what the clock and the machine put there."""
+    (run,) = (folder / name).glob("tiny-*")
     found = {}
     for path in sorted(run.rglob("*")):
         name = str(path.relative_to(run))
@@ -127,36 +151,108 @@ def without_times(value):
     return [without_times(each) for each in value] if isinstance(value, list) else value
 
 
+LABEL_DP = {"defense": [{"method": "label-dp", "epsilon": 1.0}], "split__method": "time"}
+GAUSSIAN = {"defense": [{"method": "gaussian-labels", "epsilon": 1.0, "delta": 1e-5}], "split__method": "time"}
+MEASURED = {"evaluation__importance": {"own_columns": True, "feature_columns": "label-party", "repeats": 1}}
+STOPPING = {"training__patience": 1, "training__epochs": 4, "audit": True, "evaluation__own_columns_boosting": True}
 CONTRACTS = {
-    "early stopping, audit, an own baseline with boosting": {
-        **{"training__patience": 1, "training__epochs": 4, "audit": True, "evaluation__own_columns_boosting": True},
-    },
+    "early stopping, audit, an own baseline with boosting": LABEL_DP | STOPPING,
     "unaligned rows, columns that are measured": {
-        **{"unaligned": {"method": "heuristic"}, "training__epochs": 1},
-        **{"evaluation__importance": {"own_columns": True, "feature_columns": "label-party", "repeats": 1}},
+        **LABEL_DP,
+        "unaligned": {"method": "heuristic"},
+        "training__epochs": 1,
+        **MEASURED,
+    },
+    "gaussian labels, early stopping, unaligned rows": {
+        **{**GAUSSIAN, "unaligned": {"method": "heuristic"}, "training__patience": 1, "training__epochs": 2},
     },
 }
+
+
+def flipped_frames():
+    """The label of one training row flipped, the only positive one, and all labels changed."""
+    first, last = linked_rows()[[0, -1]]
+    return [frames(positives) for positives in ([first, last], [last], None)]
+
+
+def with_labels(given, labels):
+    return {**given, "bank": given["bank"].with_columns(y=pl.Series(labels))}
+
+
+def assert_others_see_the_same(found):
+    sent, ended, files = found[0]
+    assert ended == "whole"
+    assert sum(map(len, sent.values())) > 10
+    assert "model.safetensors" in files["shop"]
+    for other_sent, other_ended, other_files in found[1:]:
+        assert other_ended == ended
+        assert other_sent == sent
+        for name, held in files.items():
+            assert other_files[name].keys() == held.keys()
+            assert [each for each in held if held[each] != other_files[name][each]] == []
+
+
+def replaced_labels(contract):
+    """What rows train with: classes, or noisy labels in steps of their grid, up to two deviations from a label."""
+    rng, classes = np.random.default_rng(5), contract["target"].get("classes", 2)
+    is_soft = contract["defense"][0]["method"] == "gaussian-labels"
+    return rng.integers(-7000, 7000, size=ROWS) if is_soft else rng.integers(0, classes, size=ROWS)
 
 
 @pytest.mark.parametrize("changes", CONTRACTS.values(), ids=CONTRACTS)
 def test_nothing_that_leaves_hangs_on_an_exact_label(changes, tmp_path, monkeypatch):
     """With the label flipped that is the only positive one among training rows, and with all labels changed."""
-    first, last = linked_rows()[[0, -1]]
-    replaced = np.random.default_rng(5).integers(0, 2, size=ROWS)
-    changes = {"defense": [{"method": "label-dp", "epsilon": 1.0}], "split__method": "time", **changes}
-    found = [
-        everything_for_shop(tmp_path / str(number), frames(positives), monkeypatch, replaced, **changes)
-        for number, positives in enumerate(([first, last], [last], None))
-    ]
-    sent, ended, files = found[0]
-    assert ended == "whole"
-    assert len(sent) > 10
-    assert "model.safetensors" in files
-    for other_sent, other_ended, other_files in found[1:]:
-        assert other_ended == ended
-        assert other_sent == sent
-        assert other_files.keys() == files.keys()
-        assert [name for name in files if files[name] != other_files[name]] == []
+    contract = contract_values(PARTIES, **changes)
+    replaced = replaced_labels(contract)
+    assert_others_see_the_same(
+        [
+            everything_for_others(tmp_path / str(number), given, monkeypatch, replaced, contract, given_columns())
+            for number, given in enumerate(flipped_frames())
+        ]
+    )
+
+
+@pytest.mark.parametrize("unaligned", [{}, {"unaligned": {"method": "heuristic"}}], ids=["aligned", "unaligned"])
+def test_nothing_that_leaves_hangs_on_which_of_three_classes_a_label_is(unaligned, tmp_path, monkeypatch):
+    """With the label changed that is the only training row of its class, and with all labels changed; tests have every class."""
+    contract = contract_values(
+        PARTIES, target={"type": "multiclass", "classes": 3}, training__patience=1, **{**LABEL_DP, **MEASURED, **unaligned}
+    )
+    linked = linked_rows()
+    alone = np.zeros(ROWS, dtype=np.int64)
+    alone[linked[-3:]] = [0, 1, 2]
+    alone[linked[1]], other = 1, alone.copy()
+    alone[linked[0]] = 2
+    labels = [alone[: frames()["bank"].height], other[: frames()["bank"].height]]
+    labels.append((labels[0] + 1) % 3)
+    replaced = replaced_labels(contract)
+    assert_others_see_the_same(
+        [
+            everything_for_others(
+                tmp_path / str(number), with_labels(frames(), each), monkeypatch, replaced, contract, given_columns()
+            )
+            for number, each in enumerate(labels)
+        ]
+    )
+
+
+def test_nothing_that_leaves_a_similarity_hangs_on_an_exact_label(tmp_path, monkeypatch):
+    """To the feature party or the helper; with one label changed, and with all."""
+    target = "multiclass"
+    given = similar.tables(PARTIES, rows=60, places=12, target=target)
+    contract = similar.contract_values(PARTIES, target=target, training__patience=1, defense=LABEL_DP["defense"])
+    labels, classes = given["bank"]["y"].to_numpy(), contract["target"].get("classes", 2)
+    other = labels.copy()
+    other[0] = (other[0] + 1) % classes
+    replaced = replaced_labels(contract)
+    assert_others_see_the_same(
+        [
+            everything_for_others(
+                tmp_path / str(number), with_labels(given, each), monkeypatch, replaced, contract, similar.columns(PARTIES)
+            )
+            for number, each in enumerate((labels, other, (labels + 1) % classes))
+        ]
+    )
 
 
 def test_without_label_dp_a_class_that_no_training_row_has_ends_the_run(tmp_path):
