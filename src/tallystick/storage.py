@@ -299,12 +299,13 @@ def require_locks(folder: Path) -> None:
 
 
 @contextmanager
-def scratch_folder() -> Iterator[Path]:
+def scratch_folder(place: Path | None = None) -> Iterator[Path]:
     """Give a temporary folder for this user alone, which is removed at the end; one that a kill left, by the next that is made.
 
-    It is held before it gets its name: whichever has such a name, and nobody holds, is left over. Raises StorageError.
+    It lies in ``place``, or where the system has such. It is held before it gets its name: whichever has such a name, and nobody
+    holds, is left over. Raises StorageError.
     """
-    place = Path(tempfile.gettempdir())
+    place = place or Path(tempfile.gettempdir())
     for path in place.glob(f"{_SCRATCH}*"):
         _remove_left_over(path)
     with ExitStack() as held:
@@ -314,7 +315,7 @@ def scratch_folder() -> Iterator[Path]:
             # With this process in it, for no other process may come to the same name.
             named = place / f"{_SCRATCH}{os.getpid()}-{new.name.removeprefix('tallystick-')}"
             held.enter_context(locked(new))
-            (new / "files").mkdir()
+            (new / "files").mkdir(mode=0o700)
             new.rename(named)
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None

@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from tallystick import __version__
 from tallystick.check import check_party_file
+from tallystick.cli import setup
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.config.linkage import LINKAGES
@@ -325,6 +326,22 @@ def test_check_at_80_columns_cuts_no_name_and_keeps_problems_under_their_heading
     assert heading == "problems"
     assert "no_such_column" in problems[0]
     assert shown.stderr == ""
+
+
+def test_check_shows_people_the_first_of_very_many_columns_and_the_keys(lay_out_job, monkeypatch):
+    """20,000 took six minutes to draw, and nobody reads them."""
+    monkeypatch.setattr(setup, "MOST_COLUMNS", 3)
+    home = lay_out_job(rows=60).home("bank")
+    path = home / "table.parquet"
+    pl.read_parquet(path).select("x", "noise", "kind", "weight", "id", "y").write_parquet(path)
+    arguments = [str(home / "party.yaml"), str(home / "contract.yaml")]
+    shown = CliRunner().invoke(app, ["check", *arguments])
+    assert shown.exit_code == 0, shown.output
+    first = [line.split()[0] for line in shown.stdout.splitlines() if "%" in line]
+    assert first == ["x", "id", "y"]
+    assert "and 3 more columns; --json lists all" in shown.stdout
+    listed = json.loads(call("check", *arguments, "--json").stdout.splitlines()[-1])["profile"]["columns"]
+    assert [column["name"] for column in listed] == ["x", "noise", "kind", "weight", "id", "y"]
 
 
 def test_check_says_what_auto_comes_to_by_the_rows_for_training(lay_out_job):

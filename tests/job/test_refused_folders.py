@@ -1,6 +1,10 @@
-"""Run folders that a command cannot have are refused with one line: of another version, or in another process's hands."""
+"""Run folders that a command cannot have are refused with one line: of another version, or in another process's hands; and those
+that are made at once are whole."""
 
 import json
+import os
+import signal
+import stat
 
 import pytest
 from typer.testing import CliRunner
@@ -8,7 +12,7 @@ from typer.testing import CliRunner
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.errors import ConfigError
-from tallystick.party.folder import FORMAT, RunFolder
+from tallystick.party.folder import FORMAT, RunFolder, new_whole_folder
 
 
 @pytest.fixture
@@ -81,3 +85,23 @@ def test_a_new_folder_says_its_format(tmp_path, job):
     contract = load_contract(job.home("bank") / "contract.yaml")
     assert (RunFolder.new(tmp_path, contract, "bank").path / "format").read_text() == f"{FORMAT}\n"
     assert RunFolder.latest(tmp_path, contract, "bank").path.is_dir()
+
+
+def test_a_kill_leaves_a_folder_that_is_made_at_once_whole_or_absent(tmp_path):
+    """Of an audit of a contract there was a folder without a result, or with one and no report."""
+
+    def fill(folder):
+        (folder / "result.json").write_text("{}")
+        if child == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    child = os.fork()
+    if child == 0:
+        new_whole_folder(tmp_path, "tiny", fill)
+    os.waitpid(child, 0)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("tallystick-scratch-")] == []
+    made = [new_whole_folder(tmp_path, "tiny", fill) for _ in range(2)]
+    assert [path.name for path in made] == ["tiny-1", "tiny-2"]
+    assert sorted(tmp_path.iterdir()) == made  # what the kill left is gone
+    assert [path.name for path in made[0].iterdir()] == ["result.json"]
+    assert stat.S_IMODE(made[0].stat().st_mode) == 0o700

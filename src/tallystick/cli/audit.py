@@ -167,14 +167,17 @@ def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher"
 
 
 def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
-    """Write the report; its folder is made now that all is done, so that nothing half-written stays behind."""
-    from tallystick.party.folder import new_folder
+    """Write the report, in a folder that is there with all of it or not at all."""
+    from tallystick.party.folder import new_whole_folder
     from tallystick.report.page import render
     from tallystick.storage import Origin, write_json
 
-    folder = new_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit")
-    write_json(folder / "result.json", result.to_json().encode(), origin=Origin(folder=folder))
-    report = render(result, folder / "report.html")
+    def fill(folder: Path) -> None:
+        write_json(folder / "result.json", result.to_json().encode(), origin=Origin(folder=folder))
+        render(result, folder / "report.html")
+
+    folder = new_whole_folder(runs, f"{result.contract.name}-{result.contract.hash[:8]}-audit", fill)
+    report = folder / "report.html"
     found = {
         "folder": str(folder),
         "report": str(report),

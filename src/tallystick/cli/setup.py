@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAME_WIDTH = 30  # of a column's name in check's table; a longer one is folded
 WIDE = 100  # characters of a terminal that has room for the words minimum and maximum
+MOST_COLUMNS = 200  # of a table that people are shown
 
 
 def init(
@@ -168,13 +169,14 @@ def _show(console: Console, found: dict[str, Any]) -> None:
         counts = ", ".join(f"{name} {value}" for name, value in profile.items() if isinstance(value, int))
         table = Table(title=counts, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
         # Names and uses are what people look for: they stay whole; a value that finds no room goes on in a second line.
-        widest = max((len(column["name"]) for column in profile["columns"]), default=1)
+        shown, more = _few(profile["columns"])
+        widest = max((len(column["name"]) for column in shown), default=1)
         table.add_column("column", overflow="fold", width=min(widest, NAME_WIDTH))
         for name in ("use", "type", "missing", "distinct"):
             table.add_column(name, no_wrap=True)
         for name in ("minimum", "maximum") if console.width >= WIDE else ("min", "max"):
             table.add_column(name, overflow="fold")
-        for column in profile["columns"]:
+        for column in shown:
             kind = column["type"].partition("(")[0]
             told = (
                 column["use"],
@@ -186,6 +188,8 @@ def _show(console: Console, found: dict[str, Any]) -> None:
             )
             table.add_row(escape(column["name"]), *(escape(_cell(value)) for value in told))
         console.print(table)
+        if more:
+            console.print(f"and {more:,} more columns; --json lists all", markup=False)
         for name, value in profile.items():
             if isinstance(value, dict):
                 parts = ", ".join(f"{key} {_cell(part)}" for key, part in value.items() if part != "")
@@ -199,6 +203,14 @@ def _show(console: Console, found: dict[str, Any]) -> None:
     console.print("[green]no problems[/green]" if not found["problems"] else "[red]problems[/red]")
     for line in found["problems"]:
         console.print(f"  {line}", markup=False, soft_wrap=True)
+
+
+def _few(columns: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], int]:
+    """The columns that people are shown, in the table's order, keys and label among them; and how many more there are."""
+    if len(columns) <= MOST_COLUMNS:
+        return columns, 0
+    first = sorted(range(len(columns)), key=lambda place: columns[place]["use"] in ("numeric", "categorical", "unused"))
+    return [columns[place] for place in sorted(first[:MOST_COLUMNS])], len(columns) - MOST_COLUMNS
 
 
 def _cell(value: Any) -> str:

@@ -1,5 +1,6 @@
 """The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
 
+import errno
 import json
 import re
 import secrets
@@ -8,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -18,7 +20,7 @@ import torch
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.reading import read_yaml
-from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
+from tallystick.errors import ConfigError, DamagedFile, StorageError, advice, printable
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.storage import (
     ORIGIN,
@@ -28,6 +30,7 @@ from tallystick.storage import (
     make_folder,
     read_json,
     remove,
+    scratch_folder,
     sync_folder,
     write_bytes,
     write_json,
@@ -392,6 +395,31 @@ def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
         except OSError as error:
             raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
         return path
+
+
+def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> Path:
+    """Make the folder ``prefix-number``, the first free one, with all that ``fill`` writes into it; or none at all.
+
+    Raises StorageError, and what ``fill`` raises.
+    """
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {runs}: {error.strerror}{advice(error)}") from None
+    with scratch_folder(runs) as filled:
+        fill(filled)
+        sync_folder(filled)
+        for number in count(1):
+            path = runs / f"{prefix}-{number}"
+            try:
+                if not path.exists():
+                    filled.rename(path)
+                    sync_folder(runs)
+                    break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another was faster
+                    raise StorageError(f"cannot make the run folder {path}: {error.strerror}{advice(error)}") from None
+    return path
 
 
 def _advised(read: Callable[[], T], path: Path) -> T:
