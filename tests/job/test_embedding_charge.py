@@ -61,7 +61,10 @@ def sent_rows(monkeypatch, bottom):
 RUNS = {
     "an epoch": ({"training__epochs": 1}, 2),  # a validation row: the epoch's end, and once more to measure columns
     "stopped early": ({"training__epochs": 9, "training__patience": 1, "training__learning_rate": 1e-9}, None),
-    "a joint epoch before and a pass": ({"unaligned": {"method": "heuristic", "joint_epochs": 2}, "training__epochs": 1}, 4),
+    "joint epochs before and a pass": ({"unaligned": {"method": "heuristic", "joint_epochs": 4}, "training__epochs": 2}, 7),
+    "a pass for a regression": ({"unaligned": {"method": "regressor", "epochs": 1}, "training__epochs": 1}, 3),
+    "a pass for a diffusion": ({"unaligned": {"method": "diffu-at", "epochs": 1}, "training__epochs": 1}, 3),
+    "self-supervision before": ({"unaligned": {"method": "fedhssl", "epochs": 1}, "training__epochs": 1}, 3),
     "joint epochs before": ({"unaligned": {"method": "vfl-mpd", "joint_epochs": 3}, "training__epochs": 1}, 5),
 }
 
@@ -84,6 +87,12 @@ def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_
     charge, *rest = ledger.entries()
     assert charge.event.releases - sum(each.event.releases for each in rest) == most  # what early stopping left out
     assert bool(rest) == ("training__patience" in changes)
+
+
+def test_seven_releases_of_epsilon_one_cost_what_seven_do():
+    """Those of "joint epochs before and a pass": a ledger that knew of the two epochs behind them said 1.45, the audit 2.65."""
+    noise = GaussianEmbeddings(epsilon=1.0, delta=DELTA, clip=1.0)
+    assert [round(noise.over(count), 2) for count in (2, 6, 7)] == [1.45, 2.65, 2.89]
 
 
 def party_of(folder, **privacy):
