@@ -316,10 +316,11 @@ def scratch_folder(place: Path | None = None) -> Iterator[Path]:
             named = place / f"{_SCRATCH}{os.getpid()}-{new.name.removeprefix('tallystick-')}"
             held.enter_context(locked(new))
             (new / "files").mkdir(mode=0o700)
+            # Before it has its name, for an interrupt may come at once; what has had it all along is another's.
+            held.callback(lambda: None if new.exists() else shutil.rmtree(named, ignore_errors=True))
             new.rename(named)
         except OSError as error:
             raise StorageError(f"cannot make a temporary folder in {place}: {error.strerror}{advice(error)}") from None
-        held.callback(shutil.rmtree, named, ignore_errors=True)
         yield named / "files"
 
 
