@@ -18,10 +18,13 @@ from tallystick.data.keys import fingerprint, read_keys
 from tallystick.errors import ConfigError, DataError, IdError, PeerLost
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook, Silent
+from tallystick.job.phases.align import with_noise
 from tallystick.job.phases.linkage_audit import audit_linkage
 from tallystick.network.certificates import write_test_certificates
 from tallystick.party.folder import RunFolder
-from tallystick.privacy.ledger import Ledger
+from tallystick.party.ledger import create_ledger
+from tallystick.privacy.events import PureDP
+from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
 
@@ -127,6 +130,49 @@ def test_noise_on_keys_is_charged_to_both_ledgers_once_and_kept(tmp_path):
         for one in (exact, result)
     ]
     assert located[1] > located[0]
+
+
+@pytest.mark.parametrize("party", ["shop", "bank"])
+def test_a_cap_binds_for_noise_on_keys_before_anybody_is_called(tmp_path, party):
+    """Of the feature party, whose ledger is charged for keys alone, and of the label party, whose labels are not bounded here."""
+    terms = {"noise": {"keys": "planar-laplace", "epsilon": 0.5, "radius": 0.005}}
+    job = on_disk(tmp_path / "job", ("bank", "shop"), similarity_contract(terms=terms), similar_tables())
+    home = job.home(party)
+    path = home / "privacy-ledger.sqlite"
+    ledger = Ledger(path, party=party) if path.exists() else Ledger.create(path, party=party)
+    ledger.spend("labels-keys", PureDP(epsilon=0.25, unit="key"), what="an earlier run")
+
+    def checked(cap):
+        job.change(party, privacy={"cap": cap})
+        return check_party_file(home / "party.yaml", home / "contract.yaml")
+
+    (problem,) = checked(0.7)["problems"]
+    assert problem.startswith("privacy.cap = 0.7: a new run of this contract would bring the epsilon of linking keys of data set")
+    assert "from 0.25 to 0.75 at delta 0, over the cap" in problem
+    started = job.start(party)  # nobody else is up
+    assert started.end() == 2
+    assert problem in started.error
+    assert job.runs(party) == []
+    assert len(ledger.entries()) == 1
+    found = checked(0.75)
+    assert found["problems"] == []
+    assert found["budget"] == ("epsilon of linking keys of data set 'labels-keys': 0.25 spent, 0.75 after this run, cap 0.75")
+
+
+def test_noise_on_keys_that_the_ledger_refuses_is_not_drawn(tmp_path):
+    """Another process spent what was left since it was looked at: the charge itself holds the cap, too."""
+    contract = parse_contract(
+        similarity_contract(terms={"noise": {"keys": "gaussian", "epsilon": 0.5, "delta": 1e-6, "radius": 0.01}})
+    )
+    values = {"party": "shop", "table": {"path": "t.csv"}, **similar_columns()["shop"], "privacy": {"cap": 0.4, "delta": 1e-6}}
+    party = parse_party(values, folder=tmp_path, source="shop")
+    create_ledger(party)
+    folder = RunFolder.new(party.runs, contract, "shop")
+    keys = read_keys(similar_tables()["shop"], columns=party.keys, alignment=contract.alignment, is_label=False)
+    with pytest.raises(BudgetExceeded, match=r"epsilon of linking keys from 0 to 0\.5 .*over the cap of 0\.4"):
+        with_noise(contract, party, folder, keys, what="run 1")
+    assert not (folder.path / "noisy-keys.safetensors").exists()
+    assert Ledger(party.privacy.ledger, party="shop").entries() == []
 
 
 def on_disk(tmp_path, parties, contract, frames):
