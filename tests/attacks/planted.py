@@ -55,6 +55,7 @@ def planted_view(label_N: torch.Tensor, *, gap: float, batch: int = BATCH, epoch
         classes=classes,
         start=planted_start(classes),
         own_model=PlantedModel(kept_ND),
+        flip=0.01,
     )
 
 

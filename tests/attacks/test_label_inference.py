@@ -24,13 +24,16 @@ from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.unflipped import UnflippedAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 
 TRUTH, NOTHING = labels(), 0.0
 BINARY = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary}
-OF_MEANS = [name for name, row in BINARY.items() if not isinstance(row.attack, EnergyAttack)]
+OF_MEANS = [
+    name for name, row in BINARY.items() if not isinstance(row.attack, EnergyAttack | UnflippedAttack)
+]  # which have tests of their own
 TOLD = [name for name, row in LABEL_INFERENCE_ATTACKS.items() if not row.numbers and name != "combined"]
 MULTICLASS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.multiclass}
 

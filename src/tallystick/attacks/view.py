@@ -99,6 +99,7 @@ class View:
         class_order: int64 (C,), the classes from the most frequent to the rarest, where the attacker knows that.
         own_model: this party's own trained bottom model over its own columns: rows (B,) to cut embeddings (B, D).
         start: the label party's model before training, where its weights follow from what every party knows.
+        flip: with what chance each label was replaced by the other one before training, where the contract says so.
         own_NA: the columns of this party itself, as numbers, by row number (rows, A); None if it has none, or the attack is
             measured where they are not known.
         sent_NC: the columns that the party that sent embedded, of real and made-up rows, as numbers, by row number (rows, C): no
@@ -115,6 +116,7 @@ class View:
     class_order: Tensor | None = None
     own_model: nn.Module | None = None
     start: Start | None = None
+    flip: float | None = None
     own_NA: Tensor | None = None
     sent_NC: Tensor | None = None
 

@@ -143,6 +143,7 @@ def _usable(view: View) -> dict[str, LabelInferenceAttack]:
         and row.allows(view.classes)
         and (not row.with_embeddings or "cut_embedding" in recorded)
         and (not row.from_start or view.start is not None)
+        and (not row.from_flip or view.flip is not None)
         and (not row.with_model or view.own_model is not None)
     }
 

@@ -25,6 +25,7 @@ from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
 from tallystick.attacks.label_inference.surrogate_top import SurrogateTop
+from tallystick.attacks.label_inference.unflipped import UnflippedAttack
 from tallystick.attacks.view import Attack, Received
 
 NO_LABELS = NoLabels()
@@ -47,6 +48,7 @@ class LabelInferenceAttack:
         tells_of_both: what it finds may come from these embeddings alone.
         with_model: trains the attacker's own bottom model on its own columns (``View.own_model``).
         from_start: simulates the label party's model as it was before training (``View.start``).
+        from_flip: undoes randomised response of a known chance (``View.flip``).
         quick: one vector per row and a moment's work: what an audit runs that nobody asked for.
         upper_bound: needs labels that no attacker has; says that much is there to be found, and another classifier may find more.
     """
@@ -63,6 +65,7 @@ class LabelInferenceAttack:
     tells_of_both: bool = False
     with_model: bool = False
     from_start: bool = False
+    from_flip: bool = False
     upper_bound: bool = False
     quick: bool = False
 
@@ -243,6 +246,15 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             over_training=True,
             with_embeddings=True,
             tells_of_both=True,
+        ),
+        "unflipped": LabelInferenceAttack(
+            attack=UnflippedAttack(),
+            description="replaced labels are read off the gradients; a model of them is un-flipped, the row's own label added",
+            reads="cut_gradient",
+            multiclass=False,
+            with_embeddings=True,
+            tells_of_both=True,
+            from_flip=True,
         ),
         "completion": LabelInferenceAttack(
             attack=ModelCompletion(),

@@ -137,7 +137,7 @@ def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tens
     same = TheseLabels(rows_T=torch.searchsorted(sums.steps[0].rows_B, told_T))
     found: dict[str, float] = {}
     for name, row in LABEL_INFERENCE_ATTACKS.items():
-        if not row.binary or row.from_start or row.with_model:
+        if not row.binary or row.from_start or row.from_flip or row.with_model:
             continue
         told = replace(row, knows=same) if isinstance(row.knows, FewLabels) else row
         if (metrics := evaluation(told)) is not None:

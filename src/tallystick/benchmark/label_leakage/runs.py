@@ -139,7 +139,11 @@ def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[st
     chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
     steps = [epoch.steps[index] for index in chosen]
     rows = LABEL_INFERENCE_ATTACKS.items()
-    alone = [name for name, row in rows if row.binary and not (row.from_start or row.with_model) and name not in OVER_EPOCHS]
+    alone = [
+        name
+        for name, row in rows
+        if row.binary and not (row.from_start or row.from_flip or row.with_model) and name not in OVER_EPOCHS
+    ]
     names = alone if every else EACH_EPOCH
     # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
     clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])

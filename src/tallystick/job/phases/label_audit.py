@@ -8,6 +8,7 @@ It is measured where it discloses nothing: the label party recorded what it sent
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod, tanh
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.config.contract import Contract
+from tallystick.defenses.label_dp import LabelDP
 from tallystick.errors import DataError, StorageError
 from tallystick.job.disclosure import defense_lines, start_lines
 from tallystick.job.log import Watcher
@@ -111,11 +113,11 @@ def audit_labels(
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         return _audit_numbers(folder, contract, kept, seed=seed)
-    classes, quick = contract.target.classes, contract.audit == "quick"
+    classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
         for name, row in LABEL_INFERENCE_ATTACKS.items()
-        if row.allows(classes) and (row.quick or not quick)
+        if row.allows(classes) and (row.quick or not quick) and (flip is not None or not row.from_flip)
     ]
     found: list[shown.AttackResult] = []
     growth: list[shown.LeakGrowth] = []
@@ -132,7 +134,7 @@ def audit_labels(
             sums = up_to_it
         if not quick:
             steps = _real_rows(store.load("cut_gradient"), own_N)
-            view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start))
+            view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start, flip=flip))
         elif whole is not None:
             view = whole
         else:
@@ -149,6 +151,13 @@ def audit_labels(
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed) if not quick else []
     summary = _summary(contract, seen, trained=epochs_trained(folder))
     return shown.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
+
+
+def _flip(contract: Contract) -> float | None:
+    """With what chance the contract has one of two labels replaced by the other; None where it does not."""
+    epsilons = [defense.epsilon for defense in contract.defenses().labels if isinstance(defense, LabelDP)]
+    kept = prod(tanh(epsilon / 2) for epsilon in epsilons)  # of each 1 - 2 / (1 + e^epsilon)
+    return (1 - kept) / 2 if epsilons and contract.target.type == "binary" else None
 
 
 def sums_of(store: ViewStore, received: Received = "cut_gradient") -> RowStore:
