@@ -39,7 +39,7 @@ def replaced(*, told: bool = True) -> tuple[View, torch.Tensor, torch.Tensor]:
 
 
 def test_it_tells_what_the_posterior_tells_and_more_than_any_replaced_label() -> None:
-    """Given the true odds nobody does better than their AUC, .873; a model of 3,000 rows has .854; the replaced label by itself has .73. Seeded."""
+    """Given the true odds nobody does better than .873, a model of the rows has .854, the replaced label .73. Seeded."""
     view, true_N, odds_N = replaced()
     attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in ("unflipped", "spectral-averaged")}
     found = evaluate_label_inference(view, true_N, attacks=attacks, evaluator=ONCE)
