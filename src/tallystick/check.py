@@ -11,6 +11,7 @@ from tallystick.data.profile import keys_as_written, profile
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, TallystickError
+from tallystick.job.alignment_cost import alignment_cost
 from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines, membership_lines, repeats_lines
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
@@ -39,6 +40,9 @@ def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, 
         _add_contract(shown, found, contract)
     if contract is not None and contract.linkage.similar and party.party in contract.parties:
         shown["linkage"] = linkage_lines(contract, party)
+    if contract is not None and found.keys is not None and not found.problems:
+        cost = alignment_cost(contract, len(found.keys.ids))
+        shown |= {"alignment_cost": cost} if cost is not None else {}
     if found.frame is not None:
         frame = found.frame
         # Keys that do not fit the contract are a problem already; the columns can be looked at all the same.

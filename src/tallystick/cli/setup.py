@@ -153,9 +153,9 @@ def check(
 
 
 def _show(console: Console, found: dict[str, Any]) -> None:
-    for name in ("party", "contract_hash", "table", "keys", "alignment", "certificate", "budget"):
+    for name in ("party", "contract_hash", "table", "keys", "alignment", "alignment_cost", "certificate", "budget"):
         if found.get(name):
-            console.print(f"[bold]{name}[/bold]: {found[name]}")
+            console.print(f"[bold]{name.replace('_', ' ')}[/bold]: {found[name]}")
     for line in found.get("encoding", []):
         console.print(f"[bold]encoding[/bold]: {escape(line)}")
     for line in found.get("defenses", []):

@@ -1,0 +1,69 @@
+"""What an alignment will cost, by a short trial of the contract's protocol on made-up ids, both parties in this process."""
+
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.config.contract import Contract
+from tallystick.data.ids import Ids
+from tallystick.dataset.table import Meeting, linkage_of
+from tallystick.network.channel import memory_channels
+
+MANY_IDS = 50_000
+"""Below, an alignment is over before anybody asks."""
+LINK_BYTES_PER_S = 12.5e6
+_HASHED, _MULTIPLIED = (1_000, 21_000), (50, 450)
+"""Ids of the two trials, whose difference is the cost of an id: of hashing, and of multiplying in the group."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Cost:
+    cpu_seconds: float
+    sent_bytes: float
+
+
+def alignment_cost(contract: Contract, ids: int) -> str | None:
+    """Say what aligning so many ids with as many of another party will take; None for few, and where a helper does the work.
+
+    Nothing is sent. The trial runs both roles here, so it holds where the other side's machine is like this one.
+    """
+    linkage = contract.linkage
+    if ids < MANY_IDS or contract.helper is not None or linkage.similar:
+        return None
+    hashes = not linkage.imputes and contract.alignment.protocol != "diffie-hellman"
+    sizes = _HASHED if hashes else _MULTIPLIED
+    few, many = (_trial(contract, size, hashes=hashes) for size in sizes)
+    share = (ids - sizes[0]) / (sizes[1] - sizes[0])
+    seconds = few.cpu_seconds + share * (many.cpu_seconds - few.cpu_seconds)
+    sent = few.sent_bytes + share * (many.sent_bytes - few.sent_bytes)
+    return (
+        f"with {ids} ids on the other side, too: some {seconds:.2g} s of processor time of both sides together, if its machine "
+        f"is like this one, and {sent / 1e6:.2g} MB of messages ({sent / LINK_BYTES_PER_S:.2g} s at 100 Mbit/s)"
+    )
+
+
+def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
+    """Align so many ids with as many, of which half are common."""
+    linkage = linkage_of(contract)
+    ends = memory_channels("label", "feature")
+    started = time.process_time()
+    with ThreadPoolExecutor(2) as pool:
+        roles = zip((linkage.label_party, linkage.feature_party), ends, (0, ids // 2), strict=True)
+        running = [
+            pool.submit(
+                role,
+                Meeting(
+                    ids=Ids.of([b"made up %d" % number for number in range(first, first + ids)]),
+                    peers=[end],
+                    rng=SecureRandom(),
+                    protocol="oblivious-transfer" if hashes else "diffie-hellman",
+                    threads=1,
+                ),
+            )
+            for role, end, first in roles
+        ]
+        for each in running:
+            each.result()
+    sent = sum(end.traffic.bytes_sent for end in ends)
+    return _Cost(cpu_seconds=time.process_time() - started, sent_bytes=sent)

@@ -1,0 +1,48 @@
+"""What check says of an alignment's cost, against what aligning so many ids sends."""
+
+import re
+
+import pytest
+from tiny import contract_values
+
+from tallystick.config.contract import Contract
+from tallystick.job import alignment_cost as module
+from tallystick.job.alignment_cost import alignment_cost
+
+SAID = re.compile(
+    r"with (\d+) ids .*?: some ([\d.e+]+) s of processor time .* and ([\d.e+]+) MB of messages \(([\d.e+]+) s at 100"
+)
+
+
+def contract_of(**alignment):
+    values = contract_values(("bank", "shop"))
+    values["alignment"] |= alignment
+    return Contract.model_validate(values)
+
+
+def said(contract, ids):
+    line = alignment_cost(contract, ids)
+    assert line is not None
+    found = SAID.match(line)
+    assert found is not None, line
+    return [float(number) for number in found.groups()]
+
+
+def test_a_million_ids_cost_what_they_cost():
+    """81.8 MB of corrections, 3 x 10 bytes for each id, and 4 for each of the half that is common; the trial's ids take 9."""
+    ids, seconds, megabytes, at_100_mbit = said(contract_of(protocol="oblivious-transfer"), 1_000_000)
+    assert ids == 1_000_000
+    assert seconds > 0
+    assert megabytes == pytest.approx(114, rel=0.1)
+    assert at_100_mbit == pytest.approx(megabytes / 12.5, rel=0.1)
+
+
+def test_what_multiplies_for_each_id_is_extrapolated_from_fewer(monkeypatch):
+    monkeypatch.setattr(module, "_MULTIPLIED", (5, 25))
+    _, seconds, megabytes, _ = said(contract_of(protocol="diffie-hellman"), 100_000)
+    assert seconds > 100_000 * 2 * 2 * 10e-6  # two multiplications of each side's ids; none takes less than 10 µs
+    assert megabytes == pytest.approx(100_000 * (2 * 32 + 2 * 16 + 2) / 1e6, rel=0.2)
+
+
+def test_few_ids_cost_nothing_worth_a_line():
+    assert alignment_cost(contract_of(), module.MANY_IDS - 1) is None
