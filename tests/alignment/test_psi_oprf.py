@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tallystick.alignment import psi_oprf
 from tallystick.alignment.exchange import Chunk, Size, send_size
 from tallystick.alignment.matching import sorted_order
-from tallystick.alignment.oprf.base_transfers import transfer_sender
-from tallystick.alignment.oprf.codes import fingerprints
+from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
+from tallystick.alignment.oprf.codes import Codes, fingerprints
+from tallystick.alignment.oprf.extension import Receiver, Sender, outputs
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_oprf import Nonce, Proof, Shape, Table
 from tallystick.alignment.randomness import SecureRandom
@@ -251,3 +252,86 @@ def test_places_that_repeat_are_refused():
     _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Tampering(channel, "places of the joint rows", lambda p: p * 0))
     assert isinstance(theirs, ProtocolError)
     assert "repeat or lie outside" in str(theirs)
+
+
+def test_corrections_of_a_further_region_are_refused():
+    class Repeating(Tampering):
+        def send(self, message):
+            super().send(message)
+            if isinstance(message, Chunk) and message.of == "corrections":
+                self.sent = getattr(self, "sent", 0) + 1
+                if self.sent == 3:
+                    super().send(message)
+
+    _, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Repeating(channel, "nothing", None))
+    assert isinstance(theirs, ProtocolError)
+    assert "feature" not in theirs.peer
+
+
+def test_a_region_sent_again_for_the_others_only_loses_matches():
+    """The first region's corrections take the others' places: their secrets are others, so what stands there is not found."""
+
+    class Repeating(Tampering):
+        def send(self, message):
+            if isinstance(message, Chunk) and message.of == "corrections":
+                self.first = message = getattr(self, "first", message)
+            super().send(message)
+
+    ours, theirs = intersect(LABEL, FEATURE, wrap=lambda channel: Repeating(channel, "nothing", None))
+    assert 0 < len(ours) == len(theirs) < 20
+    assert [LABEL[row] for row in ours.rows_N] == [FEATURE[row] for row in theirs.rows_N]
+
+
+def test_a_feature_party_that_asks_for_three_ids_at_a_place_is_caught_where_two_are_found():
+    """It has 300 ids for 100 places: of each it sends the output in one region, where the label party's table has some."""
+    asked = [b"%d" % n for n in range(300)]
+
+    def run(label_ids):
+        ours, theirs = memory_channels("label", "feature", timeout_s=20)
+        return in_threads(lambda: intersect_label_party(label_ids, [ours], rng=RNG, protocol=BY), lambda: packs(theirs))
+
+    def packs(channel):
+        places = [fingerprints(asked[part::3]) for part in range(3)]
+        send_size(channel, "ids", 100)
+        shape = Shape(label_ids=channel.receive(Size).rows, feature_ids=100)
+        nonces = psi_oprf._nonces(channel, RNG, first=False)
+        codes = Codes(psi_oprf._key(nonces, channel.receive(Table).attempt))
+        choices = np.unpackbits(np.frombuffer(RNG.bytes(64), dtype=np.uint8)).astype(bool)
+        sender = Sender(transfer_receiver(channel, choices, rng=RNG), choices)
+        for region, prints in enumerate(places):
+            rows = channel.receive(Chunk).rows.numpy(shape.per_region, 64)
+            bins = codes.bins(prints, per_region=shape.per_region)[region]
+            inputs = sender.inputs(sender.next_bins(rows).take(bins, axis=0), codes.words(prints))
+            slots = bins + np.int32(region * shape.per_region)
+            salt = psi_oprf._derived(nonces, b"salt")
+            channel.send(Chunk(of="outputs", rows=Array.of(outputs(inputs, slots, salt=salt, size=shape.output_bytes))))
+        return channel.receive(Size).rows
+
+    caught, _ = run(asked)
+    assert isinstance(caught, ProtocolError)
+    assert "match an id twice" in str(caught)
+    # One of three at each place: nothing to be caught at, and those are found that stand in that region.
+    found, told = run(asked[::3])
+    assert len(found) == told
+    assert 10 < told < 90
+
+
+def test_a_label_party_that_flips_bits_of_corrections_learns_the_choices_and_tests_any_id():
+    """The price of no ``alignment.security: malicious``: 512 ids that it knows to be common, each with one bit flipped."""
+    generator = np.random.default_rng(3)
+    seeds = generator.integers(0, 256, (2, 512, 16), dtype=np.uint8)
+    choices = generator.random(512) < 0.5
+    receiver, sender = Receiver(*seeds), Sender(np.where(choices[:, None], seeds[1], seeds[0]), choices)
+    codes, salt, slots = Codes(b"k" * 16), b"s" * 16, np.arange(512, dtype=np.int32)
+    known = codes.words(fingerprints([b"common %d" % n for n in range(512)]))
+    inputs, corrections = receiver.next_bins(known)
+    flips = np.packbits(np.eye(512, dtype=bool), axis=1, bitorder="little")
+    secrets = sender.next_bins(corrections ^ flips)
+    seen = outputs(sender.inputs(secrets, known), slots, salt=salt, size=10)
+    learnt = (seen != outputs(inputs, slots, salt=salt, size=10)).any(axis=1)
+    assert np.array_equal(learnt, choices)
+    # With the choices it evaluates the function where it holds no id of its own.
+    others = codes.words(fingerprints([b"secret %d" % n for n in range(512)]))
+    mask = np.packbits(learnt, bitorder="little")
+    guessed = outputs(inputs ^ (flips & mask) ^ ((known ^ others) & mask), slots, salt=salt, size=10)
+    assert np.array_equal(guessed, outputs(sender.inputs(secrets, others), slots, salt=salt, size=10))
