@@ -15,7 +15,19 @@ from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.report.result import Result
 
-METHODS = ("former", "default", "no-gradients")
+_NONE: dict[str, Any] = {"training": {"gradients": "none"}}
+_NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
+CONTRACTS: dict[str, dict[str, Any]] = {
+    "default": {},
+    "no-gradients": _NONE,
+    "no-gradients-32": _NONE | {"model": {"cut_width": 32}},
+    "no-gradients-8": _NONE | {"model": {"cut_width": 8}},
+    "no-gradients-4": _NONE | {"model": {"cut_width": 4}},
+    "no-gradients-noise-100": _NONE | {"defense": [_NOISE | {"epsilon": 100.0}]},
+    "no-gradients-noise-30": _NONE | {"defense": [_NOISE | {"epsilon": 30.0}]},
+}
+"""What each method's contract says that is not the default's."""
+METHODS = ("former", *CONTRACTS)
 USUAL = ("former", "default")
 
 
@@ -77,13 +89,11 @@ def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str], methods: Sequen
 def _run(table: PublicTable, seed: int, method: str) -> Result:
     own, theirs = table.halves(seed)
     former = method == "former"
-    contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed}
+    contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed, **CONTRACTS.get(method, {})}
     if former:
         rows = table.frame.height * 7 // 10
         training = former_training(rows).model_dump(mode="json")
         contract |= {"model": FORMER_MODEL.model_dump(mode="json"), "training": training}
-    if method == "no-gradients":
-        contract |= {"training": {"gradients": "none"}}
     encoding = {"encoding": FORMER_ENCODING.model_dump(mode="json")} if former else {}
     return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, party=encoding)
 

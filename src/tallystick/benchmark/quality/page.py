@@ -14,7 +14,16 @@ SHOWN = {
     "default": "default, split",
     "no-gradients": "default, no gradient sent",
 }
-LEAKING = {"former": "former default", "default": "default", "no-gradients": "default, no gradient sent"}
+LEAKING = {
+    "former": "former default",
+    "default": "default",
+    "no-gradients": "no gradient sent",
+    "no-gradients-32": "the same, cut width 32",
+    "no-gradients-8": "cut width 8",
+    "no-gradients-4": "cut width 4",
+    "no-gradients-noise-100": "gaussian-embeddings, ε = 100",
+    "no-gradients-noise-30": "ε = 30",
+}
 
 
 def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
