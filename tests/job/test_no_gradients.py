@@ -22,6 +22,7 @@ from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.network.messages import encode
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
+from tallystick.report.words import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
@@ -181,6 +182,7 @@ def test_each_row_of_several_feature_parties_crosses_once_and_no_gradient_does(c
     guarantees = {item.party: item.guarantee for item in result.learnt if item.step == "training"}
     assert guarantees["club"] == guarantees["shop"] == "what is sent does not depend on labels"
     assert result.sections.privacy is None  # nothing of the labels was spent
+    assert leak_lines(result)[0].endswith("labels: nothing; nothing that depends on a label was sent.")
 
 
 def test_candidates_of_similar_keys_cross_once_each(crossed):
@@ -203,7 +205,7 @@ def test_noisy_embeddings_are_charged_for_one_release_of_a_row(tmp_path):
 @pytest.mark.parametrize("target", ["binary", "regression"])
 def test_an_audit_of_labels_says_that_there_is_nothing_to_attack(target):
     contract = parse_contract(contract_values(PARTIES, **NONE, target__type=target, audit=True))
-    assert "Nothing that hangs on a label was sent (training.gradients = none)" in unattacked(contract).summary
+    assert leak_headline(unattacked(contract)) == [NOTHING_SENT]
 
 
 REFUSED = {

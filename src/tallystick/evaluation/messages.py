@@ -12,7 +12,9 @@ MOST_WORDS = 500
 
 
 class Finished(Message, frozen=True):
-    """Label party to feature parties: the run is over and its report written; and the AUC, if one was released privately.
+    """Label party to feature parties: nothing more is wanted of them; and the AUC, if one was released privately.
+
+    Its report is written by then, but where no gradients are sent: there it comes before training.
 
     An ``epsilon`` without an ``auc`` was spent for nothing: the noise left none, and ``reveals`` says why.
     """

@@ -179,9 +179,13 @@ class LeakGrowth(_Part, frozen=True, kw_only=True):
 
 
 class Audit(_Part, frozen=True, kw_only=True):
-    """The attacks that were run on this run's recorded views, and what defended against them."""
+    """The attacks that were run on this run's recorded views, and what defended against them.
+
+    ``nothing_sent``: nothing that depends on what they are after was sent, so there is no view to attack.
+    """
 
     summary: str = ""
+    nothing_sent: bool = False
     defense: str = ""
     attacks: list[AttackResult] = []
     growth: list[LeakGrowth] = []

@@ -234,9 +234,14 @@ def strength(attack: AttackResult) -> float:
     return -math.inf if attack.auc is None else above_guess(attack.auc, attack.chance)
 
 
+NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
+
+
 def leak_headline(audit: Audit) -> list[str]:
     """Say first whether labels leak: the strongest attack on each kind of view that somebody could run, and what it must know."""
     lines = []
+    if audit.nothing_sent:
+        return [NOTHING_SENT]
     for kind in ("gradients", "embeddings"):
         every = [each for each in by_strength(audit.attacks) if f"from cut {kind}" in each.view]
         found = [each for each in every if _runnable(each)]
@@ -252,7 +257,8 @@ def leak_headline(audit: Audit) -> list[str]:
 def leak_lines(result: Result) -> list[str]:
     """What the gain was paid with, a line for each side's own secret: how well it can be read, or that this was not measured."""
     sections = result.sections
-    if result.training is None or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
+    trained = result.training is not None or bool(sections.features)  # of a bottom that stays as it is no training is known
+    if not trained or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
         return []
     names = party_names(result)
     unknown = "not measured, so nothing is known of it."
@@ -262,7 +268,9 @@ def leak_lines(result: Result) -> list[str]:
             [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
         )
         price = f"What {names.feature} could read of {names.label}'s labels:"
-        lines.append(f"{price} {_read_with(found[0]) if found else unknown}")
+        none = "nothing; nothing that depends on a label was sent."
+        sent = sections.leakage is None or not sections.leakage.nothing_sent
+        lines.append(f"{price} {_read_with(found[0]) if found else unknown if sent else none}")
     if result.role in ("feature", None):
         of = names.feature if result.party is None else result.party
         audits = {audit.party: audit for audit in sections.features}

@@ -133,7 +133,7 @@ def audit_run(job: Job, own: OwnRows, dataset: Dataset, *, run_id: str) -> Audit
     if (before := audited_before(folder)) is not None:
         return before
     if _kept(job, dataset) == (0, 0) and not (_audits_labels(job) or _audits_features(job)):
-        return Audited(leakage=unattacked(contract) if contract.audit and job.is_label else None)
+        return Audited(leakage=unattacked(contract) if job.is_label else None)
     stores, own_N = _stores(job, run_id), _hidden(job, dataset)
     if not any(store.files() or sums_of(store).epochs() for store in stores):
         watcher.say("no step was recorded, so there is nothing to audit")

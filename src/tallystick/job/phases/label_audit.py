@@ -92,10 +92,11 @@ def unattacked(contract: Contract) -> shown.Audit | None:
         return None
     peers = " or ".join(contract.feature_parties)
     summary = (
-        f"What could {peers} tell of the labels? Nothing that hangs on a label was sent (training.gradients = none), so "
-        f"there is nothing to attack: {peers} can guess labels by own columns alone, as before the run."
+        f"{peers} can guess labels by own columns alone, as before the run; each row's embedding crossed once, before any "
+        "training, and tells of columns (the audit of columns)."
     )
-    return shown.Audit(summary=summary, defense="training.gradients = none: no cut gradient, no decision, no figure is sent")
+    defense = "training.gradients = none: no cut gradient, no decision, no figure is sent"
+    return shown.Audit(summary=summary, defense=defense, nothing_sent=True)
 
 
 def audit_labels(

@@ -43,8 +43,11 @@ def receive_once(job: Job, dataset: Dataset, widths: Sequence[int], *, trains: b
     kept = []
     for peer, (channel, width) in enumerate(zip(job.feature_channels, widths, strict=True)):
         numbers_R, batches = _rows_once(job, dataset, parts, peer)
-        cuts_BD = [receive_embedding(channel, number, len(rows_B), width) for number, rows_B in enumerate(batches)]
-        embedding_RD = torch.cat(cuts_BD).to(numbers_R.device) if cuts_BD else torch.empty(0, width)
+        embedding_RD = torch.empty(len(numbers_R), width, device=numbers_R.device)
+        part = 0
+        for number, rows_B in enumerate(batches):
+            embedding_RD[part : part + len(rows_B)] = receive_embedding(channel, number, len(rows_B), width)
+            part += len(rows_B)
         kept.append(_kept(dataset, peer, numbers_R, embedding_RD))
     if "evaluation" in job.phases:
         for channel in job.feature_channels:
