@@ -12,7 +12,14 @@ from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.job.alignment_cost import alignment_cost
-from tallystick.job.disclosure import defense_lines, deviation_of, disclosure_lines, membership_lines, repeats_lines
+from tallystick.job.disclosure import (
+    defense_lines,
+    deviation_of,
+    disclosure_lines,
+    membership_lines,
+    protects_a_row,
+    repeats_lines,
+)
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.proxy import Proxy
@@ -100,7 +107,7 @@ def _add_contract(shown: dict[str, Any], found: Preflight, contract: Contract) -
         *disclosure_lines(contract),
     ]
     try:
-        shown["defenses"] = defense_lines(contract)
+        shown["defenses"] = defense_lines(contract) + protects_a_row(contract)
     except TallystickError as error:
         shown.setdefault("defenses", [])
         if str(error) not in map(str, found.problems):

@@ -48,6 +48,43 @@ def test_auc_interval_covers_the_true_auc() -> None:
     assert 176 <= covered <= 199
 
 
+def test_intervals_of_rows_that_share_keys_cover_the_true_mean() -> None:
+    """200 draws of 60 customers with 20 rows each, alike but for a little noise: of 95 % intervals 176 cover at the least.
+
+    Fewer at 93 %, of so few keys, has chance 4e-3; seeded. With rows drawn for themselves 71 cover.
+    """
+    rng, keys = np.random.default_rng(12), np.repeat(np.arange(60), 20)
+
+    def covering(keys_N: np.ndarray | None) -> int:
+        covered = 0
+        for _ in range(200):
+            values = rng.normal(size=60)[keys] + 0.3 * rng.normal(size=len(keys))
+            drawn = bootstrap([mean_statistic(values)], np.ones(len(keys)), keys_N=keys_N, resamples=150, generator=rng)
+            interval = percentile_interval(drawn[:, 0], values.mean())
+            assert interval is not None
+            covered += interval.low <= 0.0 <= interval.high
+        return covered
+
+    assert covering(keys) >= 176
+    assert covering(None) < 110
+
+
+def test_keys_are_drawn_with_all_their_rows() -> None:
+    labels, scores = binormal(np.random.default_rng(0), 200, 1.0)
+    keys = np.random.default_rng(1).integers(5, 45, size=200) * 10**12
+    statistics = [auc_statistic(labels, scores)]
+    replicates = bootstrap(statistics, np.ones(200), keys_N=keys, resamples=5, generator=np.random.default_rng(7))
+    same, found = np.random.default_rng(7), np.unique(keys)
+    for replicate in replicates[:, 0]:
+        rows = np.concatenate([np.flatnonzero(keys == key) for key in found[same.integers(0, len(found), size=len(found))]])
+        assert replicate == pytest.approx(auc(labels[rows], scores[rows]))
+    by_row = bootstrap(statistics, np.ones(200), resamples=5, generator=np.random.default_rng(7))
+    alone = bootstrap(statistics, np.ones(200), keys_N=np.arange(200) * 3, resamples=5, generator=np.random.default_rng(7))
+    assert (alone == by_row).all()
+    found = compare_models("binary", labels, scores, None, keys_N=keys, resamples=5, generator=np.random.default_rng(7))
+    assert found["bootstrap"]["method"].startswith("bootstrap over 40 keys, each with all its rows")
+
+
 def test_interval_of_a_mean_has_the_width_of_the_normal_one() -> None:
     """With 4,000 resamples each quantile has a relative error of about 3 %: 15 % is five sigma."""
     rng = np.random.default_rng(1)

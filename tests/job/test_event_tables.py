@@ -1,5 +1,7 @@
 """Several rows of one key: an event table trains every row to the bits of the joined table, and a party sums up its own."""
 
+import re
+
 import numpy as np
 import polars as pl
 import pytest
@@ -8,6 +10,7 @@ from safetensors.torch import load_file
 from tiny import columns, contract_values, weights
 
 from tallystick.benchmark.speed.centralized import train_joined
+from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.encoder import Encoder
@@ -20,6 +23,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
+from tallystick.report.page import to_html
 from tallystick.simulation import Silent, simulate
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
@@ -143,6 +147,40 @@ def test_what_a_feature_party_learns_is_said_on_both_sides():
     sentence = f"how many rows bank has for each of the {common['id'].n_unique()} common ids: {common.height} in all"
     assert [item.party for item in found.learnt if item.what == sentence] == ["shop"]
     assert any("how many rows bank has for each common id" in note for note in found.sections.notes)
+    shown = {name: given[name]["id"].n_unique() for name in PARTIES}
+    assert found.alignment.sizes == {
+        "ids of bank": shown["bank"],
+        "ids of shop": shown["shop"],
+        "ids in common": common["id"].n_unique(),
+        "rows of bank with these ids": common.height,
+    }
+
+
+@pytest.mark.parametrize("split", ["hash", "time"])
+def test_intervals_draw_customers_and_not_their_rows(split, tmp_path):
+    given, parties = tables(), columns(PARTIES)
+    parties["bank"] |= {"time": "day", "report": {"subgroups": ["kind"]}}
+    changes = {"evaluation": {**QUICKLY, "bootstrap": 5}, "split__method": split, "unaligned__method": "average"}
+    found = run(given, parties=parties, folder=tmp_path, **changes)
+    (folder,) = (tmp_path / "bank").glob("*")
+    tested = pl.read_parquet(folder / "scores.parquet").height
+    method = found.evaluation["bootstrap"]["method"]
+    drawn = int(re.match(r"bootstrap over (\d+) keys, each with all its rows", method)[1])
+    assert drawn < tested
+    if split == "hash":
+        ids = given["bank"]["id"].filter(given["bank"]["id"].is_in(given["shop"]["id"].implode())).unique()
+        parts = split_by_hash([uid.encode() for uid in ids], parse_contract(contract_values(PARTIES)).split, seed=1)
+        assert drawn == (parts == TEST).sum()
+    assert f"bootstrap over {drawn} keys" in to_html(found)
+
+
+def test_check_says_what_repeated_ids_disclose_and_apart_from_it_what_is_protected(lay_out_job):
+    job = lay_out_job(PARTIES, frames=tables(), defense=[{"method": "label-dp", "epsilon": 1.0}], **EVENTS)
+    found = check_party_file(job.home("bank") / "party.yaml", job.home("bank") / "contract.yaml")
+    assert found["problems"] == []
+    assert any("how many rows bank has for each common id" in line for line in found["disclosures"])
+    assert not any("what is protected" in line or "interval" in line for line in found["disclosures"])
+    assert "what is protected is one row's label" in found["defenses"][-1]
 
 
 def test_noise_on_embeddings_that_are_sent_several_times_is_not_counted_as_private(tmp_path):

@@ -63,6 +63,12 @@ class OwnRows:
         is_linked_R[self.alignment.rows_N[self.alignment.rows_N >= 0]] = True
         return np.flatnonzero(~is_linked_R)
 
+    def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
+        """Which of the ids the own row at each of these positions has, unlinked rows behind the linked ones."""
+        rows_N = np.concatenate([self.alignment.rows_N, self.unlinked()])
+        found: NDArray[np.int64] = self.keys.id_R[rows_N[index_B.cpu().numpy()]]
+        return found
+
     def at(self, rows_M: NDArray[np.int64]) -> Frame:
         """These of the R rows."""
         return self.frame[self.keys.rows_R[rows_M]]

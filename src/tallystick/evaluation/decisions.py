@@ -199,11 +199,12 @@ class Subgroups:
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredRows:
-    """Labels of N rows, a model's logits (N,) or (N, C), and weights if rows have any."""
+    """Labels of N rows, a model's logits (N,) or (N, C), weights if rows have any, and which key each has, where these repeat."""
 
     labels_N: ArrayLike
     logits: ArrayLike
     weights_N: ArrayLike | None = None
+    keys_N: NDArray[np.int64] | None = None
 
 
 def by_group(
@@ -229,7 +230,12 @@ def by_group(
     found = []
     for code, name in enumerate(groups.names):
         inside_N = codes_N == code
-        inside = labels_N[inside_N], logits[inside_N], weights_N[inside_N]
+        inside = ScoredRows(
+            labels_N=labels_N[inside_N],
+            logits=logits[inside_N],
+            weights_N=weights_N[inside_N],
+            keys_N=rows.keys_N[inside_N] if rows.keys_N is not None else None,
+        )
         found.append(_group(target, name, inside, smallest=smallest, resamples=resamples, generator=generator))
     return Grouping(column=groups.column, target=target, metric=next(iter(METRICS[target])), smallest=smallest, groups=found)
 
@@ -237,13 +243,13 @@ def by_group(
 def _group(
     target: TargetType,
     name: str,
-    inside: tuple[Floats, Floats, Floats],
+    inside: ScoredRows,
     *,
     smallest: int,
     resamples: int,
     generator: np.random.Generator,
 ) -> Group:
-    labels, logits, weights_N = inside
+    labels, logits, weights_N = (np.asarray(each) for each in (inside.labels_N, inside.logits, inside.weights_N))
     rows = len(labels)
     if rows < smallest:
         nothing = without_value(f"fewer than {smallest} rows")
@@ -264,7 +270,9 @@ def _group(
         except UndefinedMetric as error:
             reasons["metric"] = str(error)
     values = {what: float(statistic(weights_N)) for what, statistic in statistics.items()}
-    replicates_RM = bootstrap(list(statistics.values()), weights_N, resamples=resamples, generator=generator)
+    replicates_RM = bootstrap(
+        list(statistics.values()), weights_N, keys_N=inside.keys_N, resamples=resamples, generator=generator
+    )
     bounds = {"metric": (chosen.low, chosen.high)} | ({"label_mean": (0.0, 1.0)} if target == "binary" else {})
     found = {
         what: valued(values[what], replicates_R, *bounds.get(what, (-np.inf, np.inf)))

@@ -4,6 +4,9 @@ Efron's nonparametric bootstrap over rows: a resample draws N of the N rows with
 row a multinomial count, which multiplies its weight. Statistics take weights (metrics.py), so nothing is sorted or
 copied again; several statistics, and two models on the same rows, are evaluated on the same resamples (paired).
 
+Rows of one key, such as a customer's orders, are more alike than those of two: taken for independent they make an interval too
+narrow. Then keys are drawn instead, each with all its rows (the cluster bootstrap; Davison and Hinkley 1997, section 3.8).
+
 The interval is the percentile interval moved by the bootstrap's own estimate of bias, so that it lies around the
 value. It makes no difference to AUC or a mean; a calibration error, whose resamples are all too large because
 resampling adds noise to every bin, would otherwise lie outside its own interval.
@@ -12,18 +15,18 @@ The level holds for about a hundred rows of the rarer class and more. Of 150 95 
 value at 1,000 rows with 100 positives, but only 123 at 200 rows with 20 and 122 at 40 with 8 (where 12 were [1, 1]): with
 fewer rows take them for too narrow.
 
-Shapes: N rows, M statistics, R resamples.
+Shapes: N rows, M statistics, R resamples, K keys.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tallystick.errors import DataError
 from tallystick.metrics import Floats, Statistic
 
-_METHOD = "bootstrap over rows (multinomial counts), percentiles centred on the value"
 MIN_USABLE = 0.5  # share of resamples that must have a value; below it the percentiles would be of a chosen few
 
 
@@ -37,17 +40,45 @@ class Interval:
     level: float
 
 
-def bootstrap(statistics: Sequence[Statistic], weights_N: Floats, *, resamples: int, generator: np.random.Generator) -> Floats:
-    """Evaluate every statistic on the same ``resamples`` resamples of the rows: (R, M), NaN where one has no value."""
+def method_of(keys_N: NDArray[np.int64] | None) -> str:
+    """How intervals are found, in words."""
+    repeated = _repeated(keys_N)
+    drawn = "rows" if repeated is None else f"{int(repeated.max()) + 1:,} keys, each with all its rows"
+    return f"bootstrap over {drawn} (multinomial counts), percentiles centred on the value"
+
+
+def bootstrap(
+    statistics: Sequence[Statistic],
+    weights_N: Floats,
+    *,
+    keys_N: NDArray[np.int64] | None = None,
+    resamples: int,
+    generator: np.random.Generator,
+) -> Floats:
+    """Evaluate every statistic on the same ``resamples`` resamples: (R, M), NaN where one has no value.
+
+    Rows are drawn, or with ``keys_N`` (which key each row has, any numbers) the keys, each with all its rows.
+    """
     if resamples < 0:
         raise DataError(f"resamples is {resamples}; give 0 for no intervals, or some hundred")
-    rows = len(weights_N)
+    repeated_N = _repeated(keys_N)
+    drawn = len(weights_N) if repeated_N is None else int(repeated_N.max()) + 1
     replicates_RM = np.empty((resamples, len(statistics)))
     for replicates_M in replicates_RM:
-        counts_N = np.bincount(generator.integers(0, rows, size=rows, dtype=np.int64), minlength=rows)
+        counts_N = np.bincount(generator.integers(0, drawn, size=drawn, dtype=np.int64), minlength=drawn)
+        if repeated_N is not None:
+            counts_N = counts_N[repeated_N]
         resampled_N = counts_N * weights_N
         replicates_M[:] = [statistic(resampled_N) for statistic in statistics]
     return replicates_RM
+
+
+def _repeated(keys_N: NDArray[np.int64] | None) -> NDArray[np.int64] | None:
+    """The keys numbered from 0; None where no two rows have one."""
+    if keys_N is None:
+        return None
+    keys_K, number_N = np.unique(keys_N, return_inverse=True)
+    return number_N if len(keys_K) < len(keys_N) else None
 
 
 def percentile_interval(

@@ -8,7 +8,7 @@ Shapes: N rows, C classes.
 from typing import Any, NotRequired, TypedDict
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from tallystick import metrics
 from tallystick.evaluation import intervals
@@ -120,6 +120,7 @@ def compare_models(
     own_logits: ArrayLike | None,
     *,
     weights: ArrayLike | None = None,
+    keys_N: NDArray[np.int64] | None = None,
     bins: int = 20,
     resamples: int = 200,
     generator: np.random.Generator,
@@ -127,7 +128,8 @@ def compare_models(
     """Measure the joint model and the own-columns-only model on the same rows and resamples (arguments as in measure).
 
     The interval of a difference comes from the paired bootstrap: both models see the same resampled rows, so what
-    makes a draw of rows easy or hard for both cancels out.
+    makes a draw of rows easy or hard for both cancels out. ``keys_N`` says which key each row has: those of one are drawn
+    together.
     """
     labels = np.asarray(labels_N).reshape(-1)
     weights_N = metrics.row_weights(weights, len(labels))
@@ -137,7 +139,7 @@ def compare_models(
         models["local_baseline"] = _Model(target, labels, own_logits, weights_N, bins)
     statistics = {(model, name): each for model in models for name, each in models[model].statistics.items()}
     replicates_RM = (
-        intervals.bootstrap(list(statistics.values()), weights_N, resamples=resamples, generator=generator)
+        intervals.bootstrap(list(statistics.values()), weights_N, keys_N=keys_N, resamples=resamples, generator=generator)
         if statistics
         else np.empty((resamples, 0))
     )
@@ -160,7 +162,7 @@ def compare_models(
         rows=len(labels),
         label_mean=float(label_mean) if np.isfinite(label_mean) else None,
         calibration_bins=bins,
-        bootstrap={"method": intervals._METHOD, "resamples": resamples, "level": _LEVEL},
+        bootstrap={"method": intervals.method_of(keys_N), "resamples": resamples, "level": _LEVEL},
         joint=found["joint"],
         local_baseline=own,
         difference=None

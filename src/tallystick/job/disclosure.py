@@ -81,21 +81,25 @@ def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[st
 
 
 def repeats_lines(contract: Contract) -> list[str]:
-    """What follows from several rows of the label party for one id: what is disclosed, and what a guarantee is about."""
+    """What is disclosed where the label party has several rows for one id."""
     if contract.alignment.duplicates != "all":
         return []
     label, features = contract.label_party, " and ".join(contract.feature_parties)
-    lines = [
+    return [
         f"{features} learns how many rows {label} has for each common id, and which steps these are in "
         "(alignment.duplicates: all); an id's rows are in one part of a split by hash, and each by its own time in one by time",
-        f"intervals of metrics take {label}'s rows for independent, which those of one id are not: they are too narrow",
     ]
-    if any(entry.covers_labels for entry in contract.defense) or contract.evaluation.privacy is not None:
-        lines.append(
-            f"what is protected is one row's label, or one row: an id with k rows of {label} has k of them, each with the whole "
-            "epsilon"
-        )
-    return lines
+
+
+def protects_a_row(contract: Contract) -> list[str]:
+    """What a guarantee of labels is about where the label party has several rows for one id."""
+    labels = any(entry.covers_labels for entry in contract.defense) or contract.evaluation.privacy is not None
+    if contract.alignment.duplicates != "all" or not labels:
+        return []
+    return [
+        f"what is protected is one row's label, or one row: an id with k rows of {contract.label_party} has k of them, each with "
+        "the whole epsilon"
+    ]
 
 
 def embedded_once_more(contract: Contract) -> list[str]:

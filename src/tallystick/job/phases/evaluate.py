@@ -136,12 +136,13 @@ def _measure(
         joint,
         known.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
         weights=weights,
+        keys_N=rows.key_at(own.test_N),
         bins=evaluation.calibration_bins,
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
     job_state.groups = _by_group(job, rows, own, labels, joint, weights)
-    job_state.groups += _by_partner(job, trained, dataset, joint_T)
+    job_state.groups += _by_partner(job, rows, trained, dataset, joint_T)
     if job.contract.target.type == "binary":
         target_T = known.true_N[own.test_N]
         _keep_scores(job, target_T, joint_T)
@@ -196,7 +197,7 @@ def _by_group(
             grouping = by_group(
                 job.contract.target.type,
                 Subgroups(column=column, names=names, codes_N=codes_T),
-                ScoredRows(labels_N=labels_T, logits=logits_T, weights_N=weights_T),
+                ScoredRows(labels_N=labels_T, logits=logits_T, weights_N=weights_T, keys_N=rows.key_at(own.test_N)),
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=np.random.default_rng(job.contract.seed),
@@ -208,7 +209,7 @@ def _by_group(
     return found
 
 
-def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
+def _by_partner(job: Job, rows: OwnRows, trained: TrainedLabelParty, dataset: Dataset, joint_T: Tensor) -> list[Grouping]:
     """Test rows with and without a partner's row, each by the score that it gets, and both together."""
     known, index_U = dataset.known_labels, dataset.unaligned.test_N
     if trained.alone is None or (not len(index_U) and bool(dataset.is_linked(dataset.test_N).all())):
@@ -236,7 +237,7 @@ def _by_partner(job: Job, trained: TrainedLabelParty, dataset: Dataset, joint_T:
             grouping = by_group(
                 job.contract.target.type,
                 Subgroups(column=column, names=names, codes_N=codes),
-                ScoredRows(labels_N=labels, logits=in_units, weights_N=weights),
+                ScoredRows(labels_N=labels, logits=in_units, weights_N=weights, keys_N=rows.key_at(index_N)),
                 smallest=options.smallest_group,
                 resamples=job.contract.evaluation.bootstrap,
                 generator=generator,

@@ -31,6 +31,7 @@ from tallystick.job.disclosure import (
     deviation_of,
     embedded_once_more,
     membership_lines,
+    protects_a_row,
     repeats_lines,
     shared_with_feature_parties,
     shuffled_embeddings,
@@ -93,7 +94,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         started=started,
         seconds=time.monotonic() - logbook.began,
         phases=logbook.phases,
-        alignment=_alignment(party, found.alignment),
+        alignment=_alignment(contract, party, found.alignment),
         learnt=_learnt(contract, party, found),
         data=_data(contract, party, found.dataset, found.keys, found.match_notes, found.baseline_notes),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
@@ -169,7 +170,7 @@ def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> lis
     notes = [f"Alignment by {contract.alignment.method}: a peer that does not follow the protocol {deviation_of(contract)}."]
     # With an if also at the label party, whose own columns stand beside it: all reports of a run then say the same.
     none = contract.role_of(party.party) == "label" and dataset is not None and dataset.encoder is None
-    notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract)]
+    notes += [f"{line[0].upper()}{line[1:]}." for line in repeats_lines(contract) + protects_a_row(contract)]
     notes += [f"{line[0].upper()}{line[1:]}." for line in membership_lines(contract, own_columns=False if none else None)]
     if not contract.audit or not contract.sends_gradients or contract.role_of(party.party) != "feature":
         return notes
@@ -207,15 +208,19 @@ def _rate(training: TrainingTerms) -> float | str:
     return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
 
-def _alignment(party: PartyFile, alignment: Alignment | None) -> shown.AlignmentSummary | None:
+def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None) -> shown.AlignmentSummary | None:
     if alignment is None:
         return None
+    repeat = contract.alignment.duplicates == "all"  # then it is ids that were aligned
+    what = "ids" if repeat else "rows"
     named = {
-        "own": f"rows of {party.party}",
-        "intersection": "rows with a link" if alignment.candidates else "rows in common",
+        "own": f"{what} of {party.party}",
+        "intersection": "rows with a link" if alignment.candidates else f"{what} in common",
         "union": "rows in the union",
     }
-    sizes = {named.get(name, f"rows of {name}"): size for name, size in alignment.sizes.items()}
+    sizes = {named.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
+    if repeat:
+        sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
     return shown.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 
 
