@@ -21,11 +21,12 @@ ifeq ($(CAPABILITY)-$(shell uname -m),default-x86_64)
 UNITS += MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES=X86_V3
 endif
 
-.PHONY: help demo test lint types imports tests format reference pins sbom clean
+.PHONY: help demo test test-all lint types imports tests format reference pins sbom clean
 
 help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
-	@echo "make test     all checks: ruff, mypy, import-linter, pytest"
+	@echo "make test     all checks: ruff, mypy, import-linter, pytest but for the tests that take long"
+	@echo "make test-all all checks, and those too"
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
 	@echo "make imports  import-linter: the map      make tests    pytest, $(WORKERS) at a time, warnings are errors"
 	@echo "make format   let ruff fix and format     make reference  write docs/reference.md from the docstrings"
@@ -36,9 +37,14 @@ help:
 demo: $(READY)
 	$(BIN)/tallystick demo
 
+# Tests that take long are marked so: two lanes, of which continuous integration takes the shorter.
+LANE := -m "not long"
+test-all: LANE :=
+test-all: test
+
 # The tests wait for processes and deadlines half of their time: the other checks run beside them.
 test: $(READY)
-	@$(MAKE) --no-print-directory --jobs 2 tests lint types imports
+	@$(MAKE) --no-print-directory --jobs 2 tests lint types imports LANE='$(LANE)'
 
 lint: $(READY)
 	@echo "== ruff check"
@@ -56,7 +62,7 @@ imports: $(READY)
 
 tests: $(READY)
 	@echo "== pytest, warnings are errors; the same again: make tests CAPABILITY=$(CAPABILITY) THREADS=$(THREADS)"
-	@$(UNITS) $(BIN)/pytest -n $(WORKERS)
+	@$(UNITS) $(BIN)/pytest -n $(WORKERS) $(LANE)
 
 format: $(READY)
 	$(BIN)/ruff check --fix src tests docs

@@ -207,6 +207,7 @@ READ_ONLY = textwrap.dedent(
 )
 
 
+@pytest.mark.long
 def test_a_file_system_that_turned_read_only_is_a_clear_error(tmp_path):
     own = ["unshare", "--user", "--map-root-user", "--mount"]
     if shutil.which("unshare") is None or subprocess.run([*own, "true"], capture_output=True).returncode:

@@ -97,6 +97,7 @@ def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_si
     assert found.by_attack["ridge-looks", 200] > max(found.by_attack["ridge", 200], found.by_attack["ridge-mean", 200]) + 0.1
 
 
+@pytest.mark.long
 def test_own_columns_help_whoever_has_them():
     truth = columns()
     z_ND = drawn(ROWS, 8, seed=3)
@@ -141,6 +142,7 @@ def test_a_categorys_figure_is_how_far_accuracy_rises_from_the_majority():
     assert kind.majority == pytest.approx(1 / 3, abs=0.06)
 
 
+@pytest.mark.long
 def test_one_seed_gives_the_same_bits():
     truth = columns(400)
     one, again, other = (

@@ -196,6 +196,7 @@ def test_inner_product_adds_length() -> None:
     torch.testing.assert_close(inner, cosine * norm_B)
 
 
+@pytest.mark.long
 def test_fresh_noise_averages_out_over_epochs() -> None:
     """Four looks halve the noise: a cosine or norm of one look is worse. One epoch gives the average nothing to add. Seeded."""
     view = planted_view(TRUTH, gap=1.0, epochs=4)
@@ -261,6 +262,7 @@ def test_noise_of_every_epoch_hides_a_label_from_batches_and_not_from_their_mean
     assert found["clusters-averaged"].auc.mean > 0.9
 
 
+@pytest.mark.long
 def test_gradients_and_embeddings_together_tell_more_than_either() -> None:
     """Half of the label's gap in each, with noise of their own; seeded."""
     view = planted_view(TRUTH, gap=0.8, epochs=1)
@@ -529,6 +531,7 @@ def test_enumeration_with_the_start_of_another_seed_guesses() -> None:
     assert metrics_of("enumeration", other, TRUTH).auc.mean == pytest.approx(0.5, abs=0.045)
 
 
+@pytest.mark.long
 def test_enumeration_says_what_it_lacks() -> None:
     view = replace(planted_view(TRUTH, gap=4.0), start=None)
     with pytest.raises(DataError, match=r"has no top model as it was at the start \(View.start\)"):

@@ -52,6 +52,7 @@ def top_of(classes: int, hidden: int | None = None) -> torch.nn.Module:
     return torch.nn.Sequential(torch.nn.Linear(WIDTH, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, classes))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("classes", [2, 4])
 def test_labels_are_read_off_the_gradients_of_a_top_model_that_nobody_knows(classes: int) -> None:
     """Of a linear one nearly all, of one with a hidden layer most; behind noise as wide as the gradients still many. Seeded."""

@@ -13,6 +13,7 @@ from tallystick.report.bench import render_benchmark
 SHORT = defended.Terms(epochs=1)
 
 
+@pytest.mark.long
 def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path) -> None:
     log = tmp_path / "runs.jsonl"
     chosen = {"tables": ["wine"], "data": None, "terms": SHORT}

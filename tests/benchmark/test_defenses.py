@@ -11,6 +11,7 @@ def found() -> dict:  # type: ignore[type-arg]
     return defenses.run(rows=1_024, width=16, turns=1)
 
 
+@pytest.mark.long
 def test_every_method_is_timed_beside_the_step(found: dict) -> None:  # type: ignore[type-arg]
     assert {entry["method"] for entry, _ in defenses.CASES.values()} == set(DEFENSES)
     assert set(found["defenses"]) == set(defenses.CASES)

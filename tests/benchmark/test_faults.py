@@ -163,6 +163,7 @@ def test_a_role_that_uses_a_malformed_message_or_chokes_on_it_fails(recorded, mo
     assert failures == {"used silently"} if takes == "anything" else {"KeyError at outside"} <= failures
 
 
+@pytest.mark.long
 def test_damaged_files_of_every_kind(tmp_path):
     damaged = Files(tmp_path, seed=0)
     done = {}
@@ -195,6 +196,7 @@ def test_swapped_files_of_run_folders(tmp_path, monkeypatch):
     assert folders._distance(folders._scores(homes), linked.scores) > 100 * linked.slack
 
 
+@pytest.mark.long
 def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch):
     monkeypatch.setattr("tallystick.benchmark.faults.worker.CASE_S", 4.0)
     monkeypatch.setattr(Worker, "module", "planted_worker")
@@ -217,6 +219,7 @@ def test_a_worker_that_dies_or_hangs_costs_its_case_alone(tmp_path, monkeypatch)
 # --- processes
 
 
+@pytest.mark.long
 def test_kills_are_real_and_are_survived(zygote, tmp_path):
     """Killed just before a file is renamed, opened or removed; the time that the other side took is for the campaign to judge."""
     ground_of = kills.Kills(tmp_path, seed=0, zygote=zygote)
@@ -227,6 +230,7 @@ def test_kills_are_real_and_are_survived(zygote, tmp_path):
     assert outcome.failure == "" or outcome.failure.startswith("exit later than"), outcome.detail
 
 
+@pytest.mark.long
 def test_other_weights_words_and_codes_are_caught(zygote, tmp_path):
     planted = {
         "import sys; sys.exit(7)": "exit code 7",

@@ -35,6 +35,7 @@ def files(tmp_path):
     return {"data": tmp_path / "label.csv", "partner": tmp_path / "feature.csv"}
 
 
+@pytest.mark.long
 def test_what_comes_back_and_what_it_costs(files, tmp_path):
     plan = TrainingPlan(epochs=1, batch_size=64)
     how = {**files, "seeds": (1,), "only": CHOSEN, "plan": plan}

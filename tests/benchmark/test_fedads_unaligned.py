@@ -137,6 +137,7 @@ def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_nam
     assert any(not torch.equal(weight, before[1][key]) for key, weight in made[1].state_dict().items())
 
 
+@pytest.mark.long
 def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
     monkeypatch.setattr(leaks, "DEFENSES", {"no defence": []})

@@ -143,6 +143,7 @@ def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     assert json.loads(json.dumps(again))["benchmark"] == "fedsim"
 
 
+@pytest.mark.long
 def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_path, monkeypatch):
     settings = ("tau 1", "keys moved by 1000 m")
     monkeypatch.setattr(sweep, "noise_settings", lambda: settings)

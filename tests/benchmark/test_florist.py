@@ -169,6 +169,7 @@ def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_pat
         florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, keeping=Keeping(log=log, resume=True))
 
 
+@pytest.mark.long
 def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:
     wanted = ["majority", "sampling", "florist-vanilla", "random-pred:k=2"]
     found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)

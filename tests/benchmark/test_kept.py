@@ -21,6 +21,7 @@ from tallystick.report.result import ContractInfo, PhaseRecord, Result
 CHOSEN = ("norm", "completion-both")
 
 
+@pytest.mark.long
 def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         kept, "LABEL_INFERENCE_ATTACKS", {n: kept.LABEL_INFERENCE_ATTACKS[n] for n in ("norm", "completion-both")}

@@ -88,6 +88,7 @@ def test_layers_end_in_the_logit_and_pass_through_the_cut(clicks: ClickData) -> 
         assert layer_aucs(split)[3] == pytest.approx(max(logit_auc, 1 - logit_auc), abs=1e-9)  # one column: its own top direction
 
 
+@pytest.mark.long
 def test_an_undefended_run_leaks_by_direction_and_marvell_hides_it(clicks: ClickData) -> None:
     """Seeded; the bars are far from what comes out (1.0 and about .6 on 630 rows)."""
     leaks = {}

@@ -96,6 +96,7 @@ def test_what_is_not_there_is_named(tmp_path):
         leaks.run(tmp_path, ["diabetes"], None, seeds=[1])
 
 
+@pytest.mark.long
 def test_both_defaults_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
     monkeypatch.setattr(leaks, "former_training", lambda rows: former_training(rows).model_copy(update={"epochs": 2}))

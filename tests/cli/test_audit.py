@@ -138,6 +138,7 @@ def test_a_folder_of_another_contract_than_its_seal_says_is_damaged(folders):
     assert "it is of contract" in done.stderr
 
 
+@pytest.mark.long
 def test_a_view_of_another_run_of_the_same_contract_is_refused(folders, recorded, tmp_path):
     contract = contract_values(PARTIES, audit=True, training__epochs=2)
     simulate(contract, tables(PARTIES, rows=400), columns(PARTIES), folder=tmp_path / "other")
@@ -204,6 +205,7 @@ def change(path, **values):
     path.write_text(yaml.safe_dump(yaml.safe_load(path.read_text()) | values))
 
 
+@pytest.mark.long
 def test_a_sweep_sets_utility_beside_leakage(home):
     sweep = ("--sweep", "marvell=4", "--sweep", "label-dp=0.5")
     values = found(swept(home, "--split", "told,kind", "--seeds", 2, "--rows", 500, *sweep, "--json"))
@@ -236,6 +238,7 @@ def test_a_sweep_sets_utility_beside_leakage(home):
     assert read_result((folder / "result.json").read_bytes()).to_dict()["sections"]["sweep"] == values["sweep"]
 
 
+@pytest.mark.long
 def test_giving_all_columns_away_is_noted(home):
     sweep = ("--sweep", "cut-width=1", "--sweep", "no-gradients=8")
     values = found(swept(home, "--split", "x,told,noise,kind", "--seeds", 1, "--rows", 300, *sweep, "--json"))
@@ -248,6 +251,7 @@ def test_giving_all_columns_away_is_noted(home):
     assert once["columns"]["mean"] > narrow["columns"]["mean"]
 
 
+@pytest.mark.long
 def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
     change(home / "contract.yaml", defense=[{"method": "mixpro"}, {"method": "marvell", "power": 2.0}])
     values = found(swept(home, "--share", "0.5", "--seeds", 1, "--rows", 300, "--sweep", "cut-after=2", "--json"))
@@ -270,12 +274,14 @@ def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):
     assert " 1 seed; leak AUC" in values["sweep"]["summary"]
 
 
+@pytest.mark.long
 def test_a_sweep_says_at_once_how_many_trials_there_are(home):
     arguments = ("--seeds", 1, "--rows", 300, "--sweep", "cut-after=2", "--json")
     said = call(home / "contract.yaml", "--party", home / "party.yaml", "--progress", "plain", *arguments).stderr
     assert "2 trials, 2 runs with 1 seed each; none but the first of each begins after 30 minutes (--minutes): none," in said
 
 
+@pytest.mark.long
 def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
     contract = yaml.safe_load((home / "contract.yaml").read_text())
     change(
@@ -290,6 +296,7 @@ def test_a_union_and_a_partners_own_model_are_tried_as_what_is_at_hand(home):
     assert "bank alone: test AUC" in said
 
 
+@pytest.mark.long
 def test_a_contract_with_unaligned_rows_is_tried_where_the_made_up_partner_has_them_all(home):
     """As `init` writes it."""
     change(home / "contract.yaml", unaligned={"method": "warm-start"})
@@ -343,6 +350,7 @@ def test_regression_and_feature_parties_are_refused(home):
         assert f"{arguments[0]}: there is no such file or folder" in done.stderr
 
 
+@pytest.mark.long
 def test_a_trial_that_fails_is_noted_and_the_others_stay(home, monkeypatch):
     """The trial is made to fail: whether noise lets training diverge depends on what is drawn."""
     run = sweep._run
@@ -358,6 +366,7 @@ def test_a_trial_that_fails_is_noted_and_the_others_stay(home, monkeypatch):
     assert values["notes"] == ["isotropic 1e+12, seed 1: training diverged by step 3"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("after", ["trials", "seed 1: test"])
 def test_an_interrupted_sweep_writes_what_is_over_or_nothing(home, tmp_path_factory, after):
     temporary = tmp_path_factory.mktemp("temporary")

@@ -42,6 +42,7 @@ def test_departures_and_readings_share_places_and_times_and_no_id(tmp_path):
     )
 
 
+@pytest.mark.long
 @needs_data
 def test_the_demo_by_similarity_is_a_job_of_three_that_ends_in_a_report(tmp_path, monkeypatch):
     tables = replace(flights.MEETINGS["similarity"], tables=lambda folder: write_departures(folder, rows=3000))

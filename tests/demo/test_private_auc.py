@@ -56,6 +56,7 @@ def locked(path):
     return connection
 
 
+@pytest.mark.long
 def test_a_client_that_is_killed_in_the_middle_of_the_sum_ends_it_for_all_by_name(tmp_path):
     """Locked ledgers hold two clients where the test wants them: one before its key, one before its answer."""
     table = pl.DataFrame({"score": [0.1, 0.2, 0.3, 0.4] * 50, "late": [0, 1, 0, 1] * 50, "carrier": ["x"] * 200})

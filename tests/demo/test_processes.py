@@ -20,6 +20,7 @@ def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), *sys.path]))
 
 
+@pytest.mark.long
 def test_every_partys_result_comes_back_however_much_they_print_meanwhile(tmp_path):
     what = dict.fromkeys(THREE, "ready loud")
     outcome = run_parties(tmp_path, "shouting", THREE, what, timeout_s=60, limits=QUICK)
@@ -34,6 +35,7 @@ def pair(folder, *, timeout_s=60, **what):
     return run_parties(folder, "shouting", PAIR, {LABEL: "", FEATURE: "", **what}, timeout_s=timeout_s, limits=QUICK)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("behind", [LABEL, FEATURE])
 def test_an_error_of_one_ends_all_and_stands_first_whoever_is_read_first(tmp_path, behind):
     def put_late(line):
@@ -48,6 +50,7 @@ def test_an_error_of_one_ends_all_and_stands_first_whoever_is_read_first(tmp_pat
     assert str(caught.value).count("secret") == 1  # the peer was told that it stopped, not why
 
 
+@pytest.mark.long
 def test_a_bug_is_shown_with_its_traceback_and_nobody_waits_for_a_start_that_never_comes(tmp_path):
     started = time.monotonic()
     with pytest.raises(TallystickError, match=r"(?s)^label: failed unexpectedly.*RuntimeError: a bug"):
@@ -55,6 +58,7 @@ def test_a_bug_is_shown_with_its_traceback_and_nobody_waits_for_a_start_that_nev
     assert time.monotonic() - started < 60
 
 
+@pytest.mark.long
 def test_parties_that_hang_are_ended_and_say_where_they_stood(tmp_path):
     with (
         PartyProcesses(tmp_path, "shouting", PAIR, {LABEL: "", FEATURE: "stuck"}, limits=QUICK) as parties,

@@ -187,6 +187,7 @@ def test_unusable_settings_are_refused() -> None:
         percentile_interval(np.ones(3), 1.0, level=1.0)
 
 
+@pytest.mark.long
 def test_two_hundred_resamples_of_65k_rows_are_quick() -> None:
     """About 0.8 s of one core here; the bound leaves room for a machine that is busy with other tests."""
     rng = np.random.default_rng(10)

@@ -36,8 +36,17 @@ def undisturbed(tmp_path_factory):
     return {party: job.models(party)[-1] for party in PARTIES}
 
 
-@pytest.mark.parametrize("phase", list(IN_PHASE))
-@pytest.mark.parametrize("victim", PARTIES)
+IN_SHORT = (("bank", "training"), ("shop", "alignment"))
+
+
+@pytest.mark.parametrize(
+    ("victim", "phase"),
+    [
+        pytest.param(victim, phase, marks=() if (victim, phase) in IN_SHORT else pytest.mark.long)
+        for victim in PARTIES
+        for phase in IN_PHASE
+    ],
+)
 def test_a_killed_party_is_noticed_and_resumed(lay_out_job, undisturbed, victim, phase):
     job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
     survivor = PARTIES[1 - PARTIES.index(victim)]
@@ -144,6 +153,7 @@ def test_the_label_party_waits_for_one_feature_party_while_another_dies(lay_out_
     assert bank.found["error"]["peer"] == "shop"
 
 
+@pytest.mark.long
 def test_a_peer_ends_while_the_baseline_is_trained(lay_out_job):
     """The label party computes for long and needs nothing of the peer: it must end all the same."""
     job = lay_out_job(PARTIES, rows=ROWS, **{**CHANGES, "training__batch_size": 2, "training__epochs": 2})
@@ -173,6 +183,7 @@ class Bottom(torch.nn.Module):
 """
 
 
+@pytest.mark.long
 def test_a_party_that_diverges_ends_both_and_the_run_resumes_to_the_same_weights(lay_out_job):
     quick = {**CHANGES, "training__epochs": 2, "model__bottoms": {"shop": "diverges:Bottom"}}
     jobs = [lay_out_job(PARTIES, rows=400, **quick) for _ in range(2)]
@@ -196,6 +207,7 @@ def test_a_party_that_diverges_ends_both_and_the_run_resumes_to_the_same_weights
         assert len(job.runs(party)) == 1
 
 
+@pytest.mark.long
 def test_the_survivors_address_may_change_before_resuming(lay_out_job):
     job = lay_out_job(PARTIES, rows=ROWS, **CHANGES)
     running = job.start_all()

@@ -54,6 +54,7 @@ def said(running):
     return " | ".join(event["say"] for event in running.events if "say" in event)
 
 
+@pytest.mark.long
 def test_a_run_goes_on_from_the_last_step_that_both_sides_have_intact(job, finished):
     early, late = steps(job, "shop")
     flip(late)

@@ -20,6 +20,7 @@ def test_joining_pays_by_the_defaults(method, monkeypatch):
     assert result.evaluation["joint"]["auc"]["value"] > result.evaluation["local_baseline"]["auc"]["value"] + 0.05
 
 
+@pytest.mark.long
 def test_linking_by_similar_keys_pays_by_the_defaults(monkeypatch):
     monkeypatch.setattr(encoder, "ENOUGH_ROWS", 60)
     parties = similar.PARTIES

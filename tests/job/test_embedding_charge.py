@@ -216,6 +216,7 @@ def test_check_and_run_refuse_what_passes_a_feature_partys_cap_before_anybody_is
     assert "Gaussian noise counts at a delta above 0 only: give privacy.delta" in problem
 
 
+@pytest.mark.long
 def test_a_prediction_is_one_more_release_and_refused_over_the_cap(lay_out_job):
     job = lay_out_job(PARTIES, rows=120, defense=[NOISE], training__epochs=1, evaluation__importance={"own_columns": False})
     ledger = Ledger.create(job.home("shop") / "privacy-ledger.sqlite", party="shop")

@@ -131,6 +131,7 @@ def test_more_known_rows_than_there_are_do_not_replace_what_was_found(undefended
     assert (path / "result.json").read_bytes() == before
 
 
+@pytest.mark.long
 def test_noise_on_embeddings_hides_columns_and_says_what_it_promises(undefended, tmp_path):
     result = run(tmp_path, defense=[NOISE])
     (audit,), (before,) = result.sections.features, undefended[0].sections.features
@@ -175,12 +176,14 @@ def test_embeddings_are_charged_once_a_run_and_not_as_private_where_a_row_may_se
     assert unbounded.what.startswith("union run: noisy embeddings, each row's any number of times")
 
 
+@pytest.mark.long
 def test_a_defence_is_on_wherever_embeddings_cross(undefended, tmp_path):
     """Evaluation and the kept model: with noise the joint model predicts worse, though its weights learned through it."""
     result = run(tmp_path, defense=[{**NOISE, "epsilon": 1e-3}])
     assert result.evaluation["joint"]["auc"]["value"] < undefended[0].evaluation["joint"]["auc"]["value"] - 0.05
 
 
+@pytest.mark.long
 def test_one_epoch_and_a_narrow_cut(tmp_path):
     result = run(tmp_path, training__epochs=1, model__cut_width=1)
     (audit,) = result.sections.features
@@ -225,6 +228,7 @@ def test_of_a_training_that_diverged_no_column_is_measured_and_that_is_said(unde
     assert feature_headline(found).endswith("was not measured, so nothing is known of it.")
 
 
+@pytest.mark.long
 def test_few_rows_are_not_measured(tmp_path):
     result = run(tmp_path, frames(150))
     (audit,) = result.sections.features
@@ -232,6 +236,7 @@ def test_few_rows_are_not_measured(tmp_path):
     assert any(line.startswith("200 known rows of ") for line in audit.not_measured)
 
 
+@pytest.mark.long
 def test_a_union_is_judged_by_own_rows(tmp_path):
     result = run(tmp_path, frames(600), alignment__method="union", defense=[{**NOISE, "epsilon": 100.0}])
     (audit,) = result.sections.features
@@ -257,6 +262,7 @@ def test_an_audit_of_features_changes_no_weight(undefended, tmp_path):
     assert one == other
 
 
+@pytest.mark.long
 def test_columns_behind_links_are_attacked_row_by_row_and_come_out_as_they_went_in(tmp_path):
     """K candidates a position: the label party knows which number each embedding is of, so it has every row many times."""
     places = {"dimensions": [{"name": "at", "unit": "m", "low": 0.0, "high": 1.0}], "neighbors": 3, "window": 0.3}

@@ -55,6 +55,7 @@ def test_single_steps_then_predict_then_unknown_categories(lay_out_job):
     assert not strange["score"].equals(scored["score"])
 
 
+@pytest.mark.long
 def test_a_feature_party_is_told_what_the_contract_shares(lay_out_job):
     job = lay_out_job(
         PARTIES,
@@ -114,6 +115,7 @@ def test_contracts_that_differ(lay_out_job):
     assert "seed: ours 1, theirs 2" in running["bank"].error
 
 
+@pytest.mark.long
 def test_different_commands_and_one_sided_resume(lay_out_job):
     job = lay_out_job(PARTIES)
     running = both_fail(job, bank=("run",), shop=("align",))
@@ -125,6 +127,7 @@ def test_different_commands_and_one_sided_resume(lay_out_job):
     assert [job.models(party) for party in PARTIES] == before
 
 
+@pytest.mark.long
 def test_resuming_different_runs_keeps_the_finished_models(lay_out_job):
     job = lay_out_job(PARTIES)
     job.run_all()

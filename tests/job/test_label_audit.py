@@ -121,6 +121,7 @@ def test_every_party_says_what_each_learnt_at_the_cut(undefended):
     assert f"{rows['train']} training and {rows['validation']} validation rows" in crossed[0][0].what
 
 
+@pytest.mark.long
 def test_marvell_covers_gradients_and_says_that_it_promises_nothing(undefended, tmp_path):
     result = run(tmp_path, defense=[MARVELL])
     found, before = leaks(result.sections.leakage), leaks(undefended[0].sections.leakage)
@@ -156,6 +157,7 @@ def test_only_the_label_party_has_the_findings(undefended):
     assert "Do the labels leak?" not in (run_folder(folder, "shop") / "report.html").read_text()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("epochs", "says", "whole"),
     [
@@ -218,6 +220,7 @@ def test_without_a_label_to_give_the_attacker_nothing_is_measured_of_what_it_wou
     assert not [name for name in leaks(found) if name.startswith(("completion", "direction"))]
 
 
+@pytest.mark.long
 def test_a_run_that_stops_early_is_audited_up_to_its_last_epoch(tmp_path):
     result = run(tmp_path, rare(400), training__epochs=100, training__patience=1, training__learning_rate=0.1)
     trained = len(result.training.history)

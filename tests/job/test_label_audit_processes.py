@@ -3,6 +3,7 @@
 import json
 
 import polars as pl
+import pytest
 from tiny import columns, contract_values, weights
 
 from tallystick import simulation
@@ -23,6 +24,7 @@ CHANGES = {
 }
 
 
+@pytest.mark.long
 def test_killed_and_resumed(lay_out_job, tmp_path, monkeypatch):
     job = lay_out_job(PARTIES, rows=900, **CHANGES)
     job.change("bank", privacy={"cap": 2.0})  # one run's worth: who resumes it is not refused

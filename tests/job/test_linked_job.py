@@ -17,6 +17,7 @@ def value(result, metric, whose="joint"):
     return result.evaluation[whose][metric]["value"]
 
 
+@pytest.mark.long
 def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
     result = run(evaluation__importance={"feature_columns": "label-party", "repeats": 2}, training__epochs=8)
     assert value(result, "rmse") < 0.75 * value(result, "rmse", "local_baseline")
@@ -31,12 +32,14 @@ def test_two_feature_parties_linked_by_place_tell_more_than_the_own_columns():
     assert "and what they weigh" in to_html(result)
 
 
+@pytest.mark.long
 def test_three_classes_by_the_published_merge():
     merge = {"method": "cnn", "kernel": 3, "channels": 4, "hidden": 20, "activation": "sigmoid", "width": 4, "top": []}
     result = run(target="multiclass", model__merge=merge, training__epochs=15, training__mode="pipelined")
     assert value(result, "accuracy") > value(result, "accuracy", "local_baseline") + 0.05
 
 
+@pytest.mark.long
 def test_defences_an_audit_and_a_private_release_go_with_links():
     result = run(
         target="binary",
@@ -57,6 +60,7 @@ def test_time_splits_the_label_partys_rows():
     assert {each.party for each in result.learnt if "order in time" in each.what} == {"club", "shop"}
 
 
+@pytest.mark.long
 def test_a_killed_party_is_resumed_and_new_rows_are_scored(tmp_path):
     """Three parties and a helper as processes; nothing is aligned or trained twice."""
     job = lay_out_similar(tmp_path, training__epochs=6, training__checkpoint_every=5)

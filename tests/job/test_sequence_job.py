@@ -2,6 +2,7 @@
 
 import numpy as np
 import polars as pl
+import pytest
 from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
@@ -52,6 +53,7 @@ def test_a_sequence_tells_what_the_other_columns_do_not_and_its_audit_says_what_
     assert {column.name: column.used for column in audit.columns} == {"noise": True, "shown": True, "x": False, "kind": False}
 
 
+@pytest.mark.long
 def test_a_killed_run_over_the_network_goes_on_to_the_bits_of_a_simulation_and_predicts(lay_out_job, tmp_path):
     quick = {"training__batch_size": 8, "training__checkpoint_every": 10, "training__starts": "public"}
     given, theirs = frames(), own_columns()

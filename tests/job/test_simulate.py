@@ -305,6 +305,7 @@ def test_a_party_that_starts_after_an_interrupt_writes_nothing(tmp_path, monkeyp
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.long
 def test_parties_whose_auto_comes_to_different_embeddings_train_together(monkeypatch):
     """Of a union each party fits its encoder on its own rows, and the shop has few of them."""
     monkeypatch.setattr(encoder, "ENOUGH_ROWS", 150)
@@ -332,6 +333,7 @@ def test_a_table_of_fifty_rows_trains_by_the_defaults():
     assert result.training.history[-1].epoch <= 60
 
 
+@pytest.mark.long
 def test_the_baseline_is_boosting_where_that_validates_better(monkeypatch):
     """The own column tells the label by a step function that two epochs of a small network do not find."""
     frames = tables(PARTIES, rows=900)

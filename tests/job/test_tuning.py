@@ -126,6 +126,7 @@ def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_cha
 # --- together
 
 
+@pytest.mark.long
 def test_two_parties_killed_and_resumed_search_as_undisturbed(lay_out_job):
     undisturbed = laid_out(lay_out_job).run_all("tune")
     bank, shop = undisturbed["bank"], undisturbed["shop"]

@@ -200,6 +200,7 @@ def test_a_killed_run_goes_on_to_the_bits_of_a_simulation(lay_out_job, tmp_path,
         assert job.models(party)[-1] == weights(path)
 
 
+@pytest.mark.long
 def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job):
     given = frames(rows=2400, partners=900)
     values = contract("average", training__epochs=4)
@@ -228,6 +229,7 @@ def test_rows_without_a_partner_get_a_calibrated_score_that_says_so(lay_out_job)
     assert told["score"].mean() == pytest.approx(told["y"].mean(), abs=0.07)
 
 
+@pytest.mark.long
 def test_the_audit_says_that_only_aligned_rows_are_attacked():
     quick = {"evaluation": {"bootstrap": 0, "own_columns_baseline": False}, "training__epochs": 1, "audit": True}
     given = frames(rows=450, partners=200)

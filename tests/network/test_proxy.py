@@ -178,6 +178,7 @@ def test_credentials_are_read_from_a_file_and_shown_nowhere(tmp_path):
         load_proxy("proxy:3128", credentials=tmp_path / "nowhere.txt")
 
 
+@pytest.mark.long
 def test_a_job_goes_through_the_proxy_of_the_party_file(lay_out_job, proxy):
     between = proxy("open", SECRET)
     job = lay_out_job(training__epochs=1, rows=200)

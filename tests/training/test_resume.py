@@ -127,6 +127,7 @@ for save in (lambda m: store.save(TrainingState(step=10), m, None), lambda m: st
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_leaves_the_last_good_checkpoint(tmp_path):
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

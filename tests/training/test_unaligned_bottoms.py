@@ -324,6 +324,7 @@ def test_the_loss_of_pairs_by_hand():
 # --- self-supervision
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["ss-vfl", "fedhssl"])
 def test_self_supervision_lowers_its_loss_at_both_parties_and_reads_no_label(name, tmp_path, monkeypatch):
     """Beside the same passes at a rate of next to nothing: momentum contrast gets harder as its queue fills up."""

@@ -344,6 +344,7 @@ def test_populations_that_make_no_sense_are_refused(fields):
         replace(SIZE, **fields)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("values", [40, 400])
 def test_the_interval_of_several_clients_ranks_holds_the_exact_auc_however_few_values_the_scores_take(values):
     """Ranks of bins, not of scores: the interval also has to cover the order that a bin hides.
