@@ -7,7 +7,7 @@ from collections import Counter
 import polars as pl
 import pytest
 import similar
-from test_label_flip import shops_files
+from test_label_flip import files_of
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.config.contract import parse_contract
@@ -112,7 +112,7 @@ def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, mon
         to_shop.clear()
         result = simulate(values, relabelled(frames, how), columns(PARTIES), folder=tmp_path / how)
         epochs.add(len(result.training.history))
-        found.append((list(to_shop), shops_files(tmp_path / how)))
+        found.append((list(to_shop), files_of(tmp_path / how, "shop")))
     assert len(epochs) > 1  # there was something to tell
     (sent, files), *others = found
     assert len(sent) > 5
