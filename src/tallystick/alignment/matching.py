@@ -13,6 +13,7 @@ import numpy as np
 TAG_BYTES = 16
 
 Tags = np.ndarray[Any, np.dtype[np.uint8]]
+Words = np.ndarray[Any, np.dtype[np.uint64]]
 Index = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -33,11 +34,16 @@ def tags_of(elements_N32: Tags) -> Tags:
 def sorted_order(tags_N16: Tags) -> Index:
     """Give the order that sorts tags by their bytes read as two integers, the same on every machine."""
     words_N2 = np.ascontiguousarray(tags_N16).view("<u8")
-    first_N = np.ascontiguousarray(words_N2[:, 0])
-    order = np.argsort(first_N)
-    ordered = first_N[order]
-    if (ordered[1:] == ordered[:-1]).any():  # of different tags hardly ever
-        order = np.lexsort((words_N2[:, 1], first_N))
+    return order_of_pairs(words_N2[:, 0], words_N2[:, 1])
+
+
+def order_of_pairs(first_N: Words, second_N: Words) -> Index:
+    """Give the order that sorts by the first of two words, and by the second where the first are equal."""
+    contiguous_N = np.ascontiguousarray(first_N)
+    order = np.argsort(contiguous_N)
+    ordered_N = contiguous_N[order]
+    if (ordered_N[1:] == ordered_N[:-1]).any():  # hardly ever of words that look random
+        order = np.lexsort((second_N, first_N))
     return order.astype(np.int64, copy=False)
 
 

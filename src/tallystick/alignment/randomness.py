@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tallystick.alignment.group import Scalar
-from tallystick.alignment.matching import sorted_order
+from tallystick.alignment.matching import order_of_pairs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,5 +35,5 @@ class SecureRandom:
 
     def permutation(self, count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
         """Draw a uniform permutation: the order of random 128-bit keys (two are equal with a chance below count^2 / 2^129)."""
-        key_N28 = np.frombuffer(self.bytes(16 * count), dtype=np.uint8).reshape(count, 2, 8)
-        return sorted_order(key_N28[:, ::-1].reshape(count, 16))
+        keys_N2 = np.frombuffer(self.bytes(16 * count), dtype=np.uint64).reshape(count, 2)
+        return order_of_pairs(keys_N2[:, 1], keys_N2[:, 0])

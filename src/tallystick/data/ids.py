@@ -17,11 +17,16 @@ PIECE = 32_768
 
 
 class Ids(Sequence[bytes]):
-    """A sequence of ids (N): a Polars column of type Binary, without nulls."""
+    """A sequence of ids (N): a Polars column of type Binary, without nulls.
 
-    def __init__(self, column: pl.Series) -> None:
+    Args:
+        column: the ids.
+        distinct: whether it is known that none repeats, which spares looking.
+    """
+
+    def __init__(self, column: pl.Series, *, distinct: bool = False) -> None:
         assert column.dtype == pl.Binary
-        self._column = column
+        self._column, self._distinct = column, distinct
 
     @classmethod
     def of(cls, ids: Sequence[bytes]) -> "Ids":
@@ -64,7 +69,7 @@ class Ids(Sequence[bytes]):
 
     def repeated(self) -> int:
         """Count the ids that stand before already."""
-        return len(self) - int(self._column.n_unique())
+        return 0 if self._distinct else len(self) - int(self._column.n_unique())
 
     def begin_with(self, prefix: bytes) -> bool:
         """Tell whether any id begins so."""

@@ -144,7 +144,7 @@ def read_keys(
     )
     ids, id_R = _numbered(kept.get_column("key"), distinct=distinct)
     rows_R = kept.get_column("row").cast(pl.Int64).to_numpy()
-    return Keys(ids=Ids(ids.cast(pl.Binary)), rows_R=rows_R, id_R=id_R, report=report)
+    return Keys(ids=Ids(ids.cast(pl.Binary), distinct=True), rows_R=rows_R, id_R=id_R, report=report)
 
 
 def keys_of(frame: Frame, party: PartyFile, alignment: AlignmentConfig) -> Keys:
