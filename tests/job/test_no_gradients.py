@@ -22,6 +22,7 @@ from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.network.messages import encode
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
+from tallystick.party.trained import Architecture
 from tallystick.report.words import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.simulation import simulate
 
@@ -200,6 +201,14 @@ def test_noisy_embeddings_are_charged_for_one_release_of_a_row(tmp_path):
     (audit,) = simulate(values, tables(PARTIES, rows=80), columns(PARTIES)).sections.features
     assert audit.releases == 1
     assert audit.epsilon == pytest.approx(2.0, rel=1e-3)
+
+
+def test_a_bottom_that_stays_as_it_is_has_a_wide_cut_and_larger_embeddings_of_categories():
+    contract = parse_contract(contract_values(PARTIES, **NONE))
+    models = {name: Architecture.of(contract, name).model for name in PARTIES}
+    assert [(model.cut_width, round(model.embedding_scale, 6)) for model in models.values()] == [(None, 0.1), (512, 0.3)]
+    narrow = parse_contract(contract_values(PARTIES, **NONE, model__cut_width=4))
+    assert Architecture.of(narrow, "shop").model.cut_width == 4
 
 
 @pytest.mark.parametrize("target", ["binary", "regression"])

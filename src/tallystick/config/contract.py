@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from tallystick.config.defense import DefenseEntry, defense_problems
-from tallystick.config.gradients import WIDE_CUT, no_gradient_problems
+from tallystick.config.gradients import WIDE_CUT, no_gradient_problems, still
 from tallystick.config.imputation import (
     FEATURES,
     LABELS,
@@ -382,11 +382,9 @@ class Contract(Model):
         return self.training.gradients == "sent"
 
     @property
-    def network_model(self) -> NetworkModel:
-        """The network with its cut width settled: a wide one where bottom models stay as they are and none is given."""
-        if self.sends_gradients or self.model.cut_width is not None:
-            return self.model
-        return self.model.model_copy(update={"cut_width": WIDE_CUT})
+    def feature_model(self) -> NetworkModel:
+        """The network as feature parties build their bottom models: another where these stay as they are."""
+        return self.model if self.sends_gradients else still(self.model)
 
     @property
     def measures_columns(self) -> bool:

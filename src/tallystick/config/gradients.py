@@ -5,10 +5,18 @@ from typing import TYPE_CHECKING
 from tallystick.config.reading import shown
 
 if TYPE_CHECKING:
-    from tallystick.config.contract import Contract
+    from tallystick.config.contract import Contract, NetworkModel
 
 WIDE_CUT = 512
-"""The default cut width where bottom models stay as they are: what a random layer misses, many random layers do not."""
+"""The default cut width where bottom models stay as they are: what a random layer misses, a wide one does not."""
+STILL_SCALE = 3.0
+"""How much larger categories' embeddings are there than before training, in which they would grow (docs/no-gradients.md)."""
+
+
+def still(model: "NetworkModel") -> "NetworkModel":
+    """The network as a feature party builds its bottom model that stays as it is."""
+    wide = {"cut_width": model.cut_width or WIDE_CUT, "embedding_scale": STILL_SCALE * model.embedding_scale}
+    return model.model_copy(update=wide)
 
 
 def no_gradient_problems(contract: "Contract") -> list[str]:

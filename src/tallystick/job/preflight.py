@@ -304,7 +304,7 @@ def _check_features(
 
 def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: Frame) -> None:
     """Refuse a model that this machine cannot hold, and cut embeddings that no message can; then try the bottom on a few rows."""
-    shape, model = encoder.feature_shape, contract.network_model
+    shape, model = encoder.feature_shape, contract.feature_model
     if party.party not in model.bottoms:
         _check_memory(contract, shape)
         width = model.built_in_cut_width
@@ -327,7 +327,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
 
 def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) -> None:
     """Build a user's own top as a run would, unless widths are other parties' to tell; refuse one that mixes rows under noise."""
-    model, terms = contract.network_model, contract.alignment.similarity
+    model, terms = contract.feature_model, contract.alignment.similarity
     if model.top is None:
         return
     architecture = Architecture.of(contract, party.party)
@@ -343,7 +343,7 @@ def _check_top(contract: Contract, party: PartyFile, encoder: Encoder | None) ->
 
 
 def _check_memory(contract: Contract, shape: FeatureShape) -> None:
-    model = contract.network_model
+    model = contract.feature_model
     widths = embedding_widths(shape.tables, model.embedding_width)
     tables = sum(size * width for size, width in zip(shape.tables, widths, strict=True))
     weights = tables + sum(a * b for a, b in pairwise([shape.numeric + sum(widths), *model.hidden]))

@@ -63,7 +63,7 @@ class Architecture:
     ) -> "Architecture":
         """As the contract says."""
         return cls(
-            model=contract.network_model,
+            model=contract.feature_model if contract.role_of(party) == "feature" else contract.model,
             target=contract.target,
             seed=contract.seed,
             party=party,

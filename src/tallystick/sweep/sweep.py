@@ -83,7 +83,7 @@ def candidate_trials(
     if contract.defense or not contract.sends_gradients:
         entries = [entry.model_dump(mode="json", exclude_none=True) for entry in contract.defense]
         own = " + ".join([NO_GRADIENTS] * (not contract.sends_gradients) + [entry.defense.method for entry in contract.defense])
-        values = base if contract.sends_gradients else _without_gradients(base, contract.network_model.cut_width)
+        values = base if contract.sends_gradients else _without_gradients(base, contract.feature_model.cut_width)
         found.append(Candidate(defense="the contract's", strength=own, contract=_contract(values | {"defense": entries}, own)))
     for method, strengths in sweep:
         for strength in strengths:

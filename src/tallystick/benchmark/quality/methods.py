@@ -18,7 +18,7 @@ from tallystick import metrics
 from tallystick.benchmark.quality.tables import PublicTable
 from tallystick.benchmark.shared import PLAIN_ADAM
 from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig, TrainingTerms
-from tallystick.config.gradients import WIDE_CUT
+from tallystick.config.gradients import still
 from tallystick.config.party import EncodingConfig, FeatureColumns
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
@@ -66,6 +66,11 @@ class NetworkMethod:
     encoding: EncodingConfig
     columns: Literal["split", "joined"] = "split"
 
+    @property
+    def feature_model(self) -> NetworkModel:
+        """The contract's, as a feature party builds its bottom."""
+        return self.model
+
     def __call__(self, table: PublicTable, seed: int) -> Figure:
         """Train, keep the epoch that is best on the validation rows, and score the test rows."""
         started = time.perf_counter()
@@ -86,10 +91,9 @@ class NetworkMethod:
         own, *others = encoders
         coder = coder_of(table, train)
         labels_N = coder.encode(table.frame.get_column(table.label))
-        training = self.training(len(train))
+        training, theirs = self.training(len(train)), self.feature_model
         bottoms = [
-            build_bottom(self.model, "feature", encoder.feature_shape, seed=seed, cut_width=self.model.cut_width)
-            for encoder in others
+            build_bottom(theirs, "feature", encoder.feature_shape, seed=seed, cut_width=theirs.cut_width) for encoder in others
         ]
         label = build_label_model(
             self.model,
@@ -119,6 +123,11 @@ class NetworkMethod:
 @dataclass(frozen=True, kw_only=True)
 class KeptMethod(NetworkMethod):
     """The same where no gradient is sent: each row's embedding crosses once, and the label party trains on what it kept."""
+
+    @property
+    def feature_model(self) -> NetworkModel:
+        """Of a bottom that stays as it is."""
+        return still(self.model)
 
     def __call__(self, table: PublicTable, seed: int) -> Figure:
         """Embed all rows, train by the product's loop at the label party, and score the test rows."""
@@ -256,9 +265,7 @@ METHODS: dict[str, QualityMethod] = {
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
-    "no-gradients": KeptMethod(
-        model=NetworkModel(cut_width=WIDE_CUT), training=TrainingTerms().for_rows, encoding=EncodingConfig()
-    ),
+    "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
     "former": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING),
     "joined-mlp": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING, columns="joined"),
 }

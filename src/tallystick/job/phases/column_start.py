@@ -25,7 +25,7 @@ def first_batch(contract: Contract, party: str, encoder: Encoder | None, rows_B:
     Number and kinds of the columns come from this party's own encoder: few numbers, which an attacker tries in turn. None where
     the contract does not say how the bottom is made, or a row's embedding is not of that row's cells alone.
     """
-    model = contract.network_model
+    model = contract.feature_model
     shape = encoder.feature_shape if encoder is not None else None
     if shape is None or shape.sequences or party in model.bottoms or model.normalization == "batch" or not len(rows_B):
         return None
