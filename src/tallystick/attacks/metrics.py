@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, from_numpy
 
+from tallystick.attacks.clustered import FEW_GROUPS, GroupInfluence, half_width
 from tallystick.attacks.matrix import two_means_cut
 from tallystick.attacks.view import Scores
 from tallystick.errors import ConfigError, DataError
@@ -21,7 +22,6 @@ Bools = NDArray[np.bool_]
 Integers = NDArray[np.int64]
 Counts = NDArray[np.int16]
 Shares = NDArray[np.float32]
-FEW_GROUPS = 5
 SHUFFLES = 20
 
 
@@ -114,9 +114,10 @@ class AttackEvaluator:
     """Compares an attack's scores with the truth, always by ranks; scores are never squashed first.
 
     Sun et al., section 6.1 "leak AUC"; FLORIST, section 3 "Evaluation Metrics", corrected: the paper reports AUCs below one half
-    (.4426) as if they were safe. Intervals are percentile bootstrap over batches; with fewer than five batches, over the rows
-    within each, class by class. They cover the draw of batches, not the training's seed. Batches of several epochs hold the same
-    rows: with more than one epoch they are somewhat too narrow.
+    (.4426) as if they were safe. Intervals of AUCs are clustered by row and by batch (``half_width``), for batches of several
+    epochs hold the same rows; those of other figures are percentile bootstrap over batches, or with fewer than five batches over
+    the rows within each, class by class, and with more than one epoch somewhat too narrow. They cover the draw of rows and of
+    batches, not the training's seed.
 
     Args:
         fpr: false-alarm rate of ``tpr_at_fpr``, in [0, 1); 0 means certain finds only.
@@ -154,7 +155,8 @@ class AttackEvaluator:
             DataError: a score is not finite or of a wrong shape, or there is no truth for a row.
         """
         every = _groups(scores, truth_N, classes)
-        groups = [(truth_N, score) for truth_N, score in every if len(np.unique(truth_N)) > 1]
+        kept = [(truth_N, score, rows_N) for truth_N, score, rows_N in every if len(np.unique(truth_N)) > 1]
+        groups = [(truth_N, score) for truth_N, score, _ in kept]
         if not groups:
             return None
         chance = 0.5
@@ -177,6 +179,10 @@ class AttackEvaluator:
             IntervalEstimate(mean=float(mean), low=float(low), high=float(high))
             for mean, low, high in zip(figures_MF.mean(axis=0), low_F, high_F, strict=True)
         ]
+        influences = [group.influence(rows_N) for group, (_, _, rows_N) in zip(ranked, kept, strict=True)]
+        auc = _around(auc.mean, half_width(influences, level=self.level))
+        signs = [1 if each.auc >= 0.5 else -1 for each in influences]
+        symmetric_auc = _around(symmetric_auc.mean, half_width(influences, level=self.level, signs=signs))
         lift = float(np.mean([_lift_of_symmetry(truth_N, classes) for truth_N, _ in groups]))
         return AttackMetrics(
             auc=auc,
@@ -244,6 +250,15 @@ class _Ranked:
             fpr=fpr,
         )
 
+    def moves(self, auc: float) -> tuple[Floats, Floats]:
+        """How much each positive and negative moves the AUC: the share of the others that it stands right to, less the AUC."""
+        positives, negatives = len(self.positive_P), len(self.negative_M)
+        right_P = (self.below_P + self.upto_P) / (2 * negatives)
+        place_M = np.arange(negatives)
+        upto_M, below_M = (np.searchsorted(each_P, place_M, side="right") for each_P in (self.below_P, self.upto_P))
+        above_M = 2 * positives - upto_M - below_M
+        return (right_P - auc) / positives, (above_M / (2 * positives) - auc) / negatives
+
     def figures(self, weight_P: Counts, weight_M: Counts) -> tuple[float, ...]:
         sum_M = np.zeros(len(weight_M) + 1, dtype=np.int64)
         np.cumsum(weight_M, dtype=np.int64, out=sum_M[1:])
@@ -288,6 +303,16 @@ class _Group:
         """Rows of each class that occurs."""
         return tuple(len(member) for member in self.members)
 
+    def influence(self, rows_N: Integers) -> GroupInfluence:
+        """How much each row moves the group's AUC, of several classes the mean over them."""
+        moves_N, aucs = np.zeros(self.rows), []
+        for one in self.ranked:
+            aucs.append(one.figures(np.ones(len(one.positive_P), np.int16), np.ones(len(one.negative_M), np.int16))[0])
+            moves_P, moves_M = one.moves(aucs[-1])
+            moves_N[one.positive_P] += moves_P / len(self.ranked)
+            moves_N[one.negative_M] += moves_M / len(self.ranked)
+        return GroupInfluence(auc=float(np.mean(aucs)), rows_N=rows_N, moves_N=moves_N, smaller=min(self.sizes))
+
     def figures(self, drawn: Sequence[Counts]) -> Floats:
         """Of a resample, given how often each row of each class is drawn."""
         if len(self.ranked) == 1:
@@ -297,6 +322,10 @@ class _Group:
             weight_N[member] = count
         figures_CF: Floats = np.array([one.figures(weight_N[one.positive_P], weight_N[one.negative_M]) for one in self.ranked])
         return np.asarray(figures_CF.mean(axis=0))
+
+
+def _around(mean: float, half: float) -> IntervalEstimate:
+    return IntervalEstimate(mean=mean, low=max(0.0, mean - half), high=min(1.0, mean + half))
 
 
 def _chance_of_naming(truth_N: Integers, cluster_NC: Floats, rng: np.random.Generator) -> float:
@@ -326,7 +355,7 @@ def _lift_of_symmetry(truth_N: Integers, classes: int) -> float:
     return float(np.mean(errors) * (2 / np.pi) ** 0.5)
 
 
-def _groups(scores: Scores, truth_N: Tensor, classes: int) -> list[tuple[Integers, Floats]]:
+def _groups(scores: Scores, truth_N: Tensor, classes: int) -> list[tuple[Integers, Floats, Integers]]:
     groups = []
     for rows, values in zip(scores.rows, scores.values, strict=True):
         if len(rows) and int(rows.max()) >= len(truth_N):
@@ -338,5 +367,5 @@ def _groups(scores: Scores, truth_N: Tensor, classes: int) -> list[tuple[Integer
         score = values.numpy().astype(np.float64)
         if not np.isfinite(score).all():
             raise DataError("attack evaluator: a score is NaN or infinite; an attack must give every row a finite score")
-        groups.append((truth_N[rows].numpy().astype(np.int64), score))
+        groups.append((truth_N[rows].numpy().astype(np.int64), score, rows.numpy().astype(np.int64)))
     return groups

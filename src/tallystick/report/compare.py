@@ -200,7 +200,7 @@ def _best_cost(result: Result) -> float | None:
 def _leak(result: Result) -> float | None:
     attacks = [attack for attack in result.label_audit.attacks if not attack.upper_bound]
     worst = max(attacks, key=strength, default=None)
-    return None if worst is None else worst.auc if worst.symmetric_auc is None else worst.symmetric_auc
+    return None if worst is None else worst.auc
 
 
 def _notes(names: Sequence[str], results: Sequence[Result]) -> list[str]:

@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scipy.stats import t as student
+
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
@@ -24,6 +26,8 @@ from tallystick.report.result import (
 )
 
 MUCH = 0.1  # above a guess
+SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of labels that have nothing to do with what crossed
+DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
 NOTED = 0.02  # by which a probe finds more than any attack
 PERFECT = 0.005  # error of an AUC or an accuracy at most, that only a column with the answer explains
 REMAINS = 0.1  # of the error of own columns at most: a gain that hardly any honest column brings
@@ -223,14 +227,12 @@ def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
 
 
 def strength(attack: AttackResult) -> float:
-    """How far above a guess an attack tells classes apart or ranks numbers, whichever way round; without a value minus infinity.
+    """How far above a guess an attack tells classes apart, as it turns its scores itself; without a value minus infinity.
 
-    0.5 is certainty: of numbers a rank correlation of 1.
+    0.5 is certainty: of numbers, which it ranks whichever way round, a rank correlation of 1.
     """
     if attack.spearman is not None:
         return (attack.spearman - attack.spearman_chance) / (2 * max(1 - attack.spearman_chance, 1e-9))
-    if attack.symmetric_auc is not None:
-        return above_guess(attack.symmetric_auc, attack.symmetric_chance)
     return -math.inf if attack.auc is None else above_guess(attack.auc, attack.chance)
 
 
@@ -245,10 +247,12 @@ def leak_headline(audit: Audit) -> list[str]:
     for kind in ("gradients", "embeddings"):
         every = [each for each in by_strength(audit.attacks) if f"from cut {kind}" in each.view]
         found = [each for each in every if _runnable(each)]
+        tried = sum(_runnable(each) for each in audit.attacks)
         if found:
             unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
             without = "" if unaided is found[0] else _even_without(unaided)
-            lines.append(_leak_through(kind, found[0]) + _from_gradients_alone(found) + without + _beyond(found[0], every))
+            told = _leak_through(kind, found[0], tried=tried) + _from_gradients_alone(found) + without
+            lines.append(told + _turned(found) + _beyond(found[0], every))
         elif audit.not_measured:
             lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
     return lines
@@ -283,9 +287,7 @@ def leak_lines(result: Result) -> list[str]:
 def _read_with(attack: AttackResult) -> str:
     if attack.spearman is not None:
         return f"{_ranking(attack)} ({attack.name}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
-    value, chance = (
-        (attack.auc, attack.chance) if attack.symmetric_auc is None else (attack.symmetric_auc, attack.symmetric_chance)
-    )
+    value, chance = attack.auc, attack.chance
     knowing = attack.view.partition(", knowing ")[2]
     how = f"{attack.name}, knowing {knowing}" if knowing else attack.name
     return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
@@ -370,15 +372,15 @@ def plain(name: str) -> str:
     return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
 
 
-def _leak_of_numbers(kind: str, attack: AttackResult) -> str:
+def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
     seat = attack.view.partition(", knowing ")[0]
     kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
     knowing = attack.view.partition(", knowing ")[2]
     who = f"{seat.partition(',')[0]}, knowing {knowing} but which way is up,"
     how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
-    if strength(attack) >= MUCH:
+    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
         return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
-    if attack.spearman_low is not None and attack.spearman_low > 0:
+    if _beyond_luck(attack, tried=tried, risk=LIKELY):
         return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
     none = f"Through cut {kind}, no attack here found more than a guess would"
     return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
@@ -437,42 +439,66 @@ def _ranking(attack: AttackResult) -> str:
 def _even_without(attack: AttackResult) -> str:
     if strength(attack) < MUCH or attack.spearman is not None:
         return ""
-    value = attack.auc if attack.symmetric_auc is None else attack.symmetric_auc
-    return f" Without knowing any label: AUC {number(value, digits=3)} ({attack.name})."
+    return f" Without knowing any label: AUC {number(attack.auc, digits=3)} ({attack.name})."
+
+
+def _turned(found: Sequence[AttackResult]) -> str:
+    """The attack that would be furthest above a guess if it were told which way round its scores are, where that tells more."""
+    named = [each for each in found if each.symmetric_auc is not None]
+    best = max(named, key=_either_way, default=None)
+    if best is None or _either_way(best) < strength(found[0]) + NOTED or strength(best) >= _either_way(best) - NOTED:
+        return ""
+    return (
+        f" Told which way round its scores are, {best.name} would have AUC {number(best.symmetric_auc, digits=3)} "
+        f"(as it turns them itself {number(best.auc, digits=3)})."
+    )
+
+
+def _either_way(attack: AttackResult) -> float:
+    return -math.inf if attack.symmetric_auc is None else above_guess(attack.symmetric_auc, attack.symmetric_chance)
 
 
 def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
     """Beside a strongest attack that may have from embeddings what it finds: what gradients tell without them."""
     alone = next((each for each in found if each.reads == "cut gradients"), None)
-    if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.symmetric_auc is None:
+    if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
         return ""
-    return f" Through gradients alone: AUC {number(alone.symmetric_auc, digits=3)} ({alone.name})."
+    return f" Through gradients alone: AUC {number(alone.auc, digits=3)} ({alone.name})."
 
 
 def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
     """How much more a probe finds, if it does: a reader shall not take the strongest attack's figure for all that is there."""
     probe = max((each for each in attacks if each.upper_bound), key=strength, default=strongest)
-    if strength(probe) < strength(strongest) + NOTED or probe.symmetric_auc is None:
+    if strength(probe) < strength(strongest) + NOTED or probe.auc is None:
         return ""
     _, _, knowing = probe.view.partition(", knowing ")
-    return f" More is there: AUC {number(probe.symmetric_auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
+    return f" More is there: AUC {number(probe.auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
 
 
-def _leak_through(kind: str, attack: AttackResult) -> str:
+def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
+    """Whether the best of so many attacks lies above a guess, but for this chance: its interval, widened as Bonferroni has it."""
+    ranks = attack.spearman is not None  # whichever way round
+    value, low = (attack.spearman, attack.spearman_low) if ranks else (attack.auc, attack.low)
+    chance, ends = (0.0, 2) if ranks else (attack.chance, 1)
+    if value is None or low is None:
+        return value is not None and value > chance
+    widened = student.ppf(1 - risk / (ends * max(1, tried)), DEGREES) / student.ppf(0.975, math.inf)
+    return bool(value - (value - low) * widened > chance)
+
+
+def _leak_through(kind: str, attack: AttackResult, *, tried: int) -> str:
     if attack.spearman is not None:
-        return _leak_of_numbers(kind, attack)
-    symmetric = attack.symmetric_auc is not None
-    value, chance = (attack.symmetric_auc, attack.symmetric_chance) if symmetric else (attack.auc, attack.chance)
-    low = attack.symmetric_low if symmetric else attack.low
+        return _leak_of_numbers(kind, attack, tried=tried)
+    value, chance = attack.auc, attack.chance
     seat, _, knowing = attack.view.partition(", knowing ")
     if seat.endswith(" and cut embeddings"):  # of which it may have all that it found
         kind = "gradients and embeddings together"
     who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
     how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
     reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
-    if strength(attack) >= MUCH:
+    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
         return f"Through cut {kind}, yes: {who} can tell the classes apart with {reached}."
-    if low is not None and low > chance:
+    if _beyond_luck(attack, tried=tried, risk=LIKELY):
         return f"Through cut {kind}, a little: {who} can tell the classes apart with {reached}."
     return f"Through cut {kind}, no attack here found more than a guess would: the strongest, by {who} has {reached}."
 

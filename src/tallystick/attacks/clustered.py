@@ -1,0 +1,57 @@
+"""Intervals of a mean AUC over batches in which the same rows come again: their scores hang together.
+
+Shapes: M groups, N rows of a group, O observations of a row in a group, T rows in all.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import t as student
+
+Floats = NDArray[np.float64]
+Integers = NDArray[np.int64]
+FEW_GROUPS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupInfluence:
+    """How much each row of a group moves the group's AUC.
+
+    Args:
+        auc: of the group.
+        rows_N: which rows these are.
+        moves_N: what each adds to the difference of the AUC and what it estimates (DeLong et al. 1988): 0 in sum.
+        smaller: rows of the smaller class.
+    """
+
+    auc: float
+    rows_N: Integers
+    moves_N: Floats
+    smaller: int
+
+
+def half_width(groups: Sequence[GroupInfluence], *, level: float, signs: Sequence[int] | None = None) -> float:
+    """Half of the interval of the groups' mean AUC: rows are drawn anew, with all that is seen of each, and so are batches.
+
+    DeLong's variance, clustered by row (Obuchowski 1997) and by batch, as Cameron, Gelbach and Miller (2011) add the two up;
+    Student's quantile, for as many as the fewer of batches and of rows of the smaller class are. What a batch's rows have in
+    common, such as a known row's gradient, counts from FEW_GROUPS batches on.
+
+    Args:
+        groups: at least one.
+        level: coverage.
+        signs: of each group, -1 where its AUC is turned round; none is if left out.
+    """
+    share = 1 / len(groups)
+    turned = [1] * len(groups) if signs is None else signs
+    moves_O = np.concatenate([share * sign * each.moves_N for sign, each in zip(turned, groups, strict=True)])
+    rows_O = np.unique(np.concatenate([each.rows_N for each in groups]), return_inverse=True)[1]
+    by_row, by_both = float(np.square(np.bincount(rows_O, weights=moves_O)).sum()), float(np.square(moves_O).sum())
+    variance, degrees = by_row, max(1, min(each.smaller for each in groups) * len(groups) - 1)
+    if len(groups) >= FEW_GROUPS:
+        aucs_M = np.array([max(each.auc, 1 - each.auc) if signs is not None else each.auc for each in groups])
+        by_group = float(aucs_M.var(ddof=1)) * share
+        variance, degrees = max(by_row, by_row + by_group - by_both), len(groups) - 1
+    return float(student.ppf((1 + level) / 2, degrees) * np.sqrt(variance))
