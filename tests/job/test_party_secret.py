@@ -16,6 +16,7 @@ from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import DamagedFile
 from tallystick.party.secret import noise_secret, row_noise_secret
+from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")
@@ -25,6 +26,8 @@ NOISY = parse_contract(contract_values(PARTIES, defense=[NOISE]))
 
 def shop(folder):
     values = {"party": "shop", "table": {"path": "t.parquet"}, "privacy": {"ledger": "ledger.sqlite"}}
+    if not (folder / "ledger.sqlite").exists():
+        Ledger.create(folder / "ledger.sqlite", party="shop")
     return parse_party(values, folder=folder)
 
 
@@ -34,17 +37,36 @@ def test_the_secret_is_made_once_and_is_the_owners_alone(tmp_path):
         found = set(pool.map(lambda _: noise_secret(party), range(32)))
     assert len(found) == 1
     assert len(found.pop()) == 32
-    (path,) = tmp_path.iterdir()
+    (path,) = tmp_path.glob("*.json")
     assert (path.name, path.stat().st_mode & 0o777) == ("ledger.noise.json", 0o600)
     path.write_bytes(path.read_bytes().replace(b"secret", b"Secret"))
-    with pytest.raises(DamagedFile, match=r"ledger\.noise\.json.* put back a copy; or remove it, and noise is drawn anew"):
+    with pytest.raises(DamagedFile, match=r"ledger\.noise\.json.* put back a copy\. Where there is none"):
         noise_secret(party)
+
+
+def test_a_secret_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it(tmp_path):
+    """Each new secret would be one more release of the same rows, to be averaged with those before; nothing told it."""
+    (tmp_path / "other").mkdir()
+    party, other = shop(tmp_path), shop(tmp_path / "other")
+    first, foreign = noise_secret(party), noise_secret(other)
+    path, foreign_path = (each.privacy.ledger.with_suffix(".noise.json") for each in (party, other))
+    kept = path.read_bytes()
+    path.write_bytes(foreign_path.read_bytes())  # sealed, and whole
+    with pytest.raises(DamagedFile, match=r"it is not the secret that the noise charged to .*ledger\.sqlite follows from"):
+        noise_secret(party)
+    path.unlink()
+    with pytest.raises(DamagedFile, match=r"it is missing.* begin with a new ledger"):
+        noise_secret(party)
+    assert not path.exists()
+    path.write_bytes(kept)
+    assert noise_secret(party) == first != foreign
+    assert Ledger(party.privacy.ledger, party="shop").entries() == []
 
 
 def test_only_a_feature_party_with_noise_has_one(tmp_path):
     quantized = parse_contract(contract_values(PARTIES, defense=[{"method": "quantized-embeddings", "levels": 5}]))
     assert row_noise_secret(quantized, shop(tmp_path)) is None
-    assert not list(tmp_path.iterdir())
+    assert not list(tmp_path.glob("*.json"))
     assert row_noise_secret(NOISY, shop(tmp_path)) == noise_secret(shop(tmp_path))
 
 

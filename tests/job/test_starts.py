@@ -17,7 +17,7 @@ from tallystick.data.features import FeatureShape
 from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
-from tallystick.errors import ConfigError
+from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.log import Silent
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import BranchParts, build_bottom
@@ -52,6 +52,26 @@ def test_each_run_starts_from_a_secret_of_its_own_which_its_folder_keeps(tmp_pat
     assert one.hex() not in repr(folders[0])
     assert not torch.equal(weights(contract, one), weights(contract, other))
     assert start_of(contract, folders[0].trial(1)) == start_of(contract, folders[0].trial(2)) == one
+
+
+@pytest.mark.parametrize("name", ["start", "defense"])
+def test_a_secret_of_the_run_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it(tmp_path, name):
+    """Other weights would be sent, or labels flipped once more, as if they were the same run's."""
+    contract = parse_contract(contract_values(PARTIES))
+    folder = RunFolder.new(tmp_path / "runs", contract, "shop")
+    first, path = folder.secret(name), folder.path / f"{name}.json"
+    assert folder.secret(name) == first
+    folder.note(name, {"secret": (b"other" * 7)[:32].hex()})  # with this run's seal
+    for look in (folder.check, lambda: folder.secret(name)):
+        with pytest.raises(DamagedFile, match=rf"{name}\.json.* it holds another secret than this run began with"):
+            look()
+    path.unlink()
+    for look in (folder.check, lambda: folder.secret(name)):
+        with pytest.raises(DamagedFile, match=rf"{name}\.json.* it is missing.* start a new run on all sides"):
+            look()
+    assert not path.exists()
+    folder.forget_training()
+    assert (name == "start") == (name in folder.noted("drawn"))  # labels of a new alignment are flipped anew
 
 
 def test_trials_on_a_union_begin_with_the_same_embeddings_of_real_rows_and_of_stand_ins(tmp_path):

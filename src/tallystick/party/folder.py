@@ -1,6 +1,7 @@
 """The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
 
 import errno
+import hashlib
 import json
 import re
 import secrets
@@ -40,6 +41,7 @@ from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_
 
 IMPUTATION = "imputation"
 START = "start"
+DRAWN = "drawn"
 SETTLED = "settled"
 FORMAT = 4  # of a run folder; another version's files have other names and other keys
 NOISY_KEYS = "noisy-keys.safetensors"
@@ -63,6 +65,11 @@ _HELPS = {
 T = TypeVar("T")
 Draw: TypeAlias = Callable[[str], bytes]
 """Gives 32 secret bytes for a use."""
+
+
+def digest_of(secret: bytes) -> str:
+    """What a secret is known by, of which nothing of it follows."""
+    return hashlib.blake2b(secret, digest_size=16, person=b"tallystick drawn").hexdigest()
 
 
 def fresh_secret(use: str) -> bytes:  # noqa: ARG001
@@ -215,6 +222,8 @@ class RunFolder:
         ``trained``: the model with all that belongs to it, too. A resumed training can do without: it has checkpoints.
         """
         self.load_alignment()
+        for name in self.noted(DRAWN):
+            self.secret(name)
         if trained and self.trained:
             coders = [path for path in (self.encoder, self.label_coder) if path.exists()]
             for path in (*self._of_model(), *coders):
@@ -314,6 +323,8 @@ class RunFolder:
         stale = [self.path / "alignment.safetensors", self.model, *(self.path / "checkpoints").glob("*.safetensors")]
         # Positions change: label flips kept by position would be drawn anew, which is a release of its own.
         stale += [self.path / "defense.json", self.path / "audit.json", self.path / "release.json", self.path / "linkage.json"]
+        if drawn := self.noted(DRAWN):
+            self.note(DRAWN, {name: digest for name, digest in drawn.items() if (self.path / f"{name}.json") not in stale})
         for path in stale:
             remove(path)
         self.forget_views()
@@ -355,10 +366,25 @@ class RunFolder:
 
     def start_secret(self) -> bytes:
         """Draw what this party's starting weights follow from, or take that of the run that goes on; it stays secret."""
-        kept = self.noted(START).get("secret")
-        secret = bytes.fromhex(kept) if isinstance(kept, str) else self.draw(START)
+        return self.secret(START)
+
+    def secret(self, name: str) -> bytes:
+        """Draw 32 secret bytes, kept under a name, or take those of the run that goes on.
+
+        The run knows by a digest what it drew: a secret that is gone is not drawn anew, and another is not taken for it. Raises
+        DamagedFile with what helps.
+        """
+        path, noted, drawn = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
+        kept = noted.get("secret")
+        if not isinstance(kept, str) and name in drawn:
+            raise DamagedFile(path, "it is missing", _HELPS[name])
+        secret = bytes.fromhex(kept) if isinstance(kept, str) else self.draw(name)
         if not kept:
-            self.note(START, {"secret": secret.hex()}, private=True)
+            self.note(name, {**noted, "secret": secret.hex()}, private=True)
+        if name not in drawn:
+            self.note(DRAWN, {**drawn, name: digest_of(secret)})
+        elif drawn[name] != digest_of(secret):
+            raise DamagedFile(path, "it holds another secret than this run began with", _HELPS[name])
         return secret
 
     def write(self, path: Path, text: str) -> None:

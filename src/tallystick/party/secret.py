@@ -8,12 +8,15 @@ from pathlib import Path
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import DamagedFile, StorageError, advice
+from tallystick.party.folder import digest_of
+from tallystick.party.ledger import known_ledger
 from tallystick.storage import Origin, read_json, remove, sync_folder, write_json
 
 SECRET_BYTES = 32
+_BOUND = "noise secret"
 _HELPS = (
-    "put back a copy; or remove it, and noise is drawn anew: what was sent before is then another release, which can be averaged "
-    "with the next"
+    "put back a copy. Where there is none, this noise cannot be drawn again, and what is drawn anew on the same rows can be "
+    "averaged with what was sent: begin with a new ledger (privacy.ledger), and count what this one holds on top of it"
 )
 
 
@@ -26,16 +29,19 @@ def row_noise_secret(contract: Contract, party: PartyFile) -> bytes | None:
 def noise_secret(party: PartyFile) -> bytes:
     """Give the party's secret; made once, readable by its owner alone. A thing that is sent again then has the noise it had.
 
-    It lies beside the ledger, as that counts on it: whoever has it can take the noise off. Raises StorageError, or DamagedFile
-    with what helps.
+    It lies beside the ledger, as that counts on it, and the ledger knows it by a digest: one that is gone is not drawn anew, and
+    another one is not taken for it. Whoever has it can take the noise off. Raises what known_ledger does, StorageError, or
+    DamagedFile with what helps.
     """
-    path = party.privacy.ledger.with_suffix(".noise.json")
-    if not path.exists():
+    path, ledger = party.privacy.ledger.with_suffix(".noise.json"), known_ledger(party)
+    if not path.exists() and ledger.bind(_BOUND, None) is None:
         _make(path)
     try:
         secret = bytes.fromhex(json.loads(read_json(path, origin=_origin(path)))["secret"])
     except DamagedFile as error:
         raise DamagedFile(path, error.why, _HELPS) from None
+    if ledger.bind(_BOUND, digest_of(secret)) != digest_of(secret):
+        raise DamagedFile(path, f"it is not the secret that the noise charged to {party.privacy.ledger} follows from", _HELPS)
     return secret
 
 

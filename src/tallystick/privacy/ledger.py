@@ -192,6 +192,18 @@ class Ledger:
             found = connection.execute("SELECT chain FROM entries WHERE id = ?", (entries,)).fetchone()
         return (found[0] if found is not None else self.identity if entries == 0 else None) == chain
 
+    def bind(self, name: str, digest: str | None) -> str | None:
+        """Give the digest of a secret that what is charged here counts on, bound to ``digest`` for ever where none is yet.
+
+        It is outside the chain of hashes, and says which file is the right one, not that nobody changed it.
+        """
+        with self._transaction() as connection:
+            connection.execute("CREATE TABLE IF NOT EXISTS bound (name TEXT PRIMARY KEY, digest TEXT NOT NULL)")
+            if digest is not None:
+                connection.execute("INSERT OR IGNORE INTO bound VALUES (?, ?)", (name, digest))
+            found = connection.execute("SELECT digest FROM bound WHERE name = ?", (name,)).fetchone()
+        return found[0] if found is not None else None
+
     def enter_not_private(self, dataset: str, *, what: str) -> Entry:
         """Record what is about to leave without any guarantee; no cap can judge it, and no sum will count it."""
         with self._transaction() as connection:
@@ -315,6 +327,7 @@ class Ledger:
         return {
             "cap": {"epsilon": cap.epsilon, "delta": cap.delta} if cap else None,
             "spent": {"epsilon": running[-1], "delta": at},
+            "epsilon_of": next(_EPSILON_OF[event.unit] for event in events if not isinstance(event, NotPrivate)),
             "label_epsilon": json_number(total_epsilon(events)),
             "label_epsilon_at_delta": json_number(total_epsilon(events, delta=delta)),
             "record_epsilon": json_number(total_epsilon(events, unit="record")),

@@ -49,12 +49,7 @@ class RunDefense:
     def of(cls, contract: Contract, folder: RunFolder) -> "RunDefense":
         """Draw the secret, or take the one of the run that goes on; raises ConfigError where a teacher cannot be trained."""
         check_teacher(contract)
-        noted = folder.noted(_NOTE)
-        kept = noted.get("secret")
-        secret = bytes.fromhex(kept) if isinstance(kept, str) else folder.draw(_NOTE)
-        if not kept:
-            folder.note(_NOTE, {"secret": secret.hex()}, private=True)
-        return cls(defenses=contract.defenses(), secret=secret, classes=contract.target.classes)
+        return cls(defenses=contract.defenses(), secret=folder.secret(_NOTE), classes=contract.target.classes)
 
     def defended(self, dataset: Dataset) -> Dataset:
         """The same rows with the labels to train and validate on, the same ones every time it is asked."""
