@@ -11,6 +11,7 @@ from tallystick import __version__
 from tallystick.check import check_party_file
 from tallystick.cli import setup
 from tallystick.cli.app import app
+from tallystick.cli.output import finish
 from tallystick.config.contract import load_contract
 from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import check_party, dialled, load_party
@@ -186,6 +187,33 @@ def test_init_of_a_role_that_does_not_exist(tmp_path):
     done = call("init", tmp_path / "new", "--role", "wizard")
     assert done.exit_code == 2
     assert "--role wizard: must be label, feature or helper" in done.stderr
+
+
+@pytest.mark.parametrize("role", ["label", "feature"])
+def test_init_names_the_table_from_the_files_folder_and_keeps_comments_under_each_other(tmp_path, monkeypatch, role):
+    monkeypatch.chdir(tmp_path)
+    pl.DataFrame({"a_key_with_a_long_name_indeed": ["7"], "customer_id": ["8"], "y": [1]}).write_csv("rows.csv")
+    done = call("init", "homes/bank", "--role", role, "--table", "rows.csv")
+    assert done.exit_code == 0, done.stderr
+    text = (tmp_path / "homes" / "bank" / "party.yaml").read_text()
+    assert load_party(tmp_path / "homes" / "bank" / "party.yaml").table.path.resolve() == tmp_path / "rows.csv"
+    assert str(tmp_path) not in text
+    assert "# repeats: {latest: " in text
+    behind = [found for line in text.splitlines() if (found := re.fullmatch(r"(.*\S) {2,}(# .*)", line))]
+    assert len(behind) > 10
+    assert {found.start(2) for found in behind if len(found[1]) < 35} == {36}
+
+
+def test_people_are_shown_no_null_and_no_json(capsys):
+    found = {"scores": "s.csv", "rows": 3, "unscored": {}, "scored_by": {"joint model": 2, "own columns": 1}, "files": ["a", "b"]}
+    finish({**found, "report": None}, as_json=False)
+    shown = capsys.readouterr().out
+    assert [line.split() for line in shown.splitlines()] == [
+        *(["scores", "s.csv"], ["rows", "3"], ["scored_by", "joint", "model", "2,", "own", "columns", "1"]),
+        *(["files", "a"], ["b"]),
+    ]
+    finish({**found, "report": None}, as_json=True)
+    assert json.loads(capsys.readouterr().out) == {**found, "report": None}
 
 
 def test_cert_writes_what_a_party_needs(tmp_path):

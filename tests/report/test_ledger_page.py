@@ -35,9 +35,9 @@ def words(html):
 def test_page_shows_totals_cap_and_every_release_and_nothing_runs(exported):
     html = ledger_html(exported)
     text = words(html)
-    assert "label epsilon spent 3 cap 4 left 1 75 % of the cap is used releases 3" in text
-    assert text.index("Not private What left without a guarantee.") < text.index("label epsilon spent 3")
-    assert "label epsilon spent 0.5 cap none" in text
+    assert "label-DP epsilon spent 3 cap 4 left 1 75 % of the cap is used releases 3" in text
+    assert text.index("Not private What left without a guarantee.") < text.index("label-DP epsilon spent 3")
+    assert "label-DP epsilon spent 0.5 cap none" in text
     assert NASTY in text
     assert "<script" not in html.replace("&lt;script", "")
 
@@ -63,6 +63,18 @@ def test_steps_rise_to_the_cap_at_the_times_of_the_releases(exported):
     assert (second[0] - first[0]) / (third[0] - first[0]) == pytest.approx(6 / 8, abs=0.01)
     zero = spent[0][1]
     assert (zero - third[1]) / (zero - cap[0][1]) == pytest.approx(3 / 4, abs=0.01)
+
+
+def test_what_is_added_up_is_said_by_whose_it_is(tmp_path):
+    """A feature party's page said "label epsilon" of its keys and embeddings."""
+    ledger = Ledger.create(tmp_path / "ledger", party="shop")
+    ledger.spend("labels-keys", PureDP(epsilon=1.0, unit="key"), what="noise on keys")
+    ledger.spend("labels-embeddings", GaussianDP(noise_multiplier=2.0, unit="record"), what="embeddings")
+    text = words(ledger_html(ledger.export()))
+    assert "epsilon of linking keys spent 1" in text
+    assert "epsilon of records spent" in text
+    assert "Epsilon of records over time" in text
+    assert "label" not in re.sub("labels-(keys|embeddings)", "", text.partition("linking keys spent")[2].partition("releases")[0])
 
 
 def test_a_clock_that_was_set_back_draws_no_step_back(exported):
@@ -157,4 +169,4 @@ def test_the_command_writes_the_page_and_keeps_its_bars(lay_out_job, tmp_path):
     done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml"), "--html", str(page)])
     assert done.exit_code == 0, done.output
     assert "█" in done.output
-    assert "label epsilon spent 1" in words(page.read_text())
+    assert "label-DP epsilon spent 1" in words(page.read_text())

@@ -210,7 +210,7 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
         if said := promise(result):
             console.print(f"  {said}", markup=False)
     for audit in result.sections.features:
-        show_features(console, audit)
+        show_features(console, audit, headline=result.role == "label")  # the others have it above
     console.print(f"report: {folder.report}")
 
 

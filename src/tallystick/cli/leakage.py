@@ -52,9 +52,10 @@ def feature_values(found: FeatureAudit) -> dict[str, Any]:
     return {"headline": feature_headline(found), **plain}
 
 
-def show_features(console: Console, found: FeatureAudit) -> None:
-    """Whether columns can be rebuilt, and a line per column."""
-    console.print(feature_headline(found), markup=False, style="bold")
+def show_features(console: Console, found: FeatureAudit, *, headline: bool = True) -> None:
+    """Whether columns can be rebuilt, unless that was said before, and a line per column."""
+    if headline:
+        console.print(feature_headline(found), markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
     if said := column_promise(found):

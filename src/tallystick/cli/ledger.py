@@ -65,7 +65,9 @@ def _show(console: Console, found: dict[str, Any], path: Path) -> None:
         cap = dataset["cap"]["epsilon"] if dataset["cap"] else None
         scale = cap or max((value for value in dataset["running_label_epsilon"] if value is not None), default=1.0)
         spent = at_delta(dataset["spent"])
-        table = Table(title=escape(f"{name}: label epsilon {spent}, cap {'none' if cap is None else at_delta(dataset['cap'])}"))
+        table = Table(
+            title=escape(f"{name}: {dataset['epsilon_of']} {spent}, cap {'none' if cap is None else at_delta(dataset['cap'])}")
+        )
         for column in ("#", "time", "what", "spent so far", ""):
             table.add_column(column, no_wrap=column != "what", overflow="fold")
         for entry, running in zip(dataset["entries"], dataset["running_label_epsilon"], strict=True):

@@ -30,7 +30,8 @@ def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], No
         return
     table = Table(show_header=False, box=None)
     for name, value in found.items():
-        table.add_row(name, Text(_readable(value)))
+        if value not in (None, {}, [], ()):
+            table.add_row(name, Text(_readable(value)))
     console.print(table)
 
 
@@ -71,4 +72,6 @@ def _fail(error: TallystickError, code: int, *, as_json: bool) -> NoReturn:
 def _readable(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.6g}"
-    return json.dumps(value) if isinstance(value, dict | list) else str(value)
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_readable(each)}" for name, each in value.items())
+    return "\n".join(map(_readable, value)) if isinstance(value, list | tuple) else str(value)

@@ -1,5 +1,6 @@
 """init, cert, check: before a job."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -63,6 +64,8 @@ def init(
             if path.exists():
                 raise ConfigError(f"{path} exists already; choose another folder")
         asked = _with_columns(asked)
+        if table is not None and not table.is_absolute():
+            asked = replace(asked, table=Path(os.path.relpath(table, folder)))
         folder.mkdir(parents=True, exist_ok=True)
         paths["party"].write_text(party_text(asked), encoding="utf-8")
         paths["contract"].write_text(contract_text(asked), encoding="utf-8")

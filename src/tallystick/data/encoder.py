@@ -240,12 +240,14 @@ def _chosen_notes(
     notes: tuple[str, ...] = ()
     ranked = sum(column is not None and column.transform == "rank" for column in numeric.values())
     if encoding.numeric == "auto" and ranked:
-        notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns are skewed and were ranked",)
+        what = "is skewed and was ranked" if ranked == 1 else "are skewed and were ranked"
+        notes += (f"encoding.numeric = auto: {ranked} of {len(numeric)} numeric columns {what}",)
     pooled = [column for column in categorical.values() if column is not None and column.min_count > usual_count(rows)]
     if encoding.min_count == "auto" and pooled:
         notes += (
-            f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns keep having new values, so "
-            f"their categories of fewer than {pooled[0].min_count} rows share a code",
+            f"encoding.min_count = auto: {len(pooled)} of {len(categorical)} categorical columns "
+            f"{'keeps' if len(pooled) == 1 else 'keep'} having new values, so categories of fewer than {pooled[0].min_count} "
+            "rows share a code",
         )
     return notes
 
@@ -316,7 +318,8 @@ def _said(chosen: Numbers, columns: tuple[NumericColumn, ...]) -> str:
     if not bins:
         return "nothing to bin"
     each = f"{min(bins)}" if min(bins) == max(bins) else f"{min(bins)} to {max(bins)}"
-    return f"{len(bins)} numeric columns get {chosen} embeddings of {each} bins"
+    columns_get = "1 numeric column gets" if len(bins) == 1 else f"{len(bins)} numeric columns get"
+    return f"{columns_get} {chosen} embeddings of {each} bins"
 
 
 def _fitting_transform(known: Floats) -> Literal["standard", "rank"]:

@@ -129,8 +129,9 @@ def unaligned_lines(contract: Contract) -> list[str]:
 def shuffled_embeddings(contract: Contract) -> str:
     """What a feature party sends where its columns are measured."""
     wanted = contract.evaluation.importance
+    embeddings = "1 embedding" if wanted.repeats == 1 else f"{wanted.repeats} embeddings"
     return (
-        f"the number of columns, and for each of them {wanted.repeats} embeddings of at most {wanted.rows:,} validation rows "
+        f"the number of columns, and for each of them {embeddings} of at most {wanted.rows:,} validation rows "
         "with its cells shuffled"
     )
 

@@ -30,6 +30,7 @@ class _Dataset:
     """One data set: its totals, its picture and its releases."""
 
     name: str
+    epsilon_of: str  # what is added up
     total: str
     cap: str
     left: str
@@ -63,6 +64,7 @@ def _dataset(name: str, found: dict[str, Any]) -> _Dataset:
     total = found["spent"]["epsilon"]
     return _Dataset(
         name=name,
+        epsilon_of=found["epsilon_of"],
         total=at_delta(found["spent"]),
         cap="none" if cap is None else at_delta(found["cap"]),
         left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
@@ -114,7 +116,7 @@ def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
             charts.PlottedSeries(name="cap", colour="own", points=[(x.start, y.at(cap)), (x.end, y.at(cap))], dashed=True)
         )
     return charts.Plot(
-        title="Label epsilon over time",
+        title=f"{found['epsilon_of'][0].upper()}{found['epsilon_of'][1:]} over time",
         summary=f"{len(spent)} releases; spent: {amount(spent[-1])}; cap: {'none' if cap is None else amount(cap)}",
         width=WIDTH,
         height=HEIGHT,

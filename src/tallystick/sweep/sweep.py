@@ -366,6 +366,7 @@ def _run_into(
 def _announced(tried: Sequence[Candidate], seeds: int, minutes: float) -> str:
     runs = f"{len(tried)} trials, {len(tried) * seeds} runs with {seeds} seed{'s' if seeds > 1 else ''} each"
     until = f"none but the first of each begins after {minutes:g} minutes (--minutes)"
+    until += "; --seeds 1 is a first look, in a fraction of the time" if seeds > 1 else ""
     return f"{runs}; {until}: {', '.join(candidate.name for candidate in tried)}"
 
 

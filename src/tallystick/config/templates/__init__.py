@@ -1,6 +1,7 @@
 """Commented party files and contracts to start from, with the parties, the method and the columns that were asked for."""
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.resources import files
@@ -12,6 +13,8 @@ from tallystick.config.reading import PARTY_NAME, Role, shown
 from tallystick.errors import ConfigError
 
 HELPER = "helper"
+COMMENTS_AT = 36  # column of the comments behind keys
+_COMMENTED = re.compile(r"(.*\S) {2,}(# .*)")
 FIRST_PORT = 7443
 _GRADIENTS = ("sent", "none")
 _CLASSES, _REGRESSION = ("binary", "multiclass"), "regression"
@@ -43,7 +46,7 @@ class Asked:
         parties: the label party first, then the feature parties; the helper may be named too.
         method: how rows are linked.
         party: whose file it is; None where the role alone tells.
-        table: of that party; None is a file beside the party file, named as the party.
+        table: of that party, from the party file's folder; None is a file beside it, named as the party.
         columns: what the table's header makes plain.
         gradients: whether cut gradients are sent, or none.
 
@@ -151,7 +154,7 @@ def party_text(asked: Asked) -> str:
         {
             "party": _name(asked.name),
             "file": asked.name,
-            "table": json.dumps(str(asked.table.absolute()), ensure_ascii=False) if asked.table else f"{asked.name}.parquet",
+            "table": json.dumps(str(asked.table), ensure_ascii=False) if asked.table else f"{asked.name}.parquet",
             "keys": f"{{{key}: {_quoted(columns.key or ('name' if key == 'name' else 'customer_id'))}}}",
             "key_note": _note(columns, columns.key, "the contract's key: your column"),
             "label": _quoted(columns.label or "defaulted"),
@@ -183,4 +186,13 @@ def _part(name: str) -> str:
 
 
 def _filled(name: str, values: Mapping[str, str]) -> str:
-    return Template(_part(name)).substitute(values)
+    """The template with its values, and the comments behind them under each other."""
+    lines = []
+    for line in _part(name).splitlines():
+        found = _COMMENTED.fullmatch(line)
+        content = Template(line if found is None else found[1]).substitute(values)
+        if found is not None:
+            last = len(content) - content.rfind("\n") - 1
+            content += " " * max(2, COMMENTS_AT - last) + Template(found[2]).substitute(values)
+        lines.append(content)
+    return "\n".join(lines) + "\n"
