@@ -17,6 +17,7 @@ from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, 
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
+from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
@@ -114,15 +115,16 @@ def audit_labels(
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         return _audit_numbers(folder, contract, kept, seed=seed)
+    outside, unusable = outside_attacks()
     classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
-        for name, row in LABEL_INFERENCE_ATTACKS.items()
+        for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()  # these last: one might write into what it is given
         if row.allows(classes) and (row.quick or not quick) and (flip is not None or not row.from_flip)
     ]
     found: list[shown.AttackResult] = []
     growth: list[shown.LeakGrowth] = []
-    unmeasured: list[str] = []
+    unmeasured = [] if quick else [f"{name}: {why}" for name, why in unusable.items()]
     seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
@@ -143,11 +145,11 @@ def audit_labels(
         seen.append((view, sums))
         evaluation = LabelInferenceEvaluation(view, label_N, whole=whole, seed=seed)
         for done, (name, row) in enumerate(attacks):
-            measured = _measured(row, evaluation, view, label_N[own_N])
+            measured = _measured(row, evaluation, view, label_N[own_N], outside=name in outside)
             if isinstance(measured, str):
                 unmeasured.append(f"{name}, in {peer}'s seat: {measured}")
             else:
-                found.append(attack_result(name, row, peer, measured))
+                found.append(attack_result(name, row, peer, measured, note=row.description if name in outside else ""))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed) if not quick else []
     summary = _summary(contract, seen, trained=epochs_trained(folder))
@@ -176,9 +178,10 @@ def _defense(contract: Contract) -> str:
 
 def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, seed: int) -> shown.Audit:
     """The same where the label is a number: attacks rank rows by it."""
-    attacks = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.numbers}
+    outside, unusable = outside_attacks() if contract.audit != "quick" else ({}, {})
+    attacks = {name: row for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items() if row.numbers}
     found: list[shown.AttackResult] = []
-    unmeasured: list[str] = []
+    unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     seen: list[tuple[View, RowSums | None]] = []
     for peer in contract.feature_parties:
         steps = _real_rows(_store(folder, contract, kept, peer).load("cut_gradient"), kept.own_N)
@@ -189,6 +192,11 @@ def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, s
                 metrics = evaluate_on_numbers(row.attack, view, kept.label_N, seed=seed)
             except DataError as error:  # NaN of a training that diverged
                 unmeasured.append(f"{name}, in {peer}'s seat: {error}")
+                continue
+            except Exception as error:
+                if name not in outside:
+                    raise
+                unmeasured.append(f"{name}, in {peer}'s seat: {_raised(error)}")
                 continue
             if metrics is None:
                 unmeasured.append(f"{name}, in {peer}'s seat: fewer than three rows, or all numbers are equal")
@@ -213,7 +221,7 @@ def _ranked(name: str, row: LabelInferenceAttack, peer: str, metrics: NumberMetr
 
 
 def _measured(
-    row: LabelInferenceAttack, evaluation: LabelInferenceEvaluation, view: View, label_R: Tensor
+    row: LabelInferenceAttack, evaluation: LabelInferenceEvaluation, view: View, label_R: Tensor, *, outside: bool
 ) -> AttackMetrics | str:
     """What one attack found, or why it could not be measured."""
     if row.from_start and view.start is None:
@@ -224,7 +232,16 @@ def _measured(
         found = evaluation(row)
     except DataError as error:  # NaN of a training that diverged
         return str(error)
+    except Exception as error:
+        if not outside:
+            raise
+        return _raised(error)
     return found if found is not None else _why_not(row, label_R, view)
+
+
+def _raised(error: Exception) -> str:
+    """What is said of an attack from outside that fails: it costs its own row only."""
+    return f"it raised {type(error).__name__}: {error}"
 
 
 def _sums_by_epoch(store: RowStore, own_N: Tensor, classes: int) -> Iterator[tuple[int, RowSums, View]]:
@@ -344,7 +361,9 @@ def _view_in_words(row: LabelInferenceAttack, peer: str) -> str:
     return f"{peer}, from {reads}{both}, knowing {row.knows.describe()}"
 
 
-def attack_result(name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics) -> shown.AttackResult:
+def attack_result(
+    name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = ""
+) -> shown.AttackResult:
     """What one attack in a peer's seat found, as reports show it."""
     return shown.AttackResult(
         name=name,
@@ -360,5 +379,5 @@ def attack_result(name: str, row: LabelInferenceAttack, peer: str, metrics: Atta
         tpr_at_fpr_001=metrics.tpr_at_fpr.mean,
         chance=metrics.chance_auc,
         upper_bound=row.upper_bound,
-        note="needs labels that no attacker has: that much, at least, is there to be found" if row.upper_bound else "",
+        note="needs labels that no attacker has: that much, at least, is there to be found" if row.upper_bound else note,
     )
