@@ -118,7 +118,7 @@ class AlignmentConfig(Model):
 class UnionConfig(Model):
     """What is imputed for rows that a side lacks, when the parties train on their union (FLORIST)."""
 
-    labels: LabelStrategy = Field(default="random-pred", description=LABELS)
+    labels: LabelStrategy = Field(default="settled", description=LABELS)
     features: FeatureStrategy = Field(default="sampling", description=FEATURES)
     label_dummies: Dummies = Field(default=0, description="most made-up ids that the label party adds to blur its size")
     feature_dummies: Dummies = Field(default=0, description="most made-up ids that the feature party adds to blur its size")
