@@ -13,6 +13,7 @@ from tallystick.attacks.feature_inference.evaluate import evaluate_feature_infer
 from tallystick.attacks.feature_inference.inputs import Targets
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import read_off, solved
+from tallystick.attacks.feature_inference.marginals import MarginalMatching, marginals_of
 from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
@@ -21,7 +22,7 @@ from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError
 
 ROWS = 1200
-WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.from_start]
+WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not (row.from_start or row.from_marginals)]
 
 
 def drawn(*shape, seed=0):
@@ -336,3 +337,53 @@ def test_a_narrow_cut_leaves_open_what_the_mean_then_settles():
     before_BD = first.embed(value_BT)
     torch.testing.assert_close(torch.relu(before_BD).float(), first.cut_BD, atol=1e-4, rtol=0)
     assert value_BT[:, :3].norm() < 1.2 * truth.numeric_NF[first.rows_B].norm()
+
+
+def distributed(*, told: bool, rows: int = 1500) -> tuple[torch.Tensor, ColumnValues]:
+    """Skewed, two-humped and binary columns that hang together, and embeddings of a random layer of them, or of noise. Seeded."""
+    rng = np.random.default_rng(5)
+    common = rng.exponential(size=rows)
+    first = np.exp(0.5 * rng.normal(size=rows)) + 0.3 * common
+    second = np.where(rng.random(rows) < 0.3, 2.0, -1.0) + 0.2 * rng.normal(size=rows) + 0.2 * common
+    code = (rng.random(rows) < 0.15 + 0.1 * (common > 1)).astype(np.int64)
+    x_NT = np.stack([first, second, code], axis=1)
+    x_NT = (x_NT - x_NT.mean(axis=0)) / x_NT.std(axis=0) if told else rng.normal(size=(rows, 3))
+    cut_ND = np.maximum(x_NT @ rng.normal(size=(3, 24)) + 0.5 * rng.normal(size=24), 0)
+    columns = ColumnValues(
+        numeric_NF=torch.from_numpy(np.stack([first, second], axis=1)).float(),
+        categorical_NG=torch.from_numpy(code)[:, None],
+        numeric=("skewed", "humps"),
+        categorical=("flag",),
+        categories=(2,),
+    )
+    return torch.from_numpy(cut_ND).float(), columns
+
+
+def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_noise() -> None:
+    marginals = {"marginals": FEATURE_INFERENCE_ATTACKS["marginals"]}
+    found = {}
+    for told in (True, False):
+        cut_ND, columns = distributed(told=told)
+        leaks = evaluate_feature_inference(cut_ND, cut_ND, columns, marginals=True, known=(), attacks=marginals)
+        assert {(column.known, column.attack) for column in leaks.columns} <= {(0, "marginals"), (0, "a guess")}
+        found[told] = {column.name: column.value for column in leaks.columns}
+    assert min(found[True].values()) > 0.7
+    assert max(found[False].values()) < 0.05
+
+
+def test_marginal_matching_says_what_it_needs() -> None:
+    cut_ND, columns = distributed(told=True, rows=50)
+    with pytest.raises(DataError, match="or their distributions"):
+        FeatureView(
+            last_ND=cut_ND, mean_ND=cut_ND, looks_NE=cut_ND, known_K=torch.arange(0), columns_K=columns.rows(torch.arange(0))
+        )
+    view = FeatureView(
+        last_ND=cut_ND, mean_ND=cut_ND, looks_NE=cut_ND, known_K=torch.arange(2), columns_K=columns.rows(torch.arange(2))
+    )
+    with pytest.raises(DataError, match="this attack knows nothing else"):
+        MarginalMatching()(view, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(ConfigError, match="steps=0"):
+        MarginalMatching(steps=0)
+    one = marginals_of(columns.rows(torch.arange(1)))
+    assert one.quantile_QF.shape == (101, 2)
+    assert [share_C.sum() for share_C in one.shares] == [1]

@@ -88,7 +88,9 @@ def test_a_column_that_was_left_out_is_inferred_from_those_that_were_not(undefen
     assert not found["secret"].used
     assert found["x"].used
     assert any("'same' is constant" in line for line in audit.not_measured)
-    assert any(line.startswith("an attacker who knows no row: the one attack for it") for line in audit.not_measured)
+    assert any(line.startswith("known-start: solves the first batch by starting weights") for line in audit.not_measured)
+    assert {column.attack for column in audit.columns if column.known == 0} <= {"marginals", "a guess"}
+    assert "A figure for 0 known rows is of an attacker who knows how each column is distributed" in audit.summary
 
 
 def test_each_side_has_its_own_findings_alone(undefended):
@@ -114,12 +116,11 @@ def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     path = run_folder(folder)
     assert audit_recorded(path, watcher=Silent()).features == result.sections.features[0]
     again = audit_recorded(path, watcher=Silent(), known_rows=(30, 0)).features
-    assert {column.known for column in again.columns} == {30}
-    assert any("nothing is known of what an attacker without one finds" in line for line in again.not_measured)
+    assert {column.known for column in again.columns} == {0, 30}
     assert read_result((path / "result.json").read_bytes()).sections.features == [again]
     assert feature_headline(again).startswith("Through cut embeddings")
     nothing = audit_recorded(path, watcher=Silent(), known_rows=(0,)).features
-    assert feature_headline(nothing).endswith("was not measured, so nothing is known of it.")
+    assert "bank, knowing no row," in feature_headline(nothing)
     audit_recorded(path, watcher=Silent())
 
 
@@ -232,7 +233,7 @@ def test_of_a_training_that_diverged_no_column_is_measured_and_that_is_said(unde
 def test_few_rows_are_not_measured(tmp_path):
     result = run(tmp_path, frames(150))
     (audit,) = result.sections.features
-    assert {column.known for column in audit.columns} == {20}
+    assert {column.known for column in audit.columns} == {0, 20}
     assert any(line.startswith("200 known rows of ") for line in audit.not_measured)
 
 

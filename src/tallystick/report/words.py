@@ -299,7 +299,7 @@ def feature_headline(audit: FeatureAudit) -> str:
         return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
     mean = max(audit.means, key=lambda each: each.known)
     column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
-    who = f"{audit.by}, knowing the columns of {mean.known} rows,"
+    who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
     what = f"{100 * mean.value:.0f} % of a column on average and {100 * column.value:.0f} % of {of}"
     if column.value >= MUCH:

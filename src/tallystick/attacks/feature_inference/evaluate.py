@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
 from tallystick.errors import ConfigError, DataError
@@ -74,6 +75,7 @@ def evaluate_feature_inference(
     looks_NE: Tensor | None = None,
     own_NA: Tensor | None = None,
     first: FirstBatch | None = None,
+    marginals: bool = False,
     known: Sequence[int] | Told = KNOWN,
     draws: int = DRAWS,
     attacks: Mapping[str, FeatureInferenceAttack] | None = None,
@@ -92,6 +94,7 @@ def evaluate_feature_inference(
         looks_NE: its embeddings of several epochs side by side; None: the last one alone.
         own_NA: the label party's own columns, where they are at hand.
         first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
+        marginals: whether an attacker that knows no row, but how each column of these rows is distributed, is measured, too.
         known: how many rows the attacker knows, one figure per column for each; or which.
         draws: of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.
@@ -102,8 +105,8 @@ def evaluate_feature_inference(
     _check(draws, len(last_ND), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
-    from_start = {name: row for name, row in attacks.items() if row.from_start}
-    attacks = {name: row for name, row in attacks.items() if not row.from_start}
+    of_no_row = {name: row for name, row in attacks.items() if row.from_marginals or row.from_start}
+    attacks = {name: row for name, row in attacks.items() if not (row.from_start or row.from_marginals)}
     told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
     chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
     last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
@@ -115,15 +118,18 @@ def evaluate_feature_inference(
     measured: list[ColumnLeak] = []
     by_attack: dict[tuple[str, int], float] = {}
     scaled: dict[tuple[str, bool], Tensor] = {}
-    if first is not None and from_start:
+    of_no_row = {name: row for name, row in of_no_row.items() if (marginals if row.from_marginals else first is not None)}
+    if of_no_row and len(columns) >= 10 and (columns.numeric or columns.categorical):
         tally, everything_N = _Tally(columns, 0), torch.arange(len(columns))
         none_K = everything_N[:0]
-        view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first)
-        tally.attacked(view, from_start, columns, everything_N, seed=seed)
+        view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first, marginals=marginals_of(columns))
+        tally.attacked(view, of_no_row, columns, everything_N, seed=seed)
         scaled = view.scaled
         measured, unmeasured = tally.result()
         by_attack |= {(name, 0): value for name, value in tally.means().items()}
     for count in told:
+        if not count and measured:
+            continue
         if reason := _cannot(count, columns):
             unmeasured.append(reason)
             continue

@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import KnownStartAttack
+from tallystick.attacks.feature_inference.marginals import MarginalMatching
 from tallystick.attacks.feature_inference.network import InversionNetwork
 from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
@@ -23,12 +24,14 @@ class FeatureInferenceAttack:
         own_columns: reads the label party's own columns, so a feature party cannot measure it at home; a simulation can.
         quick: a moment's work: what an audit runs that nobody asked for.
         from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
+        from_marginals: knows no row, but how each column is distributed (``FeatureView.marginals``).
     """
 
     attack: FeatureAttack
     description: str
     own_columns: bool = False
     from_start: bool = False
+    from_marginals: bool = False
     quick: bool = False
 
 
@@ -38,6 +41,11 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             attack=KnownStartAttack(),
             description="solves the first batch by the bottom model that the contract's seed gives, and learns the rest by it",
             from_start=True,
+        ),
+        "marginals": FeatureInferenceAttack(
+            attack=MarginalMatching(),
+            description="finds the directions of the mean embeddings along which rows are distributed as each column is",
+            from_marginals=True,
         ),
         "ridge": FeatureInferenceAttack(
             attack=KernelRidge(),

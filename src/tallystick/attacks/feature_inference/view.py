@@ -74,6 +74,19 @@ class FirstBatch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Marginals:
+    """How each column is distributed, as a statistical office or the party itself may have published it.
+
+    Args:
+        quantile_QF: of each numeric column, from its least value to its greatest, evenly spaced.
+        shares: of each categorical column the share of each code, (C,).
+    """
+
+    quantile_QF: Tensor
+    shares: tuple[Tensor, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class FeatureView:
     """The label party's view of some rows, and the few of them whose columns it knows.
 
@@ -85,6 +98,7 @@ class FeatureView:
         columns_K: these rows' columns.
         own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
         first: the first batch and the model that embedded it, for an attack that knows no row; None if that cannot be made.
+        marginals: how each column is distributed, for another one; None where that is not known.
     """
 
     last_ND: Tensor
@@ -94,6 +108,7 @@ class FeatureView:
     columns_K: ColumnValues
     own_NA: Tensor | None = None
     first: FirstBatch | None = None
+    marginals: Marginals | None = None
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What attacks read of all rows, scaled by the first of them for the others; the same whichever rows are known."""
 
@@ -103,8 +118,10 @@ class FeatureView:
                 f"feature attack: last and mean embeddings have shapes {tuple(self.last_ND.shape)} and "
                 f"{tuple(self.mean_ND.shape)}; expected the same (N, D)"
             )
-        if not len(self.known_K) and self.first is None:
-            raise DataError("feature attack: no row is known; an attacker needs a few rows whose columns it knows")
+        if not len(self.known_K) and self.first is None and self.marginals is None:
+            raise DataError(
+                "feature attack: no row is known; an attacker needs a few rows whose columns it knows, or their distributions"
+            )
         if len(self.known_K) != len(self.columns_K):
             raise DataError(f"feature attack: {len(self.known_K)} known rows, but columns of {len(self.columns_K)}")
         for name, matrix in (("last", self.last_ND), ("mean", self.mean_ND), ("earlier", self.looks_NE)):

@@ -35,9 +35,12 @@ from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
 
 COLUMNS = "columns.safetensors"
+NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
-    "an attacker who knows no row: the one attack for it, known-start, needs a public start; what others find is not known"
+    "an attacker who knows no row: known-start needs a public start, and marginals, which knows how each column is distributed, "
+    "is run where the contract says `audit: true`"
 )
+OF_NO_ROW = "A figure for 0 known rows is of an attacker who knows how each column is distributed (marginals), but no row of it. "
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,23 +199,25 @@ def audit_features(
                 looks_NE=looks_RE,
                 first=first if name == "used" else None,
                 known=known,
+                marginals=True,
                 attacks=_attacks(contract),
                 seed=seed,
             )
             notes += found[name].not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
+    by_marginals = any(row.from_marginals for row in _attacks(contract).values())
     if first is None:
-        notes.append(NO_KNOWN_ROW)
+        notes.append(NO_START if by_marginals else NO_KNOWN_ROW)
     if len(sums.epochs) == 1:
         notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
     found_now = shown.FeatureAudit(
         party=party,
         by=contract.label_party,
-        summary=_summary(contract, party, sums, len(truth.rows_R)),
+        summary=(OF_NO_ROW if by_marginals and first is None else "") + _summary(contract, party, sums, len(truth.rows_R)),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
         columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
-        means=_means(found, (0, *known)),
+        means=_means(found, tuple(dict.fromkeys((0, *known)))),
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
     return with_releases(found_now, folder, contract)
