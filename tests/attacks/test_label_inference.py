@@ -21,6 +21,7 @@ from tallystick.attacks.label_inference.enumeration import LabelEnumeration, agr
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
 from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
+from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
@@ -32,7 +33,7 @@ from tallystick.errors import ConfigError, DataError
 TRUTH, NOTHING = labels(), 0.0
 BINARY = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.binary}
 OF_MEANS = [
-    name for name, row in BINARY.items() if not isinstance(row.attack, EnergyAttack | UnflippedAttack)
+    name for name, row in BINARY.items() if not isinstance(row.attack, EnergyAttack | PairedEnergy | UnflippedAttack)
 ]  # which have tests of their own
 TOLD = [name for name, row in LABEL_INFERENCE_ATTACKS.items() if not row.numbers and name != "combined"]
 MULTICLASS = {name: row for name, row in LABEL_INFERENCE_ATTACKS.items() if row.multiclass}

@@ -22,6 +22,7 @@ from tallystick.attacks.label_inference.enumeration import LabelEnumeration
 from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.first_steps import FirstSteps
 from tallystick.attacks.label_inference.norm import NormAttack
+from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.probe import Probe
 from tallystick.attacks.label_inference.spectral import SpectralAttack
 from tallystick.attacks.label_inference.surrogate_top import SurrogateTop
@@ -181,6 +182,12 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             multiclass=False,
             over_training=True,
             quick=True,
+        ),
+        "paired-energy": LabelInferenceAttack(
+            attack=PairedEnergy(),
+            description="what of a row's gradients comes back in every epoch, all directions alike: more of it, the rarer class",
+            reads="cut_gradient",
+            multiclass=False,
         ),
         "direction-averaged": LabelInferenceAttack(
             attack=DirectionAttack(scope="run"),

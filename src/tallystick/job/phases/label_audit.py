@@ -18,6 +18,7 @@ from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
 from tallystick.attacks.label_inference.outside import outside_attacks
+from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
@@ -305,7 +306,7 @@ def _why_not(row: LabelInferenceAttack, label_R: Tensor, view: View) -> str:
     """Why an attack gave nothing to measure: never because nothing leaks."""
     if not len(label_R) or bool((label_R == label_R[0]).all()):
         return "the training rows have one class only"
-    if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs):
+    if len(view.epochs) < 2 and isinstance(row.attack, OverEpochs | PairedEnergy):
         return "it compares epochs, and one epoch was recorded only"
     if not isinstance(row.knows, NoLabels | ClassOrder):
         return "there are too few rows of a class to tell the attacker some labels and to judge it by the others"

@@ -1,0 +1,66 @@
+"""Whitened energy over pairs of epochs: what of a row's gradients comes back from one epoch to the next.
+
+Shapes: B rows of a step's batch, N rows seen twice or more, D cut width.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
+from tallystick.attacks.matrix import centred
+from tallystick.attacks.view import Scores, View
+from tallystick.errors import DataError
+
+FLOOR = 1e-5  # of the greatest variance: directions that hardly vary hold rounding
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairedEnergy:
+    """The sum, over pairs of epochs, of the inner products of a row's gradients, each whitened by its epoch's own covariance.
+
+    In no paper. Noise that a defence draws anew at every step is independent of itself from one epoch to the next: its inner
+    products have mean 0, and those of what stays, the row's own (p - y) J, add up. Noise that is shaped like the gradients hides
+    them in every direction alike; whitened, all directions count alike. p - y is longer for the rarer class (as ``NormAttack``
+    has it), so the greater the sum, the likelier a row is of that class, whichever way its gradients point.
+
+    The sum over pairs is half of what the square of the sum has beyond the sum of the squares. Reads the epochs that were
+    recorded, five of an audited run: with more epochs there is more to find. Knows no label, only which class is rarer. Binary
+    targets only.
+    """
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
+        """Score rows that were seen in two epochs at least; no randomness is used. Raises DataError for one epoch."""
+        binary_only(view, "paired energy", "completion or clusters")
+        if len(view.epochs) < 2:
+            raise DataError("paired energy: it compares epochs, and one epoch was recorded only")
+        sum_ND, square_N, count_N = torch.zeros(0), torch.zeros(view.rows).double(), torch.zeros(view.rows)
+        for epoch in view.epochs:
+            part = replace(view.epoch(epoch), known_labels=None, clean_hints=None)
+            rows_B = torch.cat([step.rows_B for step in part.steps])
+            x_BD = _whitened(list(matrices(part, "cut_gradient")))
+            sum_ND = sum_ND if len(sum_ND) else torch.zeros(view.rows, x_BD.shape[1], dtype=torch.float64)
+            sum_ND.index_add_(0, rows_B, x_BD)
+            square_N.index_add_(0, rows_B, x_BD.square().sum(dim=1))
+            count_N.index_add_(0, rows_B, torch.ones(len(rows_B)))
+        rows = torch.nonzero(count_N > 1).squeeze(1)
+        energy_N = sum_ND[rows].square().sum(dim=1) - square_N[rows]
+        score_N = energy_N / (count_N[rows] * (count_N[rows] - 1))
+        return whole_run(view, rows, score_N)
+
+
+def _whitened(matrices_BD: Sequence[Tensor]) -> Tensor:
+    """An epoch's gradients, each batch centred, all directions of one spread but for those that hardly vary."""
+    x_BD = torch.cat([centred(each_BD) for each_BD in matrices_BD])
+    largest = float(x_BD.abs().max())
+    if not largest > 0:
+        return x_BD
+    x_BD = x_BD / largest
+    value_D, vector_DD = torch.linalg.eigh(x_BD.T @ x_BD / len(x_BD))
+    scale_D = value_D.clamp(min=FLOOR * float(value_D[-1])).rsqrt()
+    whitened_BD: Tensor = (
+        x_BD @ (vector_DD * scale_D) @ vector_DD.T
+    )  # turned back, for every epoch has principal directions of its own
+    return whitened_BD
