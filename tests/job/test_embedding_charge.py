@@ -81,7 +81,9 @@ def test_ledger_audit_and_page_have_the_cost_of_what_crossed(changes, most, tmp_
     ledger = Ledger(tmp_path / "shop-privacy-ledger.sqlite", party="shop")
     assert ledger.total("labels-embeddings", delta=DELTA, unit="record") == pytest.approx(truth, rel=1e-12)
     (folder,) = (tmp_path / "shop").glob("tiny-*")
-    (audit,) = read_result((folder / "result.json").read_bytes()).sections.features
+    sections = read_result((folder / "result.json").read_bytes()).sections
+    (audit,) = sections.features
+    assert sections.privacy.columns.startswith(f"noisy embeddings: ε = {truth:.3g} (δ = 1e-06) for {most} releases of a row")
     assert (audit.epsilon, audit.releases) == (pytest.approx(truth, rel=1e-12), most)
     assert f"ε = {truth:.3g} (δ = 1e-06) bounds" in (folder / "report.html").read_text()
     charge, *rest = ledger.entries()

@@ -222,6 +222,8 @@ def show_headline(console: Console, result: "Result") -> None:
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:
             console.print(f"  not private: {what}", markup=False)
+        if result.sections.privacy.columns:
+            console.print(f"  {result.sections.privacy.columns}", markup=False)
         for released in result.sections.privacy.releases:
             console.print(f"  for epsilon {released.epsilon:g}: {released.what}", markup=False)
     if result.sections.shared is not None:

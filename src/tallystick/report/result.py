@@ -313,6 +313,7 @@ class PrivacySummary(_Part, frozen=True, kw_only=True):
     spent_delta: float = 0.0
     cap_epsilon: float | None = None
     summary: str = ""
+    columns: str = ""  # what a feature party's own noisy embeddings cost
 
 
 class ColumnFall(_Part, frozen=True, kw_only=True):

@@ -180,6 +180,17 @@ def embeddings_epsilon(contract: Contract, folder: RunFolder) -> tuple[float | N
     return noise.over(most), noise.delta, most
 
 
+def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
+    """The same in words; empty where no noise was sent."""
+    if noise_on_embeddings(contract) is None or not sent_by(folder).most:
+        return ""
+    epsilon, delta, most = embeddings_epsilon(contract, folder)
+    if epsilon is None:
+        return "noisy embeddings: not bounded, for a row's may be sent any number of times"
+    times = "1 release" if most == 1 else f"{most} releases"
+    return f"noisy embeddings: ε = {epsilon:.3g} (δ = {delta:g}) for {times} of a row, given the bottom model's weights at each"
+
+
 def phases_ahead(contract: Contract, training: TrainingConfig, phases: Collection[str], *, columns: int) -> Sent:
     """The most that a run of these phases sends from its beginning."""
     ahead = training_ahead(contract, training) if "training" in phases else Sent()

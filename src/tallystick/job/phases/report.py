@@ -40,7 +40,7 @@ from tallystick.job.disclosure import (
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.audit import Audited
-from tallystick.job.phases.embedding_charge import noise_on_embeddings
+from tallystick.job.phases.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.job.phases.feature_audit import with_releases
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
@@ -151,6 +151,9 @@ def write_report(job: Job, found: JobState) -> shown.Result:
     if (audit := found.audited.features) is not None:
         found.audited = msgspec.structs.replace(found.audited, features=with_releases(audit, job.folder, job.contract))
     result = result_of(job.contract, job.party, job.logbook, found, started=job.started)
+    if (privacy := result.sections.privacy) is not None and job.party.label is None:
+        privacy = msgspec.structs.replace(privacy, columns=embeddings_cost(job.contract, job.folder))
+        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, privacy=privacy))
     job.folder.write(job.folder.result, result.to_json())
     render(result, job.folder.report)
     return result
