@@ -47,7 +47,7 @@ class CombinedAttack:
         rows, grad_ND = observations(view, "cut_gradient")
         scores = [part(view, generator=torch.Generator().manual_seed(generator.initial_seed())) for part in self.parts]
         part_NP = _side_by_side(scores, rows, view.rows)
-        part_NP = part_NP[:, part_NP.std(dim=0) > 0]
+        part_NP = part_NP[:, (part_NP != part_NP[:1]).any(dim=0)]  # one that tells rows apart
         if not part_NP.shape[1]:
             return whole_run(view, rows, torch.zeros(len(rows)))
         together_N = _together(part_NP)

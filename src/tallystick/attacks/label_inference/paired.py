@@ -4,7 +4,7 @@ Shapes: B rows of a step's batch, N rows seen twice or more, D cut width.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from torch import Tensor
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
 from tallystick.attacks.matrix import centred
 from tallystick.attacks.view import Scores, View
-from tallystick.errors import DataError
 
 FLOOR = 1e-5  # of the greatest variance: directions that hardly vary hold rounding
 
@@ -32,15 +31,17 @@ class PairedEnergy:
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score rows that were seen in two epochs at least; no randomness is used. Raises DataError for one epoch."""
+        """Score rows that were seen in two epochs at least, of one epoch's view none; no randomness is used."""
         binary_only(view, "paired energy", "completion or clusters")
         if len(view.epochs) < 2:
-            raise DataError("paired energy: it compares epochs, and one epoch was recorded only")
+            none = torch.empty(0, dtype=torch.int64)
+            return whole_run(view, none, none.double())
+        grads_BD = list(matrices(view, "cut_gradient"))
         sum_ND, square_N, count_N = torch.zeros(0), torch.zeros(view.rows).double(), torch.zeros(view.rows)
         for epoch in view.epochs:
-            part = replace(view.epoch(epoch), known_labels=None, clean_hints=None)
-            rows_B = torch.cat([step.rows_B for step in part.steps])
-            x_BD = _whitened(list(matrices(part, "cut_gradient")))
+            places = [place for place, step in enumerate(view.steps) if step.epoch == epoch]
+            rows_B = torch.cat([view.steps[place].rows_B for place in places])
+            x_BD = _whitened([grads_BD[place] for place in places])
             sum_ND = sum_ND if len(sum_ND) else torch.zeros(view.rows, x_BD.shape[1], dtype=torch.float64)
             sum_ND.index_add_(0, rows_B, x_BD)
             square_N.index_add_(0, rows_B, x_BD.square().sum(dim=1))
