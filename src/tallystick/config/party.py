@@ -93,7 +93,7 @@ class TableConfig(Model):
     decimal: Literal[",", "."] | None = Field(
         default=None, description="decimal sign of a CSV; null detects it where the numbers can be read in one way only"
     )
-    max_rows: Annotated[int, Field(strict=True, ge=1)] | None = Field(
+    max_rows: Annotated[int, Field(strict=True, ge=1, le=1_000_000_000_000)] | None = Field(
         default=None, description="most rows that are read; null: as many as this machine's memory has 100 bytes for"
     )
     query: Text | None = Field(default=None, description="SQL that DuckDB or PostgreSQL runs; instead of path")
