@@ -376,7 +376,7 @@ class RunFolder:
         """
         path, noted, drawn = self.path / f"{name}.json", self.noted(name), self.noted(DRAWN)
         kept = noted.get("secret")
-        if not isinstance(kept, str) and name in drawn:
+        if not isinstance(kept, str) and (name in drawn or self.store().steps()):
             raise DamagedFile(path, "it is missing", _HELPS[name])
         secret = bytes.fromhex(kept) if isinstance(kept, str) else self.draw(name)
         if not kept:

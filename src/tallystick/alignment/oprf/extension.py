@@ -10,7 +10,8 @@ Kolesnikov, Kumaresan, Rosulek and Trieu 2016, figure 2; + is exclusive or. Noth
 Threat model: honest but curious. Guarantee: u tells the sender nothing, for of t0 and t1 it lacks one in every column (AES-128 in
 counter mode as a pseudorandom generator). For y other than x the receiver cannot tell F_j(y) from random bits, for code words
 differ in 128 places or more, and so t0 + ((C(x) + C(y)) and s) hides 128 bits of s (the paper's Hamming correlation robustness,
-of BLAKE2b). Not protected: a receiver that sends another u than its code words say learns bits of s (``alignment.security``).
+of BLAKE2b). Not protected: a receiver that sends another u than its code words say learns
+bits of s, and all of them with a dozen ids that it knows.
 
 Shapes: T transfers, which is bits of a code word; B bins of a piece; P pairs of an id and a bin.
 """
