@@ -21,6 +21,7 @@ def test_every_method_is_timed_beside_the_step(found: dict) -> None:  # type: ig
     assert found["defenses"]["label-dp"]["applied"] == "once per run"
 
 
+@pytest.mark.long
 def test_the_closed_form_is_compared_with_the_definition(found: dict) -> None:  # type: ignore[type-arg]
     compared = found["distance_correlation"]
     assert set(compared["ms"]) == set(defenses.WAYS)

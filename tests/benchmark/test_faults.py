@@ -119,6 +119,7 @@ def recorded(tmp_path_factory):
     return Messages(tmp_path_factory.mktemp("messages"), seed=0, limited=False)
 
 
+@pytest.mark.long
 def test_messages_reach_every_role_and_repeat_by_number(recorded, monkeypatch):
     monkeypatch.setattr(messages, "SMALL", 0.55)  # whole jobs, which take a second each, are one case in twenty here
     outcomes = [recorded.case(number) for number in range(150)]

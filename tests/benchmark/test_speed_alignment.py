@@ -27,7 +27,7 @@ def test_what_cannot_be_measured_is_refused(options, said):
 
 def test_a_python_without_spu_is_told_what_to_install():
     with pytest.raises(ConfigError, match=r"No module named .*FOLDER/bin/pip install spu.*--peer-python") as error:
-        secretflow.require(sys.executable, ["RR22"])
+        secretflow.check_peer(sys.executable, ["RR22"])
     assert "\n" not in str(error.value)
 
 

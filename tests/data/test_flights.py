@@ -60,6 +60,7 @@ def test_joining_pays(tables: FlightTables) -> None:
     assert auc(CARRIER_FEATURES, WEATHER_FEATURES) > auc(CARRIER_FEATURES) + 0.02
 
 
+@pytest.mark.long
 def test_same_seed_same_tables(tables: FlightTables, tmp_path_factory: pytest.TempPathFactory) -> None:
     again = write_flights(tmp_path_factory.mktemp("again"), missing_share=0.05, seed=3)
     assert pl.read_parquet(again.carrier).equals(pl.read_parquet(tables.carrier))

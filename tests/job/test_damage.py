@@ -68,6 +68,7 @@ def test_a_run_goes_on_from_the_last_step_that_both_sides_have_intact(job, finis
         assert job.models(party) == finished.models(party)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("damaged", ["step-*.safetensors", "best-*.safetensors"])
 def test_without_an_intact_step_training_starts_anew_on_the_kept_alignment(job, finished, damaged):
     for path in (folder(job, "bank") / "checkpoints").glob(damaged):

@@ -111,6 +111,7 @@ def test_columns_and_sums_are_for_their_owners_eyes(undefended):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+@pytest.mark.long
 def test_a_feature_partys_folder_can_be_attacked_again(undefended):
     result, folder = undefended
     path = run_folder(folder)
@@ -196,6 +197,7 @@ def test_one_epoch_and_a_narrow_cut(tmp_path):
     assert shop.layers.endswith("-1")
 
 
+@pytest.mark.long
 def test_columns_and_numbers_are_audited_where_the_label_is_a_number(tmp_path):
     given = tables(PARTIES, rows=600, target="regression")
     result = run(tmp_path, given, target={"type": "regression"})

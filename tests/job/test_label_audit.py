@@ -239,12 +239,14 @@ def test_a_run_that_was_not_finished_is_attacked_and_audits_itself_once_it_is(un
     assert not (tmp_path / "run" / "audit.json").exists()
 
 
+@pytest.mark.long
 def test_every_feature_party_is_audited_in_its_own_seat(tmp_path):
     parties = ("bank", "club", "shop")
     result = run(tmp_path, tables(parties, rows=600), parties=parties, defense=[{"method": "mixpro"}])
     assert {attack.view.split(",")[0] for attack in result.sections.leakage.attacks} == {"club", "shop"}
 
 
+@pytest.mark.long
 def test_several_classes_and_pipelined_messages(tmp_path, monkeypatch):
     monkeypatch.setattr(audit, "AUXILIARY_LABELS", 2)  # more classes than known labels are not refused once all is trained
     target = {"type": "multiclass", "classes": 3}
@@ -257,6 +259,7 @@ def test_several_classes_and_pipelined_messages(tmp_path, monkeypatch):
     assert "norm" not in found
 
 
+@pytest.mark.long
 def test_a_union_is_audited_on_rows_that_the_label_party_has(tmp_path):
     result = run(tmp_path, rare(500), alignment__method="union", defense=[MARVELL])
     assert result.sections.membership is not None
@@ -398,6 +401,7 @@ def test_defences_are_named_with_strength_and_guarantee():
 LADSG = {"method": "ladsg", "soft": 0.5}
 
 
+@pytest.mark.long
 def test_ladsg_trains_on_a_teachers_answers_and_promises_nothing(tmp_path):
     result = run(tmp_path, rare(500), defense=[LADSG], training__epochs=1)
     assert result.sections.leakage.defense.startswith("ladsg (soft 0.5, limit 3.0): no formal guarantee")

@@ -52,6 +52,7 @@ def test_defences_an_audit_and_a_private_release_go_with_links():
     assert len(result.sections.privacy.releases) == 2  # the labels, and the AUC
 
 
+@pytest.mark.long
 def test_time_splits_the_label_partys_rows():
     given = columns()
     given["bank"] = given["bank"] | {"time": "day"}

@@ -108,6 +108,7 @@ for suffix in ("csv", "parquet"):
 """
 
 
+@pytest.mark.long
 def test_a_full_disk_is_named_and_nothing_is_left(tmp_path):
     done = subprocess.run([sys.executable, "-c", FULL_DISK, str(tmp_path)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr

@@ -35,6 +35,7 @@ def own_columns(**sequence):
     return {name: {**theirs, "threads": 1} for name, theirs in found.items()}
 
 
+@pytest.mark.long
 def test_a_sequence_tells_what_the_other_columns_do_not_and_its_audit_says_what_it_leaves_out():
     given = frames(rows=500)
     given["shop"] = given["shop"].with_columns(other=pl.concat_list("x", "noise"))

@@ -212,6 +212,7 @@ def lay_out_similar(tmp_path):
             party.close()
 
 
+@pytest.mark.long
 def test_three_parties_over_tls_are_killed_resumed_checked_and_predict(lay_out_similar):
     job = lay_out_similar(("bank", "shop", "rail"), training__epochs=10)
     running = job.start_all()

@@ -174,6 +174,7 @@ def test_a_contract_without_the_method_is_untouched_by_unaligned_rows(tmp_path):
     assert all(torch.equal(trained[0][name], trained[1][name]) for name in trained[1])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "at", "changes"),
     [

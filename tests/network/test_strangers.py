@@ -59,6 +59,7 @@ class Strangers:
             end.close()
 
 
+@pytest.mark.long
 @pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="only Linux can lower a running process's limits")
 def test_many_strangers_while_it_trains_leave_a_job_its_descriptors(lay_out_job, many_descriptors):
     job = lay_out_job(training__epochs=10_000, training__checkpoint_every=20)

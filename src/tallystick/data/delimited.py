@@ -21,7 +21,7 @@ import polars.selectors as cs
 
 from tallystick.config.party import TableConfig
 from tallystick.data.lazy import COPIED_BYTES, LazyTable, room_for, store
-from tallystick.data.rows import check_rows
+from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import DataError
 from tallystick.storage import scratch_folder
 
@@ -88,7 +88,7 @@ class _Plain:
             lines = 0
             while piece := words.read(COPIED_BYTES):
                 lines += piece.count("\n")
-                check_rows(lines - 1, form, source=path, has="unpacks into at least")
+                refuse_rows_beyond(lines - 1, form, source=path, has="unpacks into at least")
                 file.write(piece)
         return cls(path=path, text=copy, codec=codec)
 

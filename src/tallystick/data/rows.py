@@ -13,14 +13,14 @@ def machine_memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
-def most_rows(table: TableConfig) -> int:
+def rows_allowed(table: TableConfig) -> int:
     """Most rows that are read of a table."""
     return table.max_rows if table.max_rows is not None else machine_memory() // BYTES_OF_A_ROW
 
 
-def check_rows(rows: int, table: TableConfig, *, source: object, has: str = "has") -> None:
+def refuse_rows_beyond(rows: int, table: TableConfig, *, source: object, has: str = "has") -> None:
     """Raise DataError, naming the source, for more rows than may be read; ``has`` says how sure the count is."""
-    most = most_rows(table)
+    most = rows_allowed(table)
     if rows > most:
         limit = f"table.max_rows = {most:,}"
         if table.max_rows is None:

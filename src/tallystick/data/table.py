@@ -17,7 +17,7 @@ from tallystick.config.reading import did_you_mean, redacted
 from tallystick.data.delimited import read_delimited
 from tallystick.data.lazy import ROWS_IN_A_GROUP, Frame, LazyTable, store, store_batches
 from tallystick.data.postgres import postgres_errors, read_postgres
-from tallystick.data.rows import check_rows
+from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import DataError
 from tallystick.storage import refuse_pipe
 
@@ -51,7 +51,7 @@ def read_table(table: TableConfig, *, text: Collection[str] = ()) -> LazyTable:
         source, frame = _database_name(table), LazyTable.of(_query(table, text))
     if frame.width == 0 or frame.height == 0:
         raise DataError(f"{source}: has no rows; a party needs at least one")
-    check_rows(frame.height, table, source=source)
+    refuse_rows_beyond(frame.height, table, source=source)
     return frame
 
 
@@ -78,7 +78,7 @@ def _read_files(path: Path, table: TableConfig, text: Collection[str]) -> LazyTa
     try:
         if ending != ".parquet":
             return read_delimited(paths, table, text=text)
-        check_rows(sum(map(_announced, paths)), table, source=table.path, has="announces")
+        refuse_rows_beyond(sum(map(_announced, paths)), table, source=table.path, has="announces")
         tables = [_read_parquet(path, table) for path in paths]
         return tables[0] if len(tables) == 1 else store(_joined(paths, [table.source for table in tables]))
     except pl.exceptions.NoDataError:
@@ -99,7 +99,7 @@ def _read_parquet(path: Path, table: TableConfig) -> LazyTable:
     def checked(file: "ParquetFile") -> Iterator[pa.RecordBatch]:
         rows = 0
         for batch in file.iter_batches(batch_size=ROWS_IN_A_GROUP):
-            check_rows(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
+            refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
             batch.validate(full=True)
             yield batch
 

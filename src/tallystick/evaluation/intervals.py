@@ -40,7 +40,7 @@ class Interval:
     level: float
 
 
-def method_of(keys_N: NDArray[np.int64] | None) -> str:
+def resampling_of(keys_N: NDArray[np.int64] | None) -> str:
     """How intervals are found, in words."""
     repeated = _repeated(keys_N)
     drawn = "rows" if repeated is None else f"{int(repeated.max()) + 1:,} keys, each with all its rows"

@@ -162,7 +162,7 @@ def compare_models(
         rows=len(labels),
         label_mean=float(label_mean) if np.isfinite(label_mean) else None,
         calibration_bins=bins,
-        bootstrap={"method": intervals.method_of(keys_N), "resamples": resamples, "level": _LEVEL},
+        bootstrap={"method": intervals.resampling_of(keys_N), "resamples": resamples, "level": _LEVEL},
         joint=found["joint"],
         local_baseline=own,
         difference=None

@@ -272,7 +272,7 @@ def leak_lines(result: Result) -> list[str]:
             [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
         )
         price = f"What {names.feature} could read of {names.label}'s labels:"
-        none = "nothing; nothing that depends on a label was sent."
+        none = "nothing from this run; nothing that depends on a label was sent. What its own columns tell of labels stays."
         sent = sections.leakage is None or not sections.leakage.nothing_sent
         lines.append(f"{price} {_read_with(found[0]) if found else unknown if sent else none}")
     if result.role in ("feature", None):
@@ -293,6 +293,11 @@ def _read_with(attack: AttackResult) -> str:
     return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
 
 
+def _share(value: float) -> str:
+    """A share of a column in percent, never rounded up to all of it."""
+    return f"{min(round(100 * value), 99) if value < 1 else 100} %"
+
+
 def feature_headline(audit: FeatureAudit) -> str:
     """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what."""
     if not audit.means:
@@ -301,7 +306,7 @@ def feature_headline(audit: FeatureAudit) -> str:
     column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
-    what = f"{100 * mean.value:.0f} % of a column on average and {100 * column.value:.0f} % of {of}"
+    what = f"{_share(mean.value)} of a column on average and {_share(column.value)} of {of}"
     if column.value >= MUCH:
         return f"Through cut embeddings, yes: {who} can rebuild {what} of the rows that it does not know."
     if column.value > SLIGHT:

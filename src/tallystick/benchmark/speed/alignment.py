@@ -92,7 +92,7 @@ def run(
     if not 0 < common < min(rows, others):
         raise ConfigError(f"rows = {rows}, overlap = {overlap}: expected both sides to share some of their ids, but not all")
     if peer_python is not None:
-        secretflow.require(peer_python, peer_protocols)
+        secretflow.check_peer(peer_python, peer_protocols)
     job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
     multiplies = protocol in ("diffie-hellman", "union") or (protocol == "intersection" and rows + others <= FEW_IDS)
     bare, seconds, peers = [_bare_multiplications_per_s()] if multiplies else [], [], []

@@ -20,7 +20,7 @@ TIMEOUT_S = 1800.0
 _IMPORT_S = 120.0
 
 
-def require(python: str, protocols: Sequence[str]) -> None:
+def check_peer(python: str, protocols: Sequence[str]) -> None:
     """Raise ConfigError if this Python cannot import ``spu``, and for a protocol that is none of its."""
     if odd := sorted(set(protocols) - set(PROTOCOLS)):
         raise ConfigError(f"--peer-protocols: {', '.join(map(repr, odd))}: expected some of {','.join(PROTOCOLS)}")

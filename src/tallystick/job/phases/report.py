@@ -343,7 +343,7 @@ def _learnt_once(contract: Contract, dataset: Dataset) -> list[shown.Learnt]:
     parts = [("training", dataset.train_N), ("validation", dataset.validation_N), ("test", dataset.test_N)]
     rows = ", ".join(f"{len(part_N)} {name}" for name, part_N in parts)
     embedded = f"One cut embedding per row from {peers} ({rows} rows), by bottom models that know no label."
-    nothing = f"Nothing of labels: no cut gradient, no decision, no figure of {label} was sent, and no time of it hangs on one."
+    nothing = f"Nothing of labels: no cut gradient, no decision, no figure of {label} was sent. No message's time tells one."
     return [
         shown.Learnt(step="training", party=label, what=embedded, guarantee=_protected(contract, of="features")),
         *(
