@@ -23,7 +23,7 @@ LEAST_CODES = 10  # rows that have a code that stays
 class NumberBins(msgspec.Struct, frozen=True, kw_only=True):
     """Bins of one numeric column: bin t begins at ``starts[t]``, and its numbers are drawn from ``lows[t]`` to ``highs[t]``.
 
-    A number that enough rows have is a bin of its own, from itself to itself.
+    A number that enough rows have is a bin of its own, from itself to itself. Numbers below the first bin belong to it.
     """
 
     starts: tuple[float, ...]
@@ -36,8 +36,9 @@ class CommonValues(msgspec.Struct, frozen=True, kw_only=True):
 
     Made-up rows that copy cells of real ones are told by them: a number that one row has is no copied one. So real rows and
     made-up rows alike get a number drawn within the bin of theirs (a hundred and twenty-eighth of the rows, and at least 8; a
-    number that so many rows have stays as it is), and a code that fewer than 10 rows have becomes that of unseen ones. No formal
-    guarantee: what several columns say together stays what it is.
+    number that so many rows have stays as it is, and where fewer rows lie between two such numbers they get one of them), and a
+    code that fewer than 10 rows have becomes that of unseen ones. No formal guarantee: what several columns say together stays
+    what it is.
     """
 
     numbers: tuple[NumberBins, ...]
@@ -94,18 +95,19 @@ def _bins(value_N: NDArray[np.float32]) -> NumberBins:
     least = max(LEAST_ROWS, len(value_N) // BINS)
     value_V, count_V = np.unique(value_N, return_counts=True)
     heavy_V = count_V >= least
-    light_V = np.where(heavy_V, 0, count_V)
-    before_V = np.cumsum(light_V) - light_V
-    run_V = np.cumsum(heavy_V)  # light values between the same heavy ones, the heavy one before them too
-    of_run_V = before_V - before_V[np.searchsorted(run_V, run_V)]
-    bin_V = of_run_V // least
-    begins_V = np.ones(len(value_V), dtype=bool)
-    begins_V[1:] = (run_V[1:] != run_V[:-1]) | (bin_V[1:] != bin_V[:-1]) | heavy_V[:-1]
-    starts_T, heavy_T = value_V[begins_V], heavy_V[begins_V]
-    lows_T, highs_T = starts_T.copy(), np.append(starts_T[1:], value_V[-1])
+    before_V = np.append(0, np.cumsum(count_V))  # rows below each value, and all of them
+    begins: list[int] = []
+    first = 0
+    for heavy in (*np.flatnonzero(heavy_V).tolist(), len(value_V)):
+        while before_V[heavy] - before_V[first] >= least:
+            begins.append(first)
+            first = int(np.searchsorted(before_V, before_V[first] + least))
+        begins.append(heavy)  # what is left below it begins no bin, so it belongs to the one before
+        first = heavy + 1
+    begins_T = np.array(begins[:-1] or [0])
+    starts_T, heavy_T = value_V[begins_T], heavy_V[begins_T]
+    lows_T, highs_T = starts_T, np.append(starts_T[1:], value_V[-1])
     highs_T[heavy_T] = starts_T[heavy_T]
-    if not heavy_T[-1] and len(value_V) > 1:  # nothing lies above the last number: one that stands alone is drawn below it
-        lows_T[-1] = min(lows_T[-1], value_V[-2])
     return NumberBins(starts=tuple(starts_T.tolist()), lows=tuple(lows_T.tolist()), highs=tuple(highs_T.tolist()))
 
 
