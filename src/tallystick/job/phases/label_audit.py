@@ -17,7 +17,7 @@ from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, 
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
-from tallystick.attacks.label_inference.outside import outside_attacks
+from tallystick.attacks.label_inference.outside import outside_attacks, settings_kept
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
@@ -116,7 +116,7 @@ def audit_labels(
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
         return _audit_numbers(folder, contract, kept, seed=seed)
-    outside, unusable = outside_attacks()
+    outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
@@ -125,7 +125,7 @@ def audit_labels(
     ]
     found: list[shown.AttackResult] = []
     growth: list[shown.LeakGrowth] = []
-    unmeasured = [] if quick else [f"{name}: {why}" for name, why in unusable.items()]
+    unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
@@ -179,7 +179,7 @@ def _defense(contract: Contract) -> str:
 
 def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, seed: int) -> shown.Audit:
     """The same where the label is a number: attacks rank rows by it."""
-    outside, unusable = outside_attacks() if contract.audit != "quick" else ({}, {})
+    outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     attacks = {name: row for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items() if row.numbers}
     found: list[shown.AttackResult] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
@@ -190,11 +190,12 @@ def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, s
         seen.append((view, None))
         for name, row in attacks.items():
             try:
-                metrics = evaluate_on_numbers(row.attack, view, kept.label_N, seed=seed)
+                with settings_kept():
+                    metrics = evaluate_on_numbers(row.attack, view, kept.label_N, seed=seed)
             except DataError as error:  # NaN of a training that diverged
                 unmeasured.append(f"{name}, in {peer}'s seat: {error}")
                 continue
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 if name not in outside:
                     raise
                 unmeasured.append(f"{name}, in {peer}'s seat: {_raised(error)}")
@@ -230,17 +231,18 @@ def _measured(
     if row.with_model:
         return NO_MODEL
     try:
-        found = evaluation(row)
+        with settings_kept():
+            found = evaluation(row)
     except DataError as error:  # NaN of a training that diverged
         return str(error)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if not outside:
             raise
         return _raised(error)
     return found if found is not None else _why_not(row, label_R, view)
 
 
-def _raised(error: Exception) -> str:
+def _raised(error: Exception | SystemExit) -> str:
     """What is said of an attack from outside that fails: it costs its own row only."""
     return f"it raised {type(error).__name__}: {error}"
 
