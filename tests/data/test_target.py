@@ -75,6 +75,25 @@ def test_label_constant_on_training_rows_alone() -> None:
         fit([0, 0, 1], rows=[0, 1])
 
 
+@pytest.mark.parametrize(
+    ("values", "target"),
+    [([0, 0, 1], {}), ([5.0, 5.0, 9.0], {"type": "regression"}), ([0.0, 0.0, 9.0], {"type": "regression"})],
+)
+def test_hidden_labels_may_be_constant_on_training_rows_but_not_in_the_whole_column(values: Any, target: Any) -> None:
+    column, rows, kind = pl.Series("y", values), np.array([0, 1]), TargetConfig(**target)
+    coder = LabelCoder.fit(column, kind, rows, hidden=True)
+    assert coder.deviation == 1
+    assert coder.encode(column).tolist() == [0, 0, values[2] - values[0]]
+    with pytest.raises(DataError, match=r"constant|1 distinct value"):
+        LabelCoder.fit(column.gather([0, 1]), kind, rows, hidden=True)
+
+
+@pytest.mark.parametrize("rows", [[0, 1], [0, 2], [2, 3]])
+def test_hidden_numbers_too_large_are_refused_whichever_rows_are_for_training(rows: list[int]) -> None:
+    with pytest.raises(DataError, match="too large to standardise"):
+        LabelCoder.fit(pl.Series("y", [1e308, -1e308, 1.0, 2.0]), TargetConfig(type="regression"), np.array(rows), hidden=True)
+
+
 def test_label_never_seen_before() -> None:
     coder, _ = fit(["a", "b"])
     with pytest.raises(DataError, match=r"values never seen before in 1 \(row 1,"):

@@ -4,9 +4,11 @@ import re
 import threading
 from collections import Counter
 
+import numpy as np
 import polars as pl
 import pytest
 import similar
+from msgspec.structs import replace
 from test_label_flip import files_of
 from tiny import columns, contract_values, seed_system, tables, weights
 
@@ -14,12 +16,14 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.errors import ConfigError, DataError, TallystickError
+from tallystick.job.handshake import Agreement, Greeting
 from tallystick.job.job import Job
 from tallystick.job.log import Logbook, Silent
 from tallystick.job.phases.label_audit import unattacked
+from tallystick.job.preflight import check_label
 from tallystick.job.run import run_party
 from tallystick.network.channel import MemoryChannel, memory_channels
-from tallystick.network.messages import encode
+from tallystick.network.messages import decode, encode
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
 from tallystick.party.trained import Architecture
@@ -40,36 +44,43 @@ def relabelled(frames, how):
 
 
 class Failing(Silent):
-    """Stops a label party at a step of its training, as a full disk would."""
+    """Stops a label party at a step of its training, or of what comes after it, as a full disk would."""
 
-    def __init__(self, step):
+    def __init__(self, step, what):
         self.step = step
+        self.what = what
 
     def progress(self, what, done, total):  # noqa: ARG002
-        if what == "training" and done >= self.step:
+        if what == self.what and done >= self.step:
             raise DataError("stopped here")
 
 
-def run_both(root, contract, frames, *, resume=False, stop_at=None):
-    """Both parties in threads, each with its run folder under ``root``; gives the label party's error, if any."""
+def run_both(root, contract, frames, *, resume=False, stop_at=None, during="training", weight=None):
+    """Both parties in threads, each with its run folder under ``root``; gives the label party's error, if any.
+
+    A party that has left tells the other one nothing more.
+    """
     contract = parse_contract(contract)
     to_shop, to_bank = memory_channels("bank", "shop", timeout_s=20)
     channels = {"bank": {"shop": to_shop}, "shop": {"bank": to_bank}}
-    errors = {}
+    errors, left = {}, set()
 
     def run(name):
         try:
             values = {"party": name, "table": {"path": f"{name}.parquet"}, "runs": name, **columns(PARTIES)[name]}
+            if name == "bank" and weight is not None:
+                values["weight"] = weight
             party = parse_party(values, folder=root, source=name)
             if name == "bank" and not party.privacy.ledger.exists():
                 create_ledger(party)
             make = RunFolder.latest if resume else RunFolder.new
-            watcher = Failing(stop_at) if name == "bank" and stop_at else Silent()
+            watcher = Failing(stop_at, during) if name == "bank" and stop_at else Silent()
             job = {"contract": contract, "party": party, "frame": frames[name], "channels": channels[name], "resume": resume}
+            job["leave"] = lambda: left.add(name)
             run_party(Job(**job, folder=make(party.runs, contract, name), logbook=Logbook(party=name, watcher=watcher)))
         except TallystickError as error:
             errors[name] = error
-            for channel in channels[name].values():
+            for channel in channels[name].values() if name not in left else ():
                 channel.abort(str(error))
 
     threads = [threading.Thread(target=run, args=(name,), name=f"simulate-{name}") for name in PARTIES]
@@ -136,26 +147,88 @@ def test_with_gradients_other_labels_send_other_bytes(tmp_path, to_shop, monkeyp
 
 
 def test_a_stopped_label_party_goes_on_to_the_same_bits_and_tells_nobody_how_far_it_was(tmp_path, to_shop, monkeypatch):
+    """Nor whether it had trained already: stopped early, late, and once the model was there."""
     more = {"training__checkpoint_every": 2, "training__epochs": 4, "training__batch_size": 16}
-    values = contract_values(PARTIES, **QUICK | more)
+    values = contract_values(PARTIES, **QUICK | more | {"evaluation__own_columns_baseline": True})
     frames = tables(PARTIES, rows=ROWS)
     seed_system(monkeypatch)
     assert run_both(tmp_path / "whole", values, frames) is None
     resumed = []
-    for how, step in (("early", 5), ("late", 17)):
+    for how, step, during in (("early", 5, "training"), ("late", 17, "training"), ("trained", 1, "own columns only")):
         seed_system(monkeypatch)
-        assert "stopped here" in str(run_both(tmp_path / how, values, frames, stop_at=step))
+        assert "stopped here" in str(run_both(tmp_path / how, values, frames, stop_at=step, during=during))
+        assert len(list((tmp_path / how / "bank").glob("*/model.safetensors"))) == (how == "trained")
         to_shop.clear()
         assert run_both(tmp_path / how, values, frames, resume=True) is None
         resumed.append(list(to_shop))
     models = [weights(path) for path in sorted(tmp_path.glob("*/*/*/model.safetensors"))]
-    assert len(models) == 6
+    assert len(models) == 8
     assert len(set(models)) == 2  # one per party
-    greeting_and_agreement, others = slice(0, 2), slice(2, None)
-    assert resumed[0][others] == resumed[1][others]
-    assert [len(message) for message in resumed[0][greeting_and_agreement]] == [
-        len(message) for message in resumed[1][greeting_and_agreement]
-    ]
+    first, *others = [without_run_id(sent) for sent in resumed]
+    assert all(other == first for other in others)
+
+
+def without_run_id(sent):
+    """A resumed run's messages, its greeting and agreement (which name the run, drawn at random) as values."""
+    greeting, agreement = decode(sent[0], Greeting), decode(sent[1], Agreement)
+    return [replace(greeting, run_id=""), replace(agreement, run_id=""), *sent[2:]]
+
+
+def one_class(aligned):
+    return {"y": pl.when(aligned).then(0).otherwise(pl.col("y"))}
+
+
+def one_number(aligned):
+    return {"y": pl.when(aligned).then(5.0).otherwise(pl.col("y"))}
+
+
+def no_weight(aligned):
+    return {"weight": pl.when(aligned).then(0.0).otherwise(pl.col("weight"))}
+
+
+@pytest.mark.parametrize(
+    ("target", "flat", "refusal"),
+    [
+        ("binary", one_class, "label column 'y' is constant on the training rows"),
+        ("multiclass", one_class, "label column 'y' is constant on the training rows"),
+        ("regression", one_number, "label column 'y' is constant on the training rows"),
+        ("binary", no_weight, "weight column 'weight': every weight is 0 on the training rows"),
+    ],
+)
+def test_rows_that_a_feature_party_chose_tell_it_no_label_by_whether_the_run_stops(
+    tmp_path, to_shop, monkeypatch, target, flat, refusal
+):
+    """Aligned rows of one class end the label party's training at home; the others see what they see of any rows."""
+    classes = {"target__classes": 3} if target == "multiclass" else {}
+    values = contract_values(PARTIES, **QUICK, **classes, target__type=target)
+    given, found = tables(PARTIES, rows=ROWS, target=target), []
+    given["shop"] = given["shop"][:60]
+    aligned = pl.col("id").is_in(given["shop"]["id"].implode())
+    for number, frames in enumerate((given, {**given, "bank": given["bank"].with_columns(**flat(aligned))})):
+        seed_system(monkeypatch)
+        to_shop.clear()
+        error = run_both(tmp_path / str(number), values, frames, weight="weight")
+        assert (error is None) if number == 0 else (refusal in str(error))
+        # The run's id is drawn at random.
+        (folder,) = (tmp_path / str(number) / "shop").glob("tiny-*")
+        found.append(
+            (
+                [*to_shop[:1], replace(decode(to_shop[1], Agreement), run_id=""), *to_shop[2:]],
+                weights(folder / "model.safetensors"),
+            )
+        )
+    assert len(found[0][0]) > 5
+    assert found[0] == found[1]
+
+
+def test_numbers_too_large_in_any_row_are_refused_before_anybody_is_greeted(tmp_path):
+    """With gradients only those of training rows count."""
+    frame, party = pl.DataFrame({"y": [1.0, 2.0, 1e308, -1e308]}), {"party": "bank", "table": {"path": "bank.parquet"}}
+    bank = parse_party(party | columns(PARTIES)["bank"], folder=tmp_path, source="bank")
+    sent, none = (parse_contract(contract_values(PARTIES, target__type="regression", **more)) for more in ({}, NONE))
+    check_label(sent, bank, frame, np.array([0, 1]))
+    with pytest.raises(DataError, match="too large to standardise"):
+        check_label(none, bank, frame, np.array([0, 1]))
 
 
 @pytest.fixture

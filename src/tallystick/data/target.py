@@ -37,7 +37,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
     ) -> "LabelCoder":
         """Fit on a whole label column; mean and deviation come from the training rows alone.
 
-        ``hidden`` classes of training rows are not looked at: whether they differ would be seen from whether the run goes on.
+        Where labels are ``hidden``, no error hangs on which rows are for training: whether the run goes on is seen by others.
 
         Classes are sorted (numbers by value, text by code point): 0 and 1, false and true, or "no" and "yes" need no mapping.
         Raises DataError for null or NaN labels, infinite ones in regression, a constant label, or another count of classes
@@ -45,7 +45,7 @@ class LabelCoder(msgspec.Struct, frozen=True, kw_only=True):
         """
         _refuse_missing(column)
         if target.type == "regression":
-            return _fit_regression(column, training_rows)
+            return _fit_regression(column, training_rows, hidden=hidden)
         values = classes_of(column)
         if len(values) != target.classes:
             raise LabelError(
@@ -118,12 +118,23 @@ def _finite(column: pl.Series) -> pl.Series:
     return numbers
 
 
-def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64]) -> LabelCoder:
-    labels = _finite(column).to_numpy()[training_rows]
-    with np.errstate(over="ignore", invalid="ignore"):
-        mean, deviation = float(labels.mean()), float(labels.std())
-    if not np.isfinite([mean, deviation]).all():
+def _fit_regression(column: pl.Series, training_rows: NDArray[np.int64], *, hidden: bool) -> LabelCoder:
+    labels_R = _finite(column).to_numpy()
+    mean, deviation = _scale(labels_R[training_rows])
+    # Numbers whose squares can be added up can be so in any part of them: the whole column is judged for every choice of rows.
+    judged_mean, judged_deviation = _scale(labels_R) if hidden else (mean, deviation)
+    if not np.isfinite([judged_mean, judged_deviation]).all():
         raise LabelError(f"label column {column.name!r}: its numbers are too large to standardise; rescale it")
-    if deviation <= 1e-12 * abs(mean):
-        raise LabelError(f"label column {column.name!r} is constant on the training rows; there is nothing to learn")
-    return LabelCoder(type="regression", mean=mean, deviation=deviation)
+    if _is_constant(judged_mean, judged_deviation):
+        where = "" if hidden else " on the training rows"
+        raise LabelError(f"label column {column.name!r} is constant{where}; there is nothing to learn")
+    return LabelCoder(type="regression", mean=mean, deviation=1.0 if _is_constant(mean, deviation) else deviation)
+
+
+def _scale(labels: NDArray[Any]) -> tuple[float, float]:
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(labels.mean()), float(labels.std())
+
+
+def _is_constant(mean: float, deviation: float) -> bool:
+    return deviation <= 1e-12 * abs(mean)

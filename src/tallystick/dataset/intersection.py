@@ -13,7 +13,7 @@ from tallystick.config.reading import shown
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
-from tallystick.data.target import LabelCoder, encode_weights
+from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset, Labels, UnalignedRows
 from tallystick.dataset.own_rows import OwnRows, Parts, positions
 from tallystick.errors import DataError, ProtocolError, SharedDataError
@@ -72,10 +72,7 @@ class IntersectionDataset(Dataset):
         if own.is_label:
             coder = own.fit_labels(contract, rows_M[taught_N.numpy()])
             true_N = coder.encode(own.label().gather(rows_M)).to(device)
-            weight_N = None
-            if own.party.weight is not None:
-                weight_N = encode_weights(own.column_at(own.party.weight, rows_M, use="weight")).to(device)
-            labels = Labels.of(coder, true_N, weight_N)
+            labels = Labels.of(coder, true_N, own.weights(contract, rows_M))
         dispensed = own.is_label and contract.unaligned.facts.dispensable and not len(unaligned.train_N)
         dataset = cls(
             encoder=encoder,

@@ -23,8 +23,8 @@ from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
 from tallystick.data.split import TEST, TRAINING, VALIDATION
 from tallystick.data.table import require_column
-from tallystick.data.target import LabelCoder
-from tallystick.errors import FeatureError
+from tallystick.data.target import LabelCoder, encode_weights
+from tallystick.errors import FeatureError, LabelError
 
 Parts = NDArray[np.uint8]
 
@@ -65,8 +65,12 @@ class OwnRows:
 
     def key_at(self, index_B: Tensor) -> NDArray[np.int64]:
         """Which of the ids the own row at each of these positions has, unlinked rows behind the linked ones."""
-        rows_N = np.concatenate([self.alignment.rows_N, self.unlinked()])
-        found: NDArray[np.int64] = self.keys.id_R[rows_N[index_B.cpu().numpy()]]
+        found: NDArray[np.int64] = self.keys.id_R[self.rows_at(index_B)]
+        return found
+
+    def rows_at(self, index_B: Tensor) -> NDArray[np.int64]:
+        """Which of the R rows stand at these positions, unlinked rows behind the linked ones."""
+        found: NDArray[np.int64] = np.concatenate([self.alignment.rows_N, self.unlinked()])[index_B.cpu().numpy()]
         return found
 
     def at(self, rows_M: NDArray[np.int64]) -> Frame:
@@ -104,8 +108,32 @@ class OwnRows:
         return require_column(self.frame, self.party.label, use="label").gather(self.keys.rows_R)
 
     def fit_labels(self, contract: Contract, training_R: NDArray[np.int64]) -> LabelCoder:
-        """Fit the coding of labels, of which the training rows settle the scale."""
-        return LabelCoder.fit(self.label(), contract.target, training_R, hidden=contract.hides_labels)
+        """Fit the coding of labels, of which the training rows settle the scale.
+
+        Others see whether the run goes on, and choose by their ids which rows are for training: so nothing that an exact label
+        settles may end it where the contract hides labels, nor where it sends no gradient (``check_at_home`` does that later).
+        """
+        hidden = contract.hides_labels or not contract.sends_gradients
+        return LabelCoder.fit(self.label(), contract.target, training_R, hidden=hidden)
+
+    def weights(self, contract: Contract, rows_M: NDArray[np.int64]) -> Tensor | None:
+        """The weights of these of the R rows, if rows have any; without gradients no error hangs on which rows these are."""
+        if self.party.weight is None:
+            return None
+        column = require_column(self.frame, self.party.weight, use="weight").gather(self.keys.rows_R)
+        if contract.sends_gradients:
+            return encode_weights(column.gather(rows_M)).to(self.party.device)
+        return encode_weights(column)[torch.from_numpy(rows_M.copy())].to(self.party.device)
+
+    def check_at_home(self, contract: Contract, *training_N: Tensor) -> None:
+        """Refuse labels and weights of the training positions that teach nothing, once nobody sees whether the run goes on."""
+        training_R = np.concatenate([self.rows_at(part_N) for part_N in training_N])
+        LabelCoder.fit(self.label(), contract.target, training_R)
+        weight_N = self.weights(contract, training_R)
+        if weight_N is not None and not (weight_N > 0).any():
+            raise LabelError(
+                f"weight column {self.party.weight!r}: every weight is 0 on the training rows; at least one must be above"
+            )
 
     def fit_encoder(self, frame: Frame, training_rows: NDArray[np.int64]) -> Encoder | None:
         """Fit the encoder on these rows of a frame; None for a label party without a usable column.

@@ -21,7 +21,6 @@ from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
 from tallystick.data.split import split_positions
-from tallystick.data.target import encode_weights
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.dataset.intersection import IntersectionDataset, parts_by_time
 from tallystick.dataset.own_rows import OwnRows, Parts, positions
@@ -161,10 +160,7 @@ class SimilarityDataset(Dataset):
             return dataset
         coder = own.fit_labels(contract, own.alignment.rows_N[train_N.numpy()])
         true_N = coder.encode(own.label().gather(own.alignment.rows_N)).to(device)
-        weight_N = None
-        if own.party.weight is not None:
-            weight_N = encode_weights(own.linked_column(own.party.weight, use="weight")).to(device)
-        return replace(dataset, labels=Labels.of(coder, true_N, weight_N))
+        return replace(dataset, labels=Labels.of(coder, true_N, own.weights(contract, own.alignment.rows_N)))
 
     @classmethod
     def to_score(

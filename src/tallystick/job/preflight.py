@@ -227,6 +227,8 @@ def check_label(contract: Contract, party: PartyFile, here: Frame, training: "np
     assert party.label is not None
     label = require_column(here, party.label, use="label")
     coder = LabelCoder.fit(label, contract.target, training, hidden=contract.hides_labels)
+    if not contract.sends_gradients:  # then a run judges the whole column, and nobody is to hear of it
+        LabelCoder.fit(label, contract.target, training, hidden=True)
     return coder, coder.encode(label)[torch.from_numpy(training)]
 
 

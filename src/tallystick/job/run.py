@@ -70,14 +70,15 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
     if "training" not in job.phases and "evaluation" not in job.phases:
         return
     alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
+    rows = own_rows(job, keys, alignment)
     with logbook.during("training", channels):
         dataset = job_state.dataset = encode_rows(job, keys, alignment, channels)
         kept = None
         if not contract.sends_gradients:
             kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
+            rows.check_at_home(contract, dataset.train_N, dataset.unaligned.train_N)
         trained = train_as_label_party(job, dataset, agreement, kept=kept)
         job_state.training, job_state.modules = trained.state, {"label model": trained.model}
-    rows = own_rows(job, keys, alignment)
     job_state.baseline_notes += telling_columns(job, rows, dataset)
     job_state.audited = audit_run(job, rows, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
@@ -165,15 +166,15 @@ def _resume_state(job: Job, keys: Keys) -> ResumeState:
         command=job.command,
         resume=True,
         run_id=saved.run_id,
-        # How far the label party is by itself hangs on labels: no other party is told.
+        # How far the label party is by itself hangs on labels, and so does whether it has ended: no other party is told.
         checkpoints=tuple(steps) if job.contract.sends_gradients else (),
-        trained=job.folder.trained and not of_model,
+        trained=job.contract.sends_gradients and job.folder.trained and not of_model,
     )
 
 
 def _own_steps(job: Job, agreement: Agreement) -> Agreement:
     """Where the label party goes on by itself, if no gradients are sent: nobody else has steps, or knows of them."""
-    if job.contract.sends_gradients or agreement.align or not agreement.train:
+    if job.contract.sends_gradients or agreement.align or "training" not in job.phases:
         return agreement
     return msgspec.structs.replace(agreement, resume_from=max(job.folder.store().intact()[0], default=0))
 
@@ -195,7 +196,7 @@ def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")
-    elif not job.contract.sends_gradients and not job.is_label:
+    elif not job.contract.sends_gradients and not (job.is_label and "training" in job.phases):
         return
     elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
         logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
