@@ -161,6 +161,7 @@ def test_a_role_that_uses_a_malformed_message_or_chokes_on_it_fails(recorded, mo
     monkeypatch.setattr(messages, "SMALL", 1.0)
     outcomes = [recorded.case(number) for number in range(40)]
     failures = {outcome.failure.partition(":")[0] for outcome in outcomes if outcome.ended == "failed"}
+    failures -= {"took too long"}  # which a busy machine may say of a whole job
     assert failures == {"used silently"} if takes == "anything" else {"KeyError at outside"} <= failures
 
 

@@ -48,7 +48,8 @@ class SettlingLesson(Lesson):
         (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)
         generator = torch.Generator().manual_seed(self.seed)
         optimizer = torch.optim.Adam(model.parameters(), lr=RATE)
-        epochs = max(EPOCHS, -(-LEAST_STEPS * BATCH // max(len(real_R), 1)))
+        steps = max(1, -(-len(real_R) // BATCH))  # of an epoch
+        epochs = max(EPOCHS, -(-LEAST_STEPS // steps))
         model.train()
         for _ in range(epochs):
             for some_B in torch.split(real_R[torch.randperm(len(real_R), generator=generator).to(real_R.device)], BATCH):
