@@ -65,10 +65,12 @@ def recorders(
         store.drop_from(resume_epoch)
         observers: list[CutObserver] = []
         if first:
-            numbers = _audits_labels(job) and job.contract.target.type == "regression"
-            plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width, numbers=numbers, quick=quick)
+            if _audits_numbers(job):
+                plan = numbers_plan(schedule, first=first, later=later, epochs=epochs, width=width, quick=quick)
+            else:
+                plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width)
             observers.append(Recorder(plan=plan, store=store))
-        if _audits_labels(job) and job.contract.target.type != "regression":
+        if _audits_labels(job) and not _audits_numbers(job):
             sums = sums_of(store, "cut_gradient")
             observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick))
         by_example = Observers(each=observers, by_example=partial(dataset.seen, peer=number))
@@ -82,22 +84,24 @@ def recorders(
     return made
 
 
-def recording_plan(
-    schedule: Schedule, *, first: int, later: int, epochs: int, width: int, numbers: bool = False, quick: bool = False
-) -> RecordingPlan:
-    """Which steps are recorded: what attacks on single batches read, or what an audit of membership, or of numbers, compares."""
-    every = numbers or first == MEMBERSHIP_EPOCHS
-    rows = ROWS_PER_EPOCH if every else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
-    if numbers and quick:
-        rows = QUICK_ROWS["cut_gradient"]
+def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:
+    """Which steps are recorded: what attacks on single batches read, or what an audit of membership compares."""
+    compared = first == MEMBERSHIP_EPOCHS
+    rows = ROWS_PER_EPOCH if compared else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
+    return RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
+
+
+def numbers_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int, quick: bool) -> RecordingPlan:
+    """Which steps are recorded where labels are numbers: the first ones of all, for these tell the most of them."""
+    rows = QUICK_ROWS["cut_gradient"] if quick else ROWS_PER_EPOCH
     plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
-    return replace(plan, lead=LEAST_STEPS) if numbers else plan
+    return replace(plan, lead=LEAST_STEPS)
 
 
 def _kept(job: Job, dataset: Dataset) -> tuple[int, int]:
     """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
     # A quick audit reads sums over the training alone; numbers are read off the first steps.
-    labels = _audits_labels(job) and (job.contract.audit is True or job.contract.target.type == "regression")
+    labels = _audits_numbers(job) or (_audits_labels(job) and job.contract.audit is True)
     membership = _hidden(job, dataset) is not None
     later = max(LABEL_EPOCHS - 1 if labels else 0, LATER_EPOCHS if membership else 0)
     return (MEMBERSHIP_EPOCHS if membership else int(labels)), later
@@ -110,6 +114,10 @@ def _hidden(job: Job, dataset: Dataset) -> Tensor | None:
 
 def _audits_labels(job: Job) -> bool:
     return job.contract.audit is not False and job.is_label and job.contract.sends_gradients
+
+
+def _audits_numbers(job: Job) -> bool:
+    return _audits_labels(job) and job.contract.target.type == "regression"
 
 
 def _audits_features(job: Job) -> bool:
