@@ -21,8 +21,8 @@ from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
+from tallystick.report.leaks import column_promise, feature_headline, leak_headline, leak_lines
 from tallystick.report.result import read_result
-from tallystick.report.words import column_promise, feature_headline, leak_headline, leak_lines
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors

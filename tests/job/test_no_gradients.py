@@ -27,7 +27,7 @@ from tallystick.network.messages import decode, encode
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
 from tallystick.party.trained import Architecture
-from tallystick.report.words import NOTHING_SENT, leak_headline, leak_lines
+from tallystick.report.leaks import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

@@ -9,7 +9,7 @@ from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
 from tallystick.job.log import Silent
 from tallystick.job.phases.audit import audit_recorded
-from tallystick.report.words import leak_lines
+from tallystick.report.leaks import leak_lines
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

@@ -9,6 +9,7 @@ import pytest
 from tallystick.evaluation.decisions import ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.measure import MetricValue
 from tallystick.report import to_html
+from tallystick.report.leaks import most_auc, promise
 from tallystick.report.result import (
     AttackResult,
     Audit,
@@ -21,7 +22,7 @@ from tallystick.report.result import (
     Shared,
     merge,
 )
-from tallystick.report.words import headline, most_auc, promise
+from tallystick.report.words import headline
 
 
 def released(epsilon: float, delta: float = 0.0) -> PrivacySummary:

@@ -97,7 +97,7 @@ def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], 
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
     from tallystick.job.phases.audit import audit_recorded
     from tallystick.report.compare import read_run
-    from tallystick.report.words import promise
+    from tallystick.report.leaks import promise
 
     found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows)
     report = folder / "report.html"

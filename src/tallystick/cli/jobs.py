@@ -200,7 +200,7 @@ def key_figures(result: "Result") -> dict[str, object]:
 
 def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
     from tallystick.cli.leakage import show_features, show_leakage
-    from tallystick.report.words import promise
+    from tallystick.report.leaks import promise
 
     for phase in result.phases:
         console.print(f"  {phase.name:<12} {phase.seconds:8.1f} s   {(phase.bytes_sent + phase.bytes_received) / 1e6:9.1f} MB")
@@ -216,8 +216,9 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 
 def show_headline(console: Console, result: "Result") -> None:
     """What joining brought, in one line per metric, and what it was paid with."""
+    from tallystick.report.leaks import leak_lines
     from tallystick.report.result import metric_in_words
-    from tallystick.report.words import leak_lines, too_good
+    from tallystick.report.words import too_good
 
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:

@@ -7,8 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from tallystick.report.leaks import by_strength, column_promise, columns_by_name, feature_headline, leak_headline
 from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit
-from tallystick.report.words import by_strength, column_promise, columns_by_name, feature_headline, leak_headline
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:

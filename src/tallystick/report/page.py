@@ -13,7 +13,7 @@ from typing import Any
 from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
-from tallystick.report import charts, trials, words
+from tallystick.report import charts, leaks, trials, words
 from tallystick.report.pages import render_template, script_json, write_page
 from tallystick.report.result import ColumnFall, ImportanceSummary, Result, read_result
 from tallystick.report.words import headline, party_names, verdict
@@ -47,7 +47,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         deciding=_deciding(shown.sections.decisions),
         falls=[_falls(one) for one in shown.sections.importance if one.columns],
         titles={name: metric.title for table in METRICS.values() for name, metric in table.items()},
-        promise=words.promise(shown),
+        promise=leaks.promise(shown),
         linked=_linked(shown),
         loss=charts.loss_plot(shown.training, shown.local_baseline_training) if shown.training else None,
         bars=bars,
@@ -59,6 +59,7 @@ def to_html(result: Result | dict[str, Any]) -> str:
         sweep=trials.sweep_plots(shown.sections.sweep) if shown.sections.sweep else [],
         strongest=trials.strongest,
         outdone=trials.outdone,
+        leaks=leaks,
         words=words,
     )
 

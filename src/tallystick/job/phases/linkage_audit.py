@@ -41,7 +41,7 @@ from tallystick.job.phases.linkage_texts import (
     texts_named_by_label_party,
 )
 from tallystick.report import result as shown
-from tallystick.report.words import located_sentence, named_sentence
+from tallystick.report.leaks import located_sentence, named_sentence
 from tallystick.structs import prepared
 
 NOTE = "linkage"

@@ -1,0 +1,314 @@
+"""What the page says of leaks, in sentences: whether somebody could read labels, columns or keys, and what a guarantee bounds."""
+
+import math
+from collections.abc import Sequence
+
+from scipy.stats import t as student
+
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
+from tallystick.attacks.linkage.texts import TEXT_ATTACKS
+from tallystick.report.formats import number, quantity
+from tallystick.report.result import (
+    AttackResult,
+    Audit,
+    ColumnRebuilt,
+    FeatureAudit,
+    LinkageSummary,
+    LocatedResult,
+    NamedResult,
+    Result,
+    above_guess,
+)
+from tallystick.report.words import party_names
+
+MUCH = 0.1  # above a guess
+SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of labels that have nothing to do with what crossed
+DEGREES = 30  # of Student's quantiles of that: of few rows, errors are themselves estimated
+NOTED = 0.02  # by which a probe finds more than any attack
+SLIGHT = 0.01  # of a column: what a draw of known rows may give by chance
+NOTHING_SENT = "No: nothing that depends on a label was sent, so there is nothing to attack."
+
+
+def by_strength(attacks: Sequence[AttackResult]) -> list[AttackResult]:
+    """Order label attacks by how far they come above a guess; those that need labels nobody has come last."""
+    return sorted(attacks, key=lambda attack: (attack.upper_bound, -strength(attack)))
+
+
+def strength(attack: AttackResult) -> float:
+    """How far above a guess an attack tells classes apart, as it turns its scores itself; without a value minus infinity.
+
+    0.5 is certainty: of numbers, which it ranks whichever way round, a rank correlation of 1.
+    """
+    if attack.spearman is not None:
+        return (attack.spearman - attack.spearman_chance) / (2 * max(1 - attack.spearman_chance, 1e-9))
+    return -math.inf if attack.auc is None else above_guess(attack.auc, attack.chance)
+
+
+def leak_headline(audit: Audit) -> list[str]:
+    """Say first whether labels leak: the strongest attack on each kind of view that somebody could run, and what it must know."""
+    lines = []
+    if audit.nothing_sent:
+        return [NOTHING_SENT]
+    for kind in ("gradients", "embeddings"):
+        every = [each for each in by_strength(audit.attacks) if f"from cut {kind}" in each.view]
+        found = [each for each in every if _runnable(each)]
+        tried = sum(_runnable(each) for each in audit.attacks)
+        if found:
+            unaided = next((each for each in found if each.view.endswith("knowing no label")), found[0])
+            without = "" if unaided is found[0] else _even_without(unaided)
+            told = _leak_through(kind, found[0], tried=tried) + _from_gradients_alone(found) + without
+            lines.append(told + _turned(found) + _beyond(found[0], every))
+        elif audit.not_measured:
+            lines.append(f"Through cut {kind}: not measured, so nothing is known of it; the reasons stand below.")
+    return lines
+
+
+def leak_lines(result: Result) -> list[str]:
+    """What the gain was paid with, a line for each side's own secret: how well it can be read, or that this was not measured."""
+    sections = result.sections
+    trained = result.training is not None or bool(sections.features)  # of a bottom that stays as it is no training is known
+    if not trained or sections.sweep is not None or sections.tuning is not None or result.role == "helper":
+        return []
+    names = party_names(result)
+    unknown = "not measured, so nothing is known of it."
+    lines = []
+    if result.role in ("label", None):
+        found = (
+            [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
+        )
+        price = f"What {names.feature} could read of {names.label}'s labels:"
+        none = "nothing from this run; nothing that depends on a label was sent. What its own columns tell of labels stays."
+        sent = sections.leakage is None or not sections.leakage.nothing_sent
+        lines.append(f"{price} {_read_with(found[0]) if found else unknown if sent else none}")
+    if result.role in ("feature", None):
+        of = names.feature if result.party is None else result.party
+        audits = {audit.party: audit for audit in sections.features}
+        lines += [feature_headline(audit) for audit in audits.values()]
+        if not audits:
+            lines.append(f"What {names.label} could rebuild of {of}'s columns: {unknown}")
+    return lines
+
+
+def _read_with(attack: AttackResult) -> str:
+    if attack.spearman is not None:
+        return f"{_ranking(attack)} ({attack.name}, {attack.view.partition(', ')[2].rpartition(', ')[2]})."
+    value, chance = attack.auc, attack.chance
+    knowing = attack.view.partition(", knowing ")[2]
+    how = f"{attack.name}, knowing {knowing}" if knowing else attack.name
+    return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
+
+
+def _share(value: float) -> str:
+    """A share of a column in percent, never rounded up to all of it."""
+    return f"{min(round(100 * value), 99) if value < 1 else 100} %"
+
+
+def feature_headline(audit: FeatureAudit) -> str:
+    """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what."""
+    if not audit.means:
+        return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
+    mean = max(audit.means, key=lambda each: each.known)
+    column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
+    who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
+    of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
+    what = f"{_share(mean.value)} of a column on average and {_share(column.value)} of {of}"
+    if column.value >= MUCH:
+        return f"Through cut embeddings, yes: {who} can rebuild {what} of the rows that it does not know."
+    if column.value > SLIGHT:
+        return f"Through cut embeddings, a little: {who} can rebuild {what} of the rows that it does not know."
+    return (
+        f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most "
+        f"{100 * column.value:.1f} % of one. Another attack may."
+    )
+
+
+def column_promise(audit: FeatureAudit) -> str:
+    """What the epsilon of noisy embeddings bounds, and what it does not: for beside it, and beside what attacks rebuilt."""
+    if audit.epsilon is None:
+        return ""
+    most = number(most_auc(audit.epsilon, audit.delta), digits=3)
+    return (
+        f"ε = {audit.epsilon:.3g} (δ = {audit.delta:.2g}) bounds, given the bottom model at each, how much a change of one row's "
+        f"columns can change that row's own embeddings, all {audit.releases} of them together that this run sent at most, in "
+        "training, validation and evaluation. That alone lets somebody who "
+        f"knows everything else tell two values of a row apart with an AUC of up to {most}. It does not bound what the model "
+        "learnt from these columns, through which they shape all that is sent, nor what embeddings tell of rows on average: of "
+        "that there is what attacks here rebuilt, and others may rebuild more."
+    )
+
+
+def columns_by_name(audit: FeatureAudit) -> list[tuple[str, bool, dict[int, ColumnRebuilt]]]:
+    """Each column with its figures by number of known rows, the worst first, those that were not used last."""
+    found: dict[tuple[str, bool], dict[int, ColumnRebuilt]] = {}
+    for column in audit.columns:
+        found.setdefault((column.name, column.used), {})[column.known] = column
+    ordered = sorted(found.items(), key=lambda item: (not item[0][1], -max(each.value for each in item[1].values())))
+    return [(name, used, by_count) for (name, used), by_count in ordered]
+
+
+def promise(result: Result) -> str:
+    """What the epsilon of labels that trained bounds, and what it does not: for beside it, and beside an attack's AUC."""
+    released = (
+        [each for each in result.sections.privacy.releases if each.what.startswith("labels")] if result.sections.privacy else []
+    )
+    if not released:
+        return ""
+    epsilon, delta = sum(each.epsilon for each in released), sum(each.delta for each in released)
+    but = f", but for a chance of δ = {delta:.2g}" if delta else ""
+    times, most = math.exp(min(epsilon, 700)), number(most_auc(epsilon, delta), digits=3)
+    return (
+        f"ε = {epsilon:.3g} bounds how much a change of one label can change what is sent: nothing becomes more than "
+        f"e^ε = {times:.3g} times as likely{but}. That alone lets somebody who knows everything else tell two values of a "
+        f"label apart with an AUC of up to {most}. On top comes what ε does not bound: what the features' correlation "
+        "with the label gives away. What other people's labels teach about the features is what the model is for, and "
+        "it tells the classes apart as well as the model does, even for a person whose label was never used. An attack's AUC "
+        f"counts both: {epsilon:.3g}-label-DP and a high AUC do not contradict each other."
+    )
+
+
+def most_auc(epsilon: float, delta: float = 0.0) -> float:
+    """The largest AUC of any test between two neighbours under (ε, δ)-DP: the area under its trade-off curve, turned over.
+
+    Kairouz et al. (2015), "The Composition Theorem for Differential Privacy", theorem 2.1: TPR <= e^ε FPR + δ, and the same for
+    the complements. For δ = 0 it is e^ε / (1 + e^ε), which randomised response reaches.
+    """
+    corner = (1.0 - delta) / (1.0 + math.exp(min(epsilon, 700)))  # false positive rate where the two bounds meet
+    rate = 1.0 - corner
+    return (delta + rate) / 2 * corner + (rate + 1.0) / 2 * (1.0 - delta - corner) + delta
+
+
+def plain(name: str) -> str:
+    """What a label attack does, in a line; nothing for one that is not known here."""
+    return LABEL_INFERENCE_ATTACKS[name].description if name in LABEL_INFERENCE_ATTACKS else ""
+
+
+def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
+    seat = attack.view.partition(", knowing ")[0]
+    kind = "gradients and embeddings together" if seat.endswith(" and cut embeddings") else kind
+    knowing = attack.view.partition(", knowing ")[2]
+    who = f"{seat.partition(',')[0]}, knowing {knowing} but which way is up,"
+    how = f"of {attack.rows:,} rows, {attack.name}: {plain(attack.name)}"
+    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
+        return f"Through cut {kind}, yes: {who} can rank {_ranking(attack)} ({how})."
+    if _beyond_luck(attack, tried=tried, risk=LIKELY):
+        return f"Through cut {kind}, a little: {who} can rank {_ranking(attack)} ({how})."
+    none = f"Through cut {kind}, no attack here found more than a guess would"
+    return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
+
+
+def located_sentence(attack: LocatedResult) -> str:
+    """Say in a line how near one attack came to keys."""
+    of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
+    bound = f", of which {attack.bounds:,} only to a bound" if attack.bounds else ""
+    median, chance = quantity(attack.median, attack.unit), quantity(attack.chance, attack.unit)
+    return (
+        f"{attack.attacker} could place keys of {attack.located}{of} by {attack.name} to within {median} "
+        f"(median of {attack.placed:,}{bound}; a guess: {chance})"
+    )
+
+
+def linkage_headline(linkage: LinkageSummary) -> list[str]:
+    """Say first who could locate whose keys, and how well: the strongest attack of each, by what it gains over a guess."""
+    best: dict[tuple[str, str, tuple[str, ...]], LocatedResult] = {}
+    for attack in linkage.attacks:
+        key = attack.attacker, attack.located, tuple(attack.dimensions)
+        if key not in best or _gain(attack) > _gain(best[key]):
+            best[key] = attack
+    return [f"{line}." for line in (*map(located_sentence, best.values()), *map(named_sentence, linkage.named))]
+
+
+def named_sentence(attack: NamedResult) -> str:
+    """Say in a line how many text keys one attack named."""
+    return (
+        f"{attack.attacker}, with a list that has them all, could name {attack.right:.1%} of {attack.named:,} keys of "
+        f"{attack.located} by {attack.name} (a guess: {attack.chance:.1%})"
+    )
+
+
+def _gain(attack: LocatedResult) -> float:
+    return attack.chance / max(attack.median, 1e-12)
+
+
+def linkage_attack(name: str) -> str:
+    """What an attack on a linkage does, in a line; nothing for one that is not known here."""
+    row = LINKAGE_ATTACKS.get(name) or TEXT_ATTACKS.get(name)
+    return row.description if row is not None else ""
+
+
+def _runnable(attack: AttackResult) -> bool:
+    return not attack.upper_bound and strength(attack) > -math.inf
+
+
+def _ranking(attack: AttackResult) -> str:
+    """How well the numbers are ranked, in words."""
+    ranked = f"the numbers, with a rank correlation (Spearman) of {number(attack.spearman, digits=3)}"
+    guess = f"where a guess gives {number(attack.spearman_chance, digits=3)}"
+    return f"{ranked}, {guess}; R² {number(attack.r_squared, digits=3)} to somebody who knows place and scale"
+
+
+def _even_without(attack: AttackResult) -> str:
+    if strength(attack) < MUCH or attack.spearman is not None:
+        return ""
+    return f" Without knowing any label: AUC {number(attack.auc, digits=3)} ({attack.name})."
+
+
+def _turned(found: Sequence[AttackResult]) -> str:
+    """The attack that would be furthest above a guess if it were told which way round its scores are, where that tells more."""
+    named = [each for each in found if each.symmetric_auc is not None]
+    best = max(named, key=_either_way, default=None)
+    if best is None or _either_way(best) < strength(found[0]) + NOTED or strength(best) >= _either_way(best) - NOTED:
+        return ""
+    return (
+        f" Told which way round its scores are, {best.name} would have AUC {number(best.symmetric_auc, digits=3)} "
+        f"(as it turns them itself {number(best.auc, digits=3)})."
+    )
+
+
+def _either_way(attack: AttackResult) -> float:
+    return -math.inf if attack.symmetric_auc is None else above_guess(attack.symmetric_auc, attack.symmetric_chance)
+
+
+def _from_gradients_alone(found: Sequence[AttackResult]) -> str:
+    """Beside a strongest attack that may have from embeddings what it finds: what gradients tell without them."""
+    alone = next((each for each in found if each.reads == "cut gradients"), None)
+    if found[0].reads != "cut gradients and cut embeddings" or alone is None or alone.auc is None:
+        return ""
+    return f" Through gradients alone: AUC {number(alone.auc, digits=3)} ({alone.name})."
+
+
+def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
+    """How much more a probe finds, if it does: a reader shall not take the strongest attack's figure for all that is there."""
+    probe = max((each for each in attacks if each.upper_bound), key=strength, default=strongest)
+    if strength(probe) < strength(strongest) + NOTED or probe.auc is None:
+        return ""
+    _, _, knowing = probe.view.partition(", knowing ")
+    return f" More is there: AUC {number(probe.auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
+
+
+def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
+    """Whether the best of so many attacks lies above a guess, but for this chance: its interval, widened as Bonferroni has it."""
+    ranks = attack.spearman is not None  # whichever way round
+    value, low = (attack.spearman, attack.spearman_low) if ranks else (attack.auc, attack.low)
+    chance, ends = (0.0, 2) if ranks else (attack.chance, 1)
+    if value is None or low is None:
+        return value is not None and value > chance
+    widened = student.ppf(1 - risk / (ends * max(1, tried)), DEGREES) / student.ppf(0.975, math.inf)
+    return bool(value - (value - low) * widened > chance)
+
+
+def _leak_through(kind: str, attack: AttackResult, *, tried: int) -> str:
+    if attack.spearman is not None:
+        return _leak_of_numbers(kind, attack, tried=tried)
+    value, chance = attack.auc, attack.chance
+    seat, _, knowing = attack.view.partition(", knowing ")
+    if seat.endswith(" and cut embeddings"):  # of which it may have all that it found
+        kind = "gradients and embeddings together"
+    who = seat.partition(",")[0] + (f", knowing {knowing}," if knowing else "")
+    how = f"{attack.name}: {plain(attack.name)}" if plain(attack.name) else attack.name
+    reached = f"AUC {number(value, digits=3)}; a guess gives {number(chance, digits=3)} ({how})"
+    if strength(attack) >= MUCH and _beyond_luck(attack, tried=tried, risk=SURE):
+        return f"Through cut {kind}, yes: {who} can tell the classes apart with {reached}."
+    if _beyond_luck(attack, tried=tried, risk=LIKELY):
+        return f"Through cut {kind}, a little: {who} can tell the classes apart with {reached}."
+    return f"Through cut {kind}, no attack here found more than a guess would: the strongest, by {who} has {reached}."
