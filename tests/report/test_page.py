@@ -16,7 +16,7 @@ from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report import result as r
 from tallystick.report.formats import duration, number, size
-from tallystick.report.leaks import by_strength, leak_headline, leak_lines
+from tallystick.report.leaks import next_steps, by_strength, leak_headline, leak_lines
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
 from tallystick.report.words import dropout_line, headline, too_good
@@ -195,6 +195,8 @@ def test_headline_says_what_the_interval_says(make) -> None:
         return f"{told.title}: {told.text}"
 
     assert "made no clear difference to AUC" in with_difference(0.004, -0.001, 0.009)
+    assert "AUC that is 0.004 higher than that of the baseline" in with_difference(0.004, -0.001, 0.009)
+    assert "The interval holds 0, so chance may be all of it." in with_difference(-0.004, -0.009, 0.001)
     assert "fall behind" in with_difference(-0.02, -0.03, -0.01)
     assert "by 0.020 (95 % interval 0.010 to 0.030)" in with_difference(-0.02, -0.03, -0.01)
     assert "did not change AUC" in with_difference(0.0, None, None)
@@ -540,6 +542,28 @@ def test_the_leak_stands_beside_the_gain(make, make_audited, make_sweep) -> None
     ]
     assert leak_lines(make(party="weather")) == [columns]
     assert leak_lines(make_sweep()) == []
+
+
+def test_beside_a_leak_stands_what_can_be_done_about_it(make, make_audited, make_sweep) -> None:
+    (line,) = next_steps(make_audited())
+    assert line.startswith("About labels: `training.gradients: none` sends nothing")
+    assert "label-dp" in line
+    assert line in words(to_html(make_audited())).replace("&#39;", "'")
+    union = make_audited()
+    union.contract.summary["alignment"] = "union"  # where gradients cannot be left out
+    assert next_steps(union) == ["About labels: `label-dp` among `defense` bounds what is sent."]
+    assert next_steps(make()) == next_steps(make_sweep()) == []
+
+
+def test_columns_that_leak_have_their_line_and_noise_is_not_advised_twice(make) -> None:
+    column = r.ColumnRebuilt(name="age", used=True, kind="numeric", known=20, value=0.4, low=0.3, high=0.5, attack="ridge")
+    audit = r.FeatureAudit(party="weather", by="carrier", columns=[column])
+    told = [
+        next_steps(msgspec.structs.replace(make(), sections=r.Sections(features=[each])))
+        for each in (audit, msgspec.structs.replace(audit, epsilon=8.0), msgspec.structs.replace(audit, columns=[]))
+    ]
+    assert ["gaussian-embeddings" in " ".join(each) for each in told] == [True, False, False]
+    assert [len(each) for each in told] == [1, 1, 0]
 
 
 def test_no_name_in_a_picture_of_trials_lies_over_another() -> None:

@@ -199,18 +199,14 @@ def key_figures(result: "Result") -> dict[str, object]:
 
 
 def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
-    from tallystick.cli.leakage import show_features, show_leakage
-    from tallystick.report.leaks import promise
+    from tallystick.report.leaks import next_steps, promise
 
     for phase in result.phases:
         console.print(f"  {phase.name:<12} {phase.seconds:8.1f} s   {(phase.bytes_sent + phase.bytes_received) / 1e6:9.1f} MB")
     show_headline(console, result)
-    if result.sections.leakage is not None:
-        show_leakage(console, result.sections.leakage)
-        if said := promise(result):
-            console.print(f"  {said}", markup=False)
-    for audit in result.sections.features:
-        show_features(console, audit, headline=result.role == "label")  # the others have it above
+    for line in [*next_steps(result), promise(result)]:
+        if line:
+            console.print(f"  {line}", markup=False)
     console.print(f"report: {folder.report}")
 
 

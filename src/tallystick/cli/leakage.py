@@ -1,5 +1,6 @@
 """An audit's findings, as a job and an audit of its own show them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -31,19 +32,24 @@ def show_leakage(console: Console, found: Audit) -> None:
         console.print(line, markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
-    numbers = any(attack.spearman is not None for attack in found.attacks)
-    table = Table(box=None)
-    figures = ("Spearman", "", "a guess", "R²") if numbers else ("AUC", "", "symmetric", "a guess", "found at 0.1 %")
-    for name in ("attack, and in whose seat", *figures):
-        table.add_column(name)
-    for attack in by_strength(found.attacks):
-        table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
-    console.print(table)
+    if found.attacks:
+        console.print(_attacks(found.attacks))
     for each in found.growth:
         points = ", ".join(f"{auc:.3f} by epoch {epoch}" for epoch, auc in zip(each.epochs, each.symmetric_auc, strict=True))
         console.print(f"{each.name} grew: {points}", markup=False)
     for line in found.not_measured:
         console.print(f"not measured: {line}", markup=False)
+
+
+def _attacks(attacks: Sequence[AttackResult]) -> Table:
+    numbers = any(attack.spearman is not None for attack in attacks)
+    table = Table(box=None)
+    figures = ("Spearman", "", "a guess", "R²") if numbers else ("AUC", "", "symmetric", "a guess", "found at 0.1 %")
+    for name in ("attack, and in whose seat", *figures):
+        table.add_column(name)
+    for attack in by_strength(attacks):
+        table.add_row(*(_cells_of_numbers(attack) if numbers else _cells(attack)))
+    return table
 
 
 def feature_values(found: FeatureAudit) -> dict[str, Any]:
@@ -52,10 +58,9 @@ def feature_values(found: FeatureAudit) -> dict[str, Any]:
     return {"headline": feature_headline(found), **plain}
 
 
-def show_features(console: Console, found: FeatureAudit, *, headline: bool = True) -> None:
-    """Whether columns can be rebuilt, unless that was said before, and a line per column."""
-    if headline:
-        console.print(feature_headline(found), markup=False, style="bold")
+def show_features(console: Console, found: FeatureAudit) -> None:
+    """Whether columns can be rebuilt, and a line per column."""
+    console.print(feature_headline(found), markup=False, style="bold")
     console.print(found.summary, markup=False)
     console.print(f"defence: {found.defense}", markup=False)
     if said := column_promise(found):
@@ -67,7 +72,8 @@ def show_features(console: Console, found: FeatureAudit, *, headline: bool = Tru
     for name, used, by_count in columns_by_name(found):
         cells = [_rebuilt(by_count[count]) if count in by_count else "" for count in counts]
         table.add_row(escape(name if used else f"{name} (not used)"), *cells)
-    console.print(table)
+    if found.columns:
+        console.print(table)
     for line in found.not_measured:
         console.print(f"not measured: {line}", markup=False)
 

@@ -99,11 +99,6 @@ def _read_with(attack: AttackResult) -> str:
     return f"the classes, with AUC {number(value, digits=3)}, where a guess gives {number(chance, digits=3)} ({how})."
 
 
-def _share(value: float) -> str:
-    """A share of a column in percent, never rounded up to all of it."""
-    return f"{min(round(100 * value), 99) if value < 1 else 100} %"
-
-
 def feature_headline(audit: FeatureAudit) -> str:
     """Say first whether a feature party's columns can be rebuilt: on average and the worst of them, by whom knowing what."""
     if not audit.means:
@@ -112,15 +107,41 @@ def feature_headline(audit: FeatureAudit) -> str:
     column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
-    what = f"{_share(mean.value)} of a column on average and {_share(column.value)} of {of}"
+    # Never rounded up to all of a column.
+    found, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
+    what = f"the columns of other rows: {found} on average, {worst} of {of}. 0 is a guess, 1 is exact."
     if column.value >= MUCH:
-        return f"Through cut embeddings, yes: {who} can rebuild {what} of the rows that it does not know."
+        return f"Through cut embeddings, yes: {who} can rebuild {what}"
     if column.value > SLIGHT:
-        return f"Through cut embeddings, a little: {who} can rebuild {what} of the rows that it does not know."
+        return f"Through cut embeddings, a little: {who} can rebuild {what}"
     return (
-        f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most "
-        f"{100 * column.value:.1f} % of one. Another attack may."
+        f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
+        "0 is a guess, 1 is exact. Another attack may find more."
     )
+
+
+def next_steps(result: Result) -> list[str]:
+    """What can be done about what leaked of a party's own secret, where it leaked much: a line for labels, one for columns."""
+    sections = result.sections
+    if sections.sweep is not None:
+        return []
+    lines = []
+    found = [each for each in by_strength(sections.leakage.attacks) if _runnable(each)] if sections.leakage is not None else []
+    if found and strength(found[0]) >= MUCH:
+        ways, numbers = [], found[0].spearman is not None
+        if not str(result.contract.summary.get("alignment")).startswith("union"):
+            price = "" if numbers else " (`tallystick audit CONTRACT --party PARTY --sweep no-gradients=512` shows its cost)"
+            ways.append(f"`training.gradients: none` sends nothing that depends on one{price}")
+        if not numbers and not promise(result):
+            ways.append("`label-dp` among `defense` bounds what is sent")
+        lines += [f"About labels: {', and '.join(ways)}."] if ways else []
+    read = [audit for audit in sections.features if any(column.value >= MUCH for column in audit.columns)]
+    if read:
+        ways = ["`drop` in the party file keeps one out of training"]
+        if any(audit.epsilon is None for audit in read):
+            ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings tell")
+        lines.append(f"About columns: {', and '.join(ways)}. Accuracy pays for it.")
+    return lines
 
 
 def column_promise(audit: FeatureAudit) -> str:

@@ -153,16 +153,23 @@ def _compared(
             title=f"Joining {'raised' if difference['value'] > 0 else 'lowered'} {short} {change}",
             text=f"{unseen} {names.all} together {verb} {alone} by {by}{_within(difference, size=True)}.",
         )
-    title = "made no clear difference to" if found == "unclear" else "did not change"
-    gap = _short(difference["value"], signed=True)
+    if found == "equal":
+        return Headline(
+            title=f"Joining did not change {short}",
+            text=f"{unseen} {names.all} together and {alone} have the same {short}.",
+        )
+    beside = "higher" if difference["value"] > 0 else "lower"
     return Headline(
-        title=f"Joining {title} {short}",
-        text=f"{unseen} {names.all} together and {alone} are {gap} apart{_within(difference, signed=True)}.",
+        title=f"Joining made no clear difference to {short}",
+        text=(
+            f"{unseen} {names.all} together have an {short} that is {_short(abs(difference['value']))} {beside} than that of "
+            f"{alone.removesuffix(',')}{_within(difference, signed=True)}. The interval holds 0, so chance may be all of it."
+        ),
     )
 
 
-def _short(value: float | None, *, signed: bool = False) -> str:
-    return number(value, signed=signed, digits=3)
+def _short(value: float | None) -> str:
+    return number(value, digits=3)
 
 
 def _within(value: MetricValue, *, signed: bool = False, size: bool = False) -> str:

@@ -329,7 +329,7 @@ def _real_rows(steps: tuple[StepView, ...], own_N: Tensor) -> tuple[StepView, ..
 
 def _summary(contract: Contract, seen: Sequence[tuple[View, RowSums | None]], *, trained: int | None) -> str:
     peers = " or ".join(contract.feature_parties)
-    rows = max(sum(len(step.rows_B) for step in view.steps) for view, _ in seen)
+    rows = max(len(torch.unique(torch.cat([step.rows_B for step in view.steps]))) if view.steps else 0 for view, _ in seen)
     of = f"of {trained}" if trained is not None else "of a run that was not finished"
     only = "; only rows that this side has are scored" if contract.linkage.imputes else ""
     steps = f"This is the quick form, by the cheapest attacks{only}: `audit: true` runs all, and they may find more."
