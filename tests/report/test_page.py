@@ -16,7 +16,7 @@ from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
 from tallystick.report import result as r
 from tallystick.report.formats import duration, number, size
-from tallystick.report.leaks import next_steps, by_strength, leak_headline, leak_lines
+from tallystick.report.leaks import by_strength, leak_headline, leak_lines, next_steps
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
 from tallystick.report.words import dropout_line, headline, too_good
