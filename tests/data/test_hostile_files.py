@@ -2,11 +2,13 @@
 
 import gzip
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import polars as pl
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tiny import PATIENCE_S
@@ -21,8 +23,10 @@ PACKED = """
 import resource, sys
 from pathlib import Path
 from tallystick.config.party import TableConfig
+from tallystick.data import rows
 from tallystick.data.table import read_table
 from tallystick.errors import DataError
+rows.machine_memory = lambda: 4 << 32
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 try:
     read_table(TableConfig.model_validate({"path": sys.argv[1]}, context={"folder": Path("/")}))
@@ -121,3 +125,75 @@ def test_a_packed_table_of_too_many_rows_is_unpacked_no_further(tmp_path):
         file.write(b"id\n" + b"1\n" * (1 << 22))
     with pytest.raises(DataError, match=r"table.csv.gz: unpacks into at least \d{3},\d{3} rows, over table.max_rows = 100,000"):
         _read(tmp_path / "table.csv.gz", max_rows=100_000)
+
+
+MEBIBYTE = "x" * 2**20
+
+
+def _repeated(rows):
+    """So many times the same mebibyte, as a dictionary of one."""
+    return pa.DictionaryArray.from_arrays(pa.array([0] * rows, pa.int32()), pa.array([MEBIBYTE]))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_dictionary_of_long_text_is_not_written_out_row_by_row(tmp_path, nested):
+    """40 GiB of text in 200 KB; over 4 GiB were asked for before, until the machine had no more."""
+    rows, path = 40_000, tmp_path / "table.parquet"
+    text = _repeated(rows)
+    if nested:
+        text = pa.ListArray.from_arrays(pa.array(range(rows + 1), pa.int32()), text)
+    table = pa.table({"id": range(rows), "text": text})
+    pq.write_table(table, path, compression="zstd", store_schema=False, dictionary_pagesize_limit=2**30)
+    assert path.stat().st_size < 400_000
+    done = subprocess.run([sys.executable, "-c", PACKED, str(path)], capture_output=True, text=True, timeout=PATIENCE_S)
+    said, grown_mib = done.stdout.splitlines()
+    assert "column 'text' unpacks into at least 41,943,040,000 bytes, over the 4,294,967,296 bytes" in said
+    assert int(grown_mib) < 250
+
+
+def test_prefixes_that_repeat_are_unpacked_a_few_rows_at_a_time(tmp_path):
+    """Each value says that it begins as the one before it: 4 GiB in 10 KB, which Arrow would unpack together."""
+    path = tmp_path / "table.parquet"
+    one = pa.table({"text": [MEBIBYTE] * 200})
+    with pq.ParquetWriter(path, one.schema, use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY", compression="zstd") as file:
+        for _ in range(20):
+            file.write_table(one)
+    assert path.stat().st_size < 20_000
+    done = subprocess.run(
+        [sys.executable, "-c", PACKED.replace("<< 32", "<< 30"), str(path)], capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    said, grown_mib = done.stdout.splitlines()
+    assert re.search(r"column 'text' unpacks into at least 1,\d{3},\d{3},\d{3} bytes, over the 1,073,741,824", said)
+    assert int(grown_mib) < 1000
+
+
+def test_a_list_of_more_values_than_fit_is_refused_by_the_footer(tmp_path, monkeypatch):
+    """One row, a million values."""
+    path = tmp_path / "table.parquet"
+    pq.write_table(pa.table({"id": [1], "seen": [[0] * 1_000_000]}), path)
+    assert _read(path).height == 1
+    monkeypatch.setattr("tallystick.data.rows.machine_memory", lambda: 4 << 22)
+    with pytest.raises(DataError, match=r"column 'seen.list.element' announces 1,000,000 values, over the 4,194,304 bytes"):
+        _read(path)
+
+
+def test_text_is_copied_as_it_was_however_it_is_encoded(tmp_path, monkeypatch):
+    """In pieces of a few rows, too."""
+    words = [None, "", "é", *map(str, range(300))]
+    table = pa.table(
+        {
+            "plain": words,
+            "large": pa.array(words, pa.large_string()),
+            "bytes": [None if each is None else each.encode() for each in words],
+            "kind": pa.array(words).dictionary_encode(),
+            "list": [None, [], *[[each, None] for each in words[2:]]],
+            "both": [{"a": each, "b": 1} for each in words],
+            "none": pa.nulls(len(words)),
+        }
+    )
+    for options in ({}, {"use_dictionary": False}, {"use_dictionary": False, "column_encoding": {"plain": "DELTA_BYTE_ARRAY"}}):
+        pq.write_table(table, tmp_path / "table.parquet", row_group_size=100, **options)
+        expected = pl.DataFrame(pl.from_arrow(pq.read_table(tmp_path / "table.parquet")))
+        for room in (2**27, 200):
+            monkeypatch.setattr("tallystick.data.parquet.TEXT_AT_A_TIME", room)
+            assert _read(tmp_path / "table.parquet").collect().equals(expected)

@@ -3,10 +3,8 @@
 import re
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import polars as pl
@@ -15,14 +13,12 @@ import polars.selectors as cs
 from tallystick.config.party import TABLE_SUFFIXES, PartyFile, TableConfig
 from tallystick.config.reading import did_you_mean, redacted
 from tallystick.data.delimited import read_delimited
-from tallystick.data.lazy import ROWS_IN_A_GROUP, Frame, LazyTable, store, store_batches
+from tallystick.data.lazy import Frame, LazyTable, store
+from tallystick.data.parquet import announced_rows, read_parquet
 from tallystick.data.postgres import postgres_errors, read_postgres
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import DataError
 from tallystick.storage import refuse_pipe
-
-if TYPE_CHECKING:
-    from pyarrow.parquet import ParquetFile
 
 
 def read_party_table(party: PartyFile) -> LazyTable:
@@ -78,46 +74,13 @@ def _read_files(path: Path, table: TableConfig, text: Collection[str]) -> LazyTa
     try:
         if ending != ".parquet":
             return read_delimited(paths, table, text=text)
-        refuse_rows_beyond(sum(map(_announced, paths)), table, source=table.path, has="announces")
-        tables = [_read_parquet(path, table) for path in paths]
+        refuse_rows_beyond(sum(announced_rows(path, reason=_reason) for path in paths), table, source=table.path, has="announces")
+        tables = [read_parquet(path, table, reason=_reason) for path in paths]
         return tables[0] if len(tables) == 1 else store(_joined(paths, [table.source for table in tables]))
     except pl.exceptions.NoDataError:
         raise DataError(f"{table.path}: is empty") from None
     except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{table.path}: cannot be read: {_reason(error)}") from None
-
-
-def _announced(path: Path) -> int:
-    """The rows that a Parquet file's footer tells of."""
-    with _parquet(path) as file:
-        return int(file.metadata.num_rows)
-
-
-def _read_parquet(path: Path, table: TableConfig) -> LazyTable:
-    import pyarrow as pa
-
-    def checked(file: "ParquetFile") -> Iterator[pa.RecordBatch]:
-        rows = 0
-        for batch in file.iter_batches(batch_size=ROWS_IN_A_GROUP):
-            refuse_rows_beyond(rows := rows + len(batch), table, source=path, has="announces fewer rows and holds at least")
-            batch.validate(full=True)
-            yield batch
-
-    with _parquet(path) as file:
-        return store_batches(file.schema_arrow, checked(file))
-
-
-@contextmanager
-def _parquet(path: Path) -> "Iterator[ParquetFile]":
-    """A file open for Arrow's own reader: one flipped bit can make the one of Polars end the whole process."""
-    import pyarrow as pa
-    from pyarrow.parquet import ParquetFile
-
-    try:
-        with ParquetFile(path) as file:
-            yield file
-    except (pa.ArrowException, MemoryError, UnicodeError) as error:
-        raise DataError(f"{path}: cannot be read: {_reason(error)}") from None
 
 
 def _files(path: Path) -> list[Path]:
