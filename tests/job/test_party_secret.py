@@ -1,5 +1,6 @@
 """The secret that a party's noise follows from: one for ever, its own, and what hangs on that across runs and tables."""
 
+import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -16,6 +17,7 @@ from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.errors import DamagedFile
 from tallystick.party.secret import noise_secret, row_noise_secret
+from tallystick.privacy.events import GaussianDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import simulate
 
@@ -61,6 +63,23 @@ def test_a_secret_that_is_gone_is_not_drawn_anew_and_another_is_not_taken_for_it
     path.write_bytes(kept)
     assert noise_secret(party) == first != foreign
     assert Ledger(party.privacy.ledger, party="shop").entries() == []
+
+
+@pytest.mark.parametrize("of", ["-keys", "-embeddings"])
+def test_a_ledger_that_knows_no_digest_and_holds_noise_has_no_new_secret_made(tmp_path, of):
+    """One of an earlier version: its secret was drawn anew without a word, which is one more release of the same rows."""
+    party = shop(tmp_path)
+    secret, ledger = noise_secret(party), Ledger(party.privacy.ledger, party="shop")
+    ledger.spend(f"{party.privacy.dataset}{of}", GaussianDP(noise_multiplier=3.0, unit="record"), what="a run")
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("DROP TABLE bound")
+    assert noise_secret(party) == secret  # and is bound now
+    with sqlite3.connect(ledger.path) as connection:
+        connection.execute("DROP TABLE bound")
+    ledger.path.with_suffix(".noise.json").unlink()
+    with pytest.raises(DamagedFile, match=r"it is missing, and .* holds 1 entries of noise .* begin with a new ledger"):
+        noise_secret(party)
+    assert not ledger.path.with_suffix(".noise.json").exists()
 
 
 def test_only_a_feature_party_with_noise_has_one(tmp_path):

@@ -19,10 +19,12 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.log import Silent
+from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import BranchParts, build_bottom
 from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture
+from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
 from tallystick.training.unaligned.method import OwnPart
@@ -72,6 +74,27 @@ def test_a_secret_of_the_run_that_is_gone_is_not_drawn_anew_and_another_is_not_t
     assert not path.exists()
     folder.forget_training()
     assert (name == "start") == (name in folder.noted("drawn"))  # labels of a new alignment are flipped anew
+
+
+def test_a_secret_that_is_drawn_anew_where_nothing_tells_of_the_old_one_is_charged_anew(tmp_path):
+    """With its digest gone too, before a step was kept: labels are flipped once more, and the ledger says so."""
+    contract = parse_contract(contract_values(PARTIES, defense=[{"method": "label-dp", "epsilon": 1.0}]))
+    ledger = Ledger.create(tmp_path / "ledger.sqlite", party="bank")
+    values = {"party": "bank", "table": {"path": "t.parquet"}, "label": "y", "privacy": {"ledger": "ledger.sqlite"}}
+    party, folder = parse_party(values, folder=tmp_path), RunFolder.new(tmp_path / "runs", contract, "bank")
+    labels_N = torch.arange(8) % 2
+
+    def charged_for():
+        defense = RunDefense.of(contract, folder)
+        defense.spend(contract, party, folder, labels_N, what="a run")
+        return defense.secret, ledger.total("labels")
+
+    first = charged_for()
+    assert charged_for() == first == (first[0], 1.0)
+    for name in ("defense", "drawn"):
+        (folder.path / f"{name}.json").unlink()
+    second = charged_for()
+    assert second == (second[0], 2.0) != first
 
 
 def test_trials_on_a_union_begin_with_the_same_embeddings_of_real_rows_and_of_stand_ins(tmp_path):

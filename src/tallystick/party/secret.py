@@ -9,7 +9,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import DamagedFile, StorageError, advice
 from tallystick.party.folder import digest_of
-from tallystick.party.ledger import known_ledger
+from tallystick.party.ledger import EMBEDDINGS, KEYS, known_ledger
 from tallystick.storage import Origin, read_json, remove, sync_folder, write_json
 
 SECRET_BYTES = 32
@@ -30,11 +30,15 @@ def noise_secret(party: PartyFile) -> bytes:
     """Give the party's secret; made once, readable by its owner alone. A thing that is sent again then has the noise it had.
 
     It lies beside the ledger, as that counts on it, and the ledger knows it by a digest: one that is gone is not drawn anew, and
-    another one is not taken for it. Whoever has it can take the noise off. Raises what known_ledger does, StorageError, or
+    another one is not taken for it. A ledger of an earlier version has no digest; where it holds releases with noise, there was a
+    secret, and none is made either. Whoever has it can take the noise off. Raises what known_ledger does, StorageError, or
     DamagedFile with what helps.
     """
     path, ledger = party.privacy.ledger.with_suffix(".noise.json"), known_ledger(party)
     if not path.exists() and ledger.bind(_BOUND, None) is None:
+        if count := sum(entry.dataset.endswith((KEYS, EMBEDDINGS)) for entry in ledger.entries()):
+            why = f"it is missing, and {party.privacy.ledger} holds {count} entries of noise that followed from it"
+            raise DamagedFile(path, why, _HELPS)
         _make(path)
     try:
         secret = bytes.fromhex(json.loads(read_json(path, origin=_origin(path)))["secret"])

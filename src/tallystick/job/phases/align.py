@@ -59,9 +59,10 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
     of = noisy_keys_name(contract, keys.similar)
     numbers_RD = folder.load_noisy_keys(of=of)
     if numbers_RD is None:
+        secret = noise_secret(party)  # known before anything is charged that counts on it
         with charged(party, folder, KEYS) as ledger:
             ledger.spend(data_set(party, KEYS), event, what=f"{what}: noise on keys")
-        numbers_RD = noisy_keys(keys.similar, terms, secret=noise_secret(party)).numbers_RD
+        numbers_RD = noisy_keys(keys.similar, terms, secret=secret).numbers_RD
         folder.save_noisy_keys(numbers_RD, of=of)
     return replace(keys, similar=keys.similar.with_numbers(numbers_RD))
 

@@ -17,6 +17,7 @@ from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.job.disclosure import draws_labels_first
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import EMBEDDINGS, charged, data_set
+from tallystick.party.secret import noise_secret
 from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.structs import prepared
 from tallystick.training.plan import Schedule, no_positions
@@ -159,6 +160,7 @@ class EmbeddingCharge:
         sent = sent_by(self.folder)
         if self.noise is None or most <= sent.charged:
             return
+        noise_secret(self.party)  # which must be known before anything is charged that counts on it
         name, more = data_set(self.party, EMBEDDINGS), most - sent.charged
         with charged(self.party, self.folder, EMBEDDINGS) as ledger:
             if self.bounded:
