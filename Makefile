@@ -8,6 +8,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
 HASHED := install --no-deps --no-build-isolation --require-hashes --requirement
 WORKERS ?= 4
+CODE := src tests docs experiments robustness
 
 # Processors round otherwise in the last bits, and PyTorch's random numbers follow its vector units: each run of the tests takes one
 # of the levels that this processor has, by chance. CAPABILITY=default takes the plainest kernels of PyTorch, MKL, OpenBLAS and NumPy.
@@ -48,9 +49,9 @@ test: $(READY)
 
 lint: $(READY)
 	@echo "== ruff check"
-	@$(BIN)/ruff check src tests docs
+	@$(BIN)/ruff check $(CODE)
 	@echo "== ruff format --check"
-	@$(BIN)/ruff format --check src tests docs
+	@$(BIN)/ruff format --check $(CODE)
 
 types: $(READY)
 	@echo "== mypy --strict"
@@ -65,8 +66,8 @@ tests: $(READY)
 	@$(UNITS) $(BIN)/pytest -n $(WORKERS) $(LANE)
 
 format: $(READY)
-	$(BIN)/ruff check --fix src tests docs
-	$(BIN)/ruff format src tests docs
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
 
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
@@ -93,19 +94,19 @@ sbom: $(READY) $(TOOLS)/.ready
 	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(BIN)/python
 
 clean:
-	rm -rf $(VENV) $(TOOLS) build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TOOLS) build dist src/*.egg-info */src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp keeps a second make from installing again; new pins or a new pyproject.toml do.
 # Each file must have a hash that stands here, setuptools first, for the one package that comes as source is built with it.
 # Where pip finds PyTorch's CPU build, that is taken; else PyPI's.
-$(READY): requirements.txt requirements-cpu.txt requirements-cuda.txt pyproject.toml
+$(READY): requirements.txt requirements-cpu.txt requirements-cuda.txt pyproject.toml experiments/pyproject.toml robustness/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit("tallystick needs Python 3.11 or newer, found " + sys.version if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
 	@awk '/^[a-z]/ { wanted = /^setuptools==/ } wanted' requirements.txt > $(VENV)/build.txt
 	$(PIP) $(HASHED) $(VENV)/build.txt
 	$(PIP) $(HASHED) requirements.txt
 	$(PIP) $(HASHED) requirements-cpu.txt || $(PIP) $(HASHED) requirements-cuda.txt
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	$(PIP) install --no-deps --no-build-isolation --editable . --editable experiments --editable robustness
 	$(PIP) check
 	@touch $@
 

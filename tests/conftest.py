@@ -17,11 +17,11 @@ settings.load_profile("tallystick")
 BY_THE_CLOCK = (
     ("tests/job/test_crashes.py",),
     ("tests/demo/",),
-    ("tests/benchmark/test_faults.py", "tests/job/test_hostile_messages.py", "tests/network/"),
+    ("robustness/tests/", "tests/job/test_hostile_messages.py", "tests/network/"),
 )
 """Tests of deadlines, heartbeats and kills, which mostly wait: one worker takes all of a line, and begins with it."""
 
-LONG = ("tests/job/", "tests/cli/test_audit.py", "tests/benchmark/", "tests/data/test_table.py", "tests/attacks/")
+LONG = ("tests/job/", "tests/cli/test_audit.py", "experiments/tests/", "tests/data/test_table.py", "tests/attacks/")
 """Whole runs: they begin before what is short, so that at the end no worker is alone with one of them."""
 
 

@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, weights
 
-from tallystick.benchmark.speed.centralized import train_joined
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -25,6 +24,7 @@ from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.page import to_html
 from tallystick.simulation import Silent, simulate
+from tallystick.training.joined import train_joined
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 

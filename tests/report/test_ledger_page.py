@@ -5,7 +5,7 @@ import re
 
 import msgspec
 import pytest
-from test_page import Page
+from html_page import Page
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app

@@ -2,13 +2,13 @@
 
 import json
 import re
-from html.parser import HTMLParser
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
 import torch
+from html_page import Page
 
 from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
@@ -20,40 +20,6 @@ from tallystick.report.leaks import by_strength, leak_headline, leak_lines, next
 from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
 from tallystick.report.words import dropout_line, headline, too_good
-
-VOID = {"meta", "br", "link", "img", "input", "hr"}
-
-
-class Page(HTMLParser):
-    """Checks that elements nest, and collects tags, attributes, text and the embedded result."""
-
-    def __init__(self, page: str) -> None:
-        super().__init__()
-        self.open: list[str] = []
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.text: list[str] = []
-        self.result = ""
-        self.feed(page)
-        self.close()
-        assert self.open == []
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: Any) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        assert self.open, f"</{tag}> closes nothing"
-        assert self.open.pop() == tag
-
-    def handle_data(self, data: str) -> None:
-        if self.open[-1:] == ["script"]:
-            self.result += data
-        elif self.open[-1:] != ["style"]:
-            self.text.append(data.strip())
 
 
 def words(page: str) -> str:

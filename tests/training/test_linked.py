@@ -12,7 +12,6 @@ from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weight
 from test_resume import Unplugged, Until
 from test_step import in_process
 
-from tallystick.benchmark.speed.centralized import train_joined
 from tallystick.config.merge import MergeConfig
 from tallystick.data.linked import distinct_candidates
 from tallystick.dataset.similarity import AllCandidates, CandidateSource, DistinctCandidates, LinkedSource, no_features
@@ -21,6 +20,7 @@ from tallystick.defenses.table import DEFENSES
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense
+from tallystick.training.joined import train_joined
 
 CANDIDATES = {"club": 3, "shop": 5}
 PUBLISHED = {"width": 4, "activation": "sigmoid", "own_columns": False, "similarity_input": False, "top": ()}

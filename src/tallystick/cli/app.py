@@ -4,6 +4,7 @@ These modules hold options and help alone; a command imports what it needs when 
 """
 
 import sys
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,9 +12,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from tallystick.cli import audit, bench, compare, jobs, ledger, setup
+from tallystick.cli import audit, compare, jobs, ledger, setup
 from tallystick.cli.options import JsonFlag, Style, StyleFlag
 from tallystick.cli.output import LIBRARIES, finish, guarded
+from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallystick.report.result import Result
@@ -38,7 +40,6 @@ for command in (
     ledger.ledger,
 ):
     app.command()(command)
-app.add_typer(bench.app, name="bench")
 
 
 def _version(asked: bool) -> None:
@@ -88,6 +89,22 @@ def demo(
         finish(found, as_json=as_json, show=lambda console: _show_demo(console, result, found))
 
     guarded(work, as_json=as_json, loads=(*LIBRARIES, f"tallystick.demo.{'private_auc' if private_auc else 'flights'}"))
+
+
+@app.command(add_help_option=False, context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def bench(context: typer.Context) -> None:
+    """Measure tallystick: speed, losslessness, and the papers' tables (installed apart)."""
+    found = list(entry_points(group="tallystick.commands", name="bench"))
+    if not found:
+        guarded(_no_bench, as_json="--json" in context.args)
+    command: typer.Typer = found[0].load()
+    command(args=context.args, prog_name="tallystick bench")
+
+
+def _no_bench() -> None:
+    raise ConfigError(
+        "bench is not installed: the wheel leaves it out; in a checkout of tallystick run: pip install ./experiments ./robustness"
+    )
 
 
 def _show_demo(console: Console, result: "Result", found: dict[str, Any]) -> None:

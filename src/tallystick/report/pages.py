@@ -16,8 +16,13 @@ from tallystick.storage import write_bytes
 
 def render_template(name: str, **values: Any) -> str:
     """Fill a template; every value is escaped, and the style sheet is at hand as ``css``."""
+    return render_source(_asset(name), **values)
+
+
+def render_source(source: str, **values: Any) -> str:
+    """Fill a template of another package, given as text; it may use the templates here."""
     css = Markup(_asset("page.css"))  # noqa: S704 (our own file)
-    return _environment().get_template(name).render(css=css, **values)
+    return _environment().from_string(source).render(css=css, **values)
 
 
 def script_json(text: str) -> Markup:

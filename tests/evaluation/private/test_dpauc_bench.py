@@ -4,9 +4,9 @@ import numpy as np
 import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
+from tallystick_experiments.dpauc import tables as dpauc
 from tiny import columns, contract_values, tables
 
-from tallystick.benchmark.dpauc import tables as dpauc
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Population, ScoreBins
 from tallystick.evaluation.private.histogram import LabelHistogram

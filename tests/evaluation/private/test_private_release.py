@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
+from tallystick_experiments.dpauc.tables import _draw
 
-from tallystick.benchmark.dpauc.tables import _draw
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import RANK_GRID_BINS, Population, ScoreBins, auc_of_counts, paper_thresholds, score_grid

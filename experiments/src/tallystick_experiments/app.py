@@ -1,0 +1,599 @@
+"""bench: the figures that the documentation quotes, each by one command."""
+
+import sys
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tallystick.cli.options import JsonFlag
+from tallystick.cli.output import finish, guarded
+from tallystick.errors import ConfigError
+from tallystick_experiments.command import LOADS, OutFolder, ResumeFlag, automatic_watcher, finish_bench, prepare_folder
+
+if TYPE_CHECKING:
+    from tallystick_experiments.florist.runs import Side
+
+SeedsPerRow = Annotated[int, typer.Option("--seeds", help="Runs per row.", min=1)]
+RowLimit = Annotated[int | None, typer.Option("--limit", help="Draw so many rows at random.")]
+
+app = typer.Typer(
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Measure tallystick: speed, losslessness, and the papers' tables.",
+)
+
+
+@app.command()
+def training(
+    scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
+    turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
+    compare_default: Annotated[
+        bool, typer.Option("--compare-default", help="Instead: the default network beside the former default's.")
+    ] = False,
+    unaligned: Annotated[
+        str | None,
+        typer.Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Steps per second over mutual TLS beside the same model in one process."""
+
+    def work() -> None:
+        from tallystick_experiments.speed import defaults
+        from tallystick_experiments.speed import training as benchmark
+
+        if unaligned is not None:
+            from tallystick_experiments.speed import unaligned as epochs
+
+            if compare_default or scenario not in ("all", "small"):
+                raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
+            finish(epochs.run(method=unaligned, turns=turns), as_json=as_json)
+            return
+        names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
+        found: dict[str, Any] = {}
+        for name in names:
+            measured = (defaults if compare_default else benchmark).run(scenario=name, turns=turns)
+            found |= measured if name == names[0] else {name: measured}
+        finish(found, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def lossless(
+    seed: Annotated[int, typer.Option(help="Seed of data and weights.")] = 1,
+    as_json: JsonFlag = False,
+) -> None:
+    """The largest difference of any weight between two processes and one, after 200 steps."""
+
+    def work() -> None:
+        from tallystick_experiments.speed import lossless as benchmark
+
+        finish(benchmark.run(seed=seed), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def alignment(
+    rows: Annotated[int, typer.Option(help="Rows of the label party.", min=1)] = 100_000,
+    others: Annotated[int | None, typer.Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
+    protocol: Annotated[str, typer.Option(help="intersection, diffie-hellman, union or union-with-helper.")] = "intersection",
+    turns: Annotated[int | None, typer.Option(help="Repetitions; 3 if left out, 1 above 400,000 rows in all.", min=1)] = None,
+    peer: Annotated[str | None, typer.Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
+    peer_python: Annotated[str, typer.Option(help="The Python that has the peer installed.")] = sys.executable,
+    peer_protocols: Annotated[str, typer.Option(help="Which of the peer's.")] = "RR22,KKRT,ECDH",
+    as_json: JsonFlag = False,
+) -> None:
+    """Seconds, processor time, bytes and memory of a private alignment, from tables to written alignments."""
+
+    def work() -> None:
+        from tallystick_experiments.speed import alignment as benchmark
+
+        if peer not in (None, "spu"):
+            raise ConfigError(f"--peer = {peer!r}: expected spu")
+        found = benchmark.run(
+            rows=rows,
+            others=others,
+            protocol=protocol,
+            turns=turns,
+            peer_python=None if peer is None else peer_python,
+            peer_protocols=peer_protocols.split(","),
+        )
+        finish(found, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def linkage(
+    rows: Annotated[int, typer.Option(help="Rows of the label party.", min=2)] = 141_000,
+    others: Annotated[int, typer.Option(help="Rows of the feature party.", min=2)] = 28_000,
+    neighbors: Annotated[int, typer.Option(help="Links of a row.", min=1)] = 100,
+    sample: Annotated[int, typer.Option(help="Rows to check by brute force.", min=1)] = 1000,
+    texts: Annotated[
+        Path | None, typer.Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")
+    ] = None,
+    places: Annotated[Path | None, typer.Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Linking by similar keys: seconds and memory through a helper, recall of texts, and what attackers locate by noise."""
+
+    def work() -> None:
+        if places is not None:
+            from tallystick_experiments.fedsim.located import run as locate
+
+            finish(locate(places, neighbors=neighbors), as_json=as_json)
+            return
+        from tallystick_experiments.fedsim.linkage import linkage_speed, text_recall
+
+        if texts is not None:
+            finish({"texts": text_recall(texts)}, as_json=as_json)
+            return
+        finish(linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def memory(
+    rows: Annotated[list[int] | None, typer.Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
+    leakage: Annotated[bool, typer.Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
+    job: Annotated[bool, typer.Option(help="Measure all parties of a run.")] = True,
+    alignment: Annotated[str, typer.Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
+    aligned: Annotated[float, typer.Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """Peak memory of a Criteo-shaped file, generated, and bytes per row."""
+
+    def work() -> None:
+        from tallystick_experiments.speed import memory as benchmark
+
+        sizes = sorted(rows or [100_000, 400_000])
+        found = benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment, aligned=aligned)
+        finish(found, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def defenses(
+    rows: Annotated[int, typer.Option(help="Rows of a batch.", min=2)] = 8_192,
+    width: Annotated[int, typer.Option(help="Width of the cut.", min=1)] = 128,
+    turns: Annotated[int, typer.Option(help="Repetitions; medians are shown.", min=1)] = 5,
+    as_json: JsonFlag = False,
+) -> None:
+    """Milliseconds per batch of every defence beside the training step, and distance correlation against its definition."""
+
+    def work() -> None:
+        from tallystick_experiments.speed import defenses as benchmark
+
+        finish(benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def dpauc(
+    data: Annotated[Path | None, typer.Option(help="CSV or Parquet with columns score, label; a simulation if left out.")] = None,
+    repeats: Annotated[int, typer.Option(help="Draws per row.", min=2)] = 100,
+    seed: Annotated[int, typer.Option(help="Seed of simulation and noise.")] = 0,
+    out: OutFolder = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """DPAUC's Tables 1 to 5 beside the paper's numbers, with the mechanisms that do better."""
+
+    def work() -> None:
+        from tallystick_experiments.dpauc import tables as benchmark
+        from tallystick_experiments.dpauc.page import page_of
+        from tallystick_experiments.shared import command
+
+        prepare_folder(out)
+        found = benchmark.run(data, repeats=repeats, seed=seed, progress=automatic_watcher().progress)
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command("private-coverage")
+def private_coverage(
+    runs: Annotated[int, typer.Option(help="Seeded releases.", min=10)] = 100,
+    epsilon: Annotated[float, typer.Option(help="Label-DP epsilon of each.")] = 1.0,
+    as_json: JsonFlag = False,
+) -> None:
+    """How often the exact AUC lies in a private AUC's 95 % interval."""
+
+    def work() -> None:
+        from tallystick_experiments.dpauc import tables as benchmark
+
+        finish(benchmark.coverage(runs=runs, epsilon=epsilon), as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def florist(
+    data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: SeedsPerRow = 5,
+    ratios: Annotated[
+        str, typer.Option(help="Shares of rows that a side lacks, with commas between; the paper's nine if empty.")
+    ] = "",
+    sides: Annotated[
+        str, typer.Option(help="Who lacks rows: labels, features, both; with commas between.")
+    ] = "labels,features,both",
+    strategies: Annotated[str, typer.Option(help="Strategies, with commas between; all if empty.")] = "",
+    epochs: Annotated[int, typer.Option(help="Of every training run; the paper's table 5 has 2.", min=1)] = 3,
+    own_columns: Annotated[
+        int, typer.Option(help="Columns that the label party has, of the file's; for --sides features. The paper: none.", min=0)
+    ] = 0,
+    limit: RowLimit = None,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """FLORIST's tables and curves beside the paper's numbers: training on a union with synthetic labels and features."""
+
+    def work() -> None:
+        from tallystick_experiments.florist import sweep as benchmark
+        from tallystick_experiments.florist.page import page_of
+        from tallystick_experiments.florist.runs import Setting
+        from tallystick_experiments.shared import Keeping, command
+
+        folder = prepare_folder(out, resume=resume)
+        found = benchmark.run(
+            data=data,
+            seeds=range(1, seeds + 1),
+            ratios=_numbers(ratios) or benchmark.RATIOS,
+            sides=[_side(name) for name in sides.split(",")],
+            strategies=strategies.split(",") if strategies else None,
+            setting=Setting(epochs=epochs, own_columns=own_columns),
+            limit=limit,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command("label-leakage")
+def label_leakage(
+    data: Annotated[Path, typer.Option(help="Kaggle's Criteo or Avazu file.")],
+    seeds: Annotated[int, typer.Option(help="Runs per scenario.", min=1)] = 5,
+    only: Annotated[
+        str,
+        typer.Option(
+            help="Parts, with commas between: table-1 to -5, figure-2 to -7, frontier, frontier-large, depth, choices, claims."
+        ),
+    ] = "",
+    scenario: Annotated[list[str] | None, typer.Option(help="One scenario by its name, such as none; may be repeated.")] = None,
+    epochs: Annotated[int, typer.Option(help="Of every training run but those at batch 8,192.", min=1)] = 3,
+    batch_size: Annotated[int | None, typer.Option(help="Rows per step; scaled to the file if left out.", min=2)] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Of Adam; scaled to the file if left out.")] = None,
+    limit: RowLimit = None,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
+
+    def work() -> None:
+        from tallystick_experiments.label_leakage import sweep as benchmark
+        from tallystick_experiments.label_leakage.page import page_of
+        from tallystick_experiments.shared import Keeping, command
+
+        folder = prepare_folder(out, resume=resume)
+        found = benchmark.run(
+            data=data,
+            seeds=range(1, seeds + 1),
+            only=[part for part in only.split(",") if part],
+            named=scenario or (),
+            training=benchmark.WantedPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
+            limit=limit,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command("label-defenses")
+def label_defenses(
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the public files, as docs/quality.md names them; without it, packages' tables.")
+    ] = None,
+    tables: Annotated[str, typer.Option(help="Tables with classes, with commas between.")] = "credit-default,criteo,frogs",
+    seeds: Annotated[int, typer.Option(help="Runs per cell.", min=1)] = 5,
+    epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
+    only: Annotated[str, typer.Option(help="Defences with their strengths, with semicolons between; all if empty.")] = "",
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Every label attack against every defence of labels, on tables with two classes and with several."""
+
+    def work() -> None:
+        from tallystick_experiments.label_leakage import defended as benchmark
+        from tallystick_experiments.label_leakage.defended_page import page_of
+        from tallystick_experiments.shared import Keeping, command
+
+        folder = prepare_folder(out, resume=resume)
+        found = benchmark.run(
+            tables=tables.split(","),
+            data=data,
+            seeds=range(1, seeds + 1),
+            terms=benchmark.Terms(epochs=epochs),
+            only=[part.strip() for part in only.split(";") if part.strip()],
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command("audit")
+def audit_kept(
+    data: Annotated[Path | None, typer.Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,
+    partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id).")] = None,
+    rows: Annotated[int, typer.Option(help="Of the generated table, and of the run that is timed.", min=1000)] = 200_000,
+    seeds: Annotated[int, typer.Option(help="Runs per defence.", min=1)] = 3,
+    epochs: Annotated[int, typer.Option(help="Of the training that is attacked.", min=1)] = 4,
+    sides: Annotated[str, typer.Option(help="Whose secret: labels, features, or both with a comma.")] = "labels,features",
+    priced: Annotated[
+        bool, typer.Option("--cost/--no-cost", help="Time a run of two processes, with an audit and without.")
+    ] = True,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """The audit's figures beside those of whoever kept all epochs and rows; its time as a share of training's, its memory."""
+
+    def work() -> None:
+        from tallystick_experiments.experiment import TrainingPlan
+        from tallystick_experiments.label_leakage import kept as benchmark
+        from tallystick_experiments.shared import Keeping, command
+
+        folder = prepare_folder(out, resume=resume)
+        found = benchmark.run(
+            data=data,
+            partner=partner,
+            rows=rows,
+            seeds=range(1, seeds + 1),
+            plan=TrainingPlan(epochs=epochs, batch_size=512),
+            sides=_known_sides(sides, benchmark.MEASURED),
+            priced=priced,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+        )
+        finish_bench(found, benchmark.page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command("feature-leakage")
+def feature_leakage(
+    data: Annotated[Path, typer.Option(help="The label party's CSV file (id, y), the IJCAI-18 sample, or Kaggle's Criteo file.")],
+    partner: Annotated[Path | None, typer.Option(help="The feature party's CSV file (id), beside the label party's.")] = None,
+    seeds: SeedsPerRow = 5,
+    first_seed: Annotated[int, typer.Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
+    epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
+    only: Annotated[str, typer.Option(help="Settings, with semicolons between; all if empty.")] = "",
+    limit: Annotated[int | None, typer.Option(help="Read no more rows than this of each file.")] = None,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """How much of a feature party's columns comes back from its embeddings, by cut width and defence, and the price of hiding."""
+
+    def work() -> None:
+        from dataclasses import replace
+
+        from tallystick_experiments.feature_leakage import sweep as benchmark
+        from tallystick_experiments.feature_leakage.page import page_of
+        from tallystick_experiments.shared import Keeping, command
+
+        folder = prepare_folder(out, resume=resume)
+        found = benchmark.run(
+            data=data,
+            partner=partner,
+            seeds=range(first_seed, first_seed + seeds),
+            only=[part.strip() for part in only.split(";") if part.strip()],
+            plan=replace(benchmark.PLAN, epochs=epochs),
+            limit=limit,
+            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def fedads(
+    data: Annotated[
+        Path,
+        typer.Option(
+            help="FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files."
+        ),
+    ],
+    table: Annotated[
+        str, typer.Option(help="Which of the paper's tables: 3, unaligned rows, or 4, defences; or leaks, audits of both.")
+    ] = "4",
+    seeds: SeedsPerRow = 5,
+    only: Annotated[
+        str, typer.Option(help="Table 3: rows, with semicolons between; all but probes if empty. Leaks: methods.")
+    ] = "",
+    epochs: Annotated[int, typer.Option(help="Table 4: of every training run.", min=1)] = 1,
+    swapped: Annotated[bool, typer.Option("--swapped", help="Table 4: give each party the other's columns.")] = False,
+    by_users: Annotated[bool, typer.Option("--by-users", help="Table 3: draw test and aligned rows by whole users.")] = False,
+    aligned: Annotated[float, typer.Option(help="Table 3: share of the training rows that both parties have.")] = 0.2,
+    paper_networks: Annotated[
+        bool, typer.Option("--paper-networks", help="Table 3: the paper's networks, as FedAds' own data always gets.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option(help="Draw so many rows of each file at random.")] = None,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """FedAds' Tables 3 and 4: what unaligned rows are worth, and what defences do to a label inference attack."""
+
+    def work() -> None:
+        from dataclasses import replace
+
+        from tallystick.errors import ConfigError
+        from tallystick_experiments.fedads import defenses, leaks, unaligned
+        from tallystick_experiments.fedads.page import page_of, unaligned_leaks_page_of, unaligned_page_of
+        from tallystick_experiments.fedads.unaligned_data import ALIGNED
+        from tallystick_experiments.shared import Keeping, command
+
+        if table not in ("3", "4", "leaks"):
+            raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
+        if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
+            raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
+
+        folder = prepare_folder(out, resume=resume)
+        keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+        chosen = range(1, seeds + 1)
+        names = [name for name in only.split(";") if name]
+        if table == "leaks":
+            found = leaks.run(data=data, seeds=chosen, methods=names or leaks.METHODS, limit=limit, keeping=keeping)
+            finish_bench(found, unaligned_leaks_page_of(found, command=command()), out=out, as_json=as_json)
+            return
+        if table == "3":
+            asked: dict[str, Any] = {"by_users": by_users, "paper_networks": paper_networks, "aligned": aligned}
+            found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping, **asked)
+            finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
+            return
+        plan = replace(defenses.PLAN, epochs=epochs)
+        found = defenses.run(data=data, seeds=chosen, plan=plan, swapped=swapped, limit=limit, keeping=keeping)
+        finish_bench(found | {"number": int(table)}, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def quality(
+    out: Annotated[Path, typer.Option(help="Folder for the log of runs, the page and the result.")],
+    data: Annotated[
+        Path | None, typer.Option(help="Folder of the public files, as docs/quality.md names them; without it, packages' tables.")
+    ] = None,
+    tables: Annotated[str, typer.Option(help="Tables, with commas between; or held-out; all but these if left out.")] = "",
+    methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
+    seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
+    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
+    leaks: Annotated[
+        bool, typer.Option("--leaks", help="Audit the default and the former one, or --methods, on --tables instead.")
+    ] = False,
+    pace: Annotated[bool, typer.Option("--pace", help="Time to the former default's validation loss instead.")] = False,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
+
+    def work() -> None:
+        from tallystick_experiments.quality import sweep as benchmark
+        from tallystick_experiments.quality.methods import METHODS
+        from tallystick_experiments.quality.page import leaks_page_of, pace_page_of, page_of
+        from tallystick_experiments.shared import command, make_output_folder
+
+        folder = make_output_folder(out)
+        if leaks:
+            from tallystick_experiments.quality import leaks as audits
+
+            names = tables.split(",") if tables else ["breast"]
+            audited = audits.run(
+                folder,
+                names,
+                data,
+                methods=methods.split(",") if methods else audits.USUAL,
+                seeds=range(1, seeds + 1),
+                most_rows=rows,
+                resume=resume,
+                progress=automatic_watcher().progress,
+            )
+            finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
+            return
+        chosen = benchmark.tables_of(tables, data)
+        if pace:
+            from tallystick_experiments.quality import pace as times
+
+            timed = times.run(
+                folder, chosen, data, seeds=range(1, seeds + 1), resume=resume, progress=automatic_watcher().progress
+            )
+            finish_bench(timed, pace_page_of(timed, command=command()), out=out, as_json=as_json)
+            return
+        found = benchmark.run(
+            folder,
+            data=data,
+            tables=chosen,
+            methods=methods.split(",") if methods else list(METHODS),
+            seeds=range(1, seeds + 1),
+            most_rows=rows,
+            resume=resume,
+            progress=automatic_watcher().progress,
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+@app.command()
+def fedsim(
+    data: Annotated[list[Path] | None, typer.Option(help="Folder of a set's files (hdb, bike, frogs); may be repeated.")] = None,
+    seeds: SeedsPerRow = 5,
+    only: Annotated[
+        str, typer.Option(help="Parts, with commas between: table-1, -2, -6, -10, neighbors, tau, frontier, synthetic, cut.")
+    ] = "",
+    methods: Annotated[str, typer.Option(help="Methods of table-1 and the frontier, with commas between; all if empty.")] = "",
+    fixed_split: Annotated[bool, typer.Option("--fixed-split", help="The paper's one split for every seed.")] = False,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """FedSim's tables and figures beside its numbers: rows linked by similar keys, and networks that weigh the links."""
+
+    def work() -> None:
+        from tallystick_experiments.fedsim import sweep as benchmark
+        from tallystick_experiments.fedsim.page import page_of
+        from tallystick_experiments.shared import command
+
+        folder = prepare_folder(out, resume=resume)
+        found = benchmark.run(
+            data=data or [],
+            seeds=range(1, seeds + 1),
+            only=[part for part in only.split(",") if part],
+            methods=[method.strip() for method in methods.split(",") if method.strip()],
+            split="fixed" if fixed_split else "varied",
+            log=folder and folder / "runs.jsonl",
+            resume=resume,
+            progress=automatic_watcher().progress,
+        )
+        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
+def _numbers(text: str) -> tuple[float, ...]:
+    try:
+        return tuple(float(part) for part in text.split(",") if part)
+    except ValueError:
+        raise ConfigError(f"--ratios {text}: must be numbers with commas between, such as 0.25,0.5") from None
+
+
+def _known_sides(text: str, known: Iterable[str]) -> list[str]:
+    if unknown := [side for side in text.split(",") if side not in known]:
+        raise ConfigError(f"--sides {unknown[0]!r}: must be {' or '.join(known)}, or both with a comma between")
+    return text.split(",")
+
+
+def _side(name: str) -> "Side":
+    sides: tuple[Side, ...] = ("labels", "features", "both")
+    for side in sides:
+        if name == side:
+            return side
+    raise ConfigError(f"--sides {name}: must be labels, features or both")
+
+
+for entry in entry_points(group="tallystick.bench"):  # commands of other packages, such as tallystick-robustness
+    app.command(entry.name)(entry.load())

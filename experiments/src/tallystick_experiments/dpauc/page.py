@@ -1,0 +1,105 @@
+"""The DPAUC benchmark's page: the paper's Tables 1 to 5 beside ours, and what the other mechanisms give for the same epsilon."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from tallystick_experiments.dpauc.tables import paper_claims
+from tallystick_experiments.page import Benchmark, Cell, Curve, ResultTable, Series
+
+Figures = dict[str, Any]
+
+
+def page_of(found: Figures, *, command: str) -> Benchmark:
+    """Show what ``dpauc.run`` found."""
+    tables, predictions, first = found["tables"], found["predictions"], next(iter(found["exact_auc"]))
+    return Benchmark(
+        title=f"DPAUC: {found['rows']:,} rows, {found['positives']:,} positives",
+        command=command,
+        tables=[
+            ResultTable(
+                name="Every mechanism at epsilon 1",
+                note=f"{first}; sd and bias over {max(found['repeats'], found['check_repeats']):,} draws of the noise.",
+                columns=["mechanism", "clients", "sd", "bias", "predicted sd"],
+                rows=[
+                    [_named(row), row["clients"], row["sd_many"], row["bias"], row["predicted_sd"]] for row in paper_claims(found)
+                ],
+            ),
+            _table("Table 1", "Randomised response, 200 thresholds.", tables["table_1"]),
+            _top_k(tables["table_2"], first),
+            _noisy_scores(tables["table_3"]),
+            _table("Table 4", "Laplace noise as published, 100 thresholds.", tables["table_4"], "partition", "clients"),
+            _table("Table 5", "As published, 10 clients, by the number of thresholds.", tables["table_5"], "thresholds"),
+            _table("Mechanisms", "What the same epsilon buys otherwise.", tables["mechanisms"], "partition", "clients"),
+        ],
+        curves=[_curve(found, clients, first) for clients in (10, 1000)],
+        notes=[
+            f"Source: {found['source']}. Means and sds are over {found['repeats']} draws of the noise, on fixed data; bias, and "
+            f"the ratio of predicted to measured sd, over {found['check_repeats']}.",
+            f"Predicted sds lie between {predictions['ratio_min']:.2f} and {predictions['ratio_max']:.2f} of the measured ones, "
+            f"over {predictions['rows']} rows.",
+            "IID and non-IID differ in nothing but their seeds: only sums of the clients' counts enter.",
+            "Exact AUC: " + ", ".join(f"{name} {auc:.6f}" for name, auc in found["exact_auc"].items()) + ".",
+        ],
+        seconds=found["seconds"],
+        facts={"repeats": str(found["repeats"]), "seed": str(found["seed"])},
+    )
+
+
+def _named(row: Figures) -> str:
+    return f"{row['mechanism']} ({row['accounting']} accounting)" if row["accounting"] else str(row["mechanism"])
+
+
+def _table(name: str, note: str, rows: Sequence[Figures], *settings: str) -> ResultTable:
+    """Means and sds beside the paper's, where it has any."""
+    mechanisms = len({_named(row) for row in rows}) > 1
+    known = any(row["paper_mean"] is not None for row in rows)
+
+    def cells(row: Figures) -> list[Cell]:
+        of_paper = [row["paper_mean"], row["paper_sd"]] if known else []
+        what = [_named(row)] if mechanisms else []
+        where = [str(row[setting]) for setting in settings]
+        ours = [row["mean"], row["sd"], row["bias"], row["predicted_sd"]]
+        return [row["scenario"], *what, *where, f"{row['epsilon']:g}", *of_paper, *ours]
+
+    columns = ["scores", *(["mechanism"] if mechanisms else []), *settings, "epsilon"]
+    columns += ["paper, mean", "paper, sd"] if known else []
+    return ResultTable(
+        name=name, note=note, columns=[*columns, "mean", "sd", "bias", "predicted sd"], rows=[cells(row) for row in rows]
+    )
+
+
+def _top_k(rows: Sequence[Figures], scenario: str) -> ResultTable:
+    return ResultTable(
+        name="Table 2",
+        note=f"{scenario}: positives among the k rows of highest score, which shared scores give away.",
+        columns=["k", "paper, positives", "positives", "precision", "recall"],
+        rows=[[str(row["k"]), row["paper_positives"], row["positives"], row["precision"], row["recall"]] for row in rows],
+    )
+
+
+def _noisy_scores(rows: Sequence[Figures]) -> ResultTable:
+    return ResultTable(
+        name="Table 3",
+        note="Laplace noise on the scores, labels in the clear: for comparison only.",
+        columns=["scores", "epsilon", "paper, mean", "mean", "sd", "predicted mean"],
+        rows=[
+            [row["scenario"], f"{row['epsilon']:g}", row["paper_mean"], row["mean"], row["sd"], row["predicted_mean"]]
+            for row in rows
+        ],
+    )
+
+
+def _curve(found: Figures, clients: int, scenario: str) -> Curve:
+    """Measured sd against epsilon of every mechanism, IID."""
+    lines: dict[str, list[tuple[float, float]]] = {}
+    for row in (*found["tables"]["table_4"], *found["tables"]["mechanisms"]):
+        if (row["clients"], row["partition"], row["scenario"]) == (clients, "IID", scenario):
+            lines.setdefault(_named(row), []).append((row["epsilon"], row["sd_many"]))
+    return Curve(
+        name=f"Error against epsilon, {clients:,} clients",
+        x="epsilon",
+        y="sd of the AUC",
+        log_x=True,
+        log_y=True,
+        series=[Series(name=name, xs=[x for x, _ in points], ys=[y for _, y in points]) for name, points in lines.items()],
+    )

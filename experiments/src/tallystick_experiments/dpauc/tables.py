@@ -1,0 +1,424 @@
+"""``tallystick bench dpauc``: Tables 1 to 5 of DPAUC beside its numbers, and what the other mechanisms give for the same epsilon.
+
+Scores come from a file with columns ``score`` and ``label``, or from the paper's setting as a binormal simulation: M =
+458,407 rows, P = 117,317 positives, and the AUC of its three epochs. The data are fixed and the noise is drawn anew in every
+repeat, as in the paper.
+
+A mechanism's noise is drawn from the distribution of its sum over the clients (mechanism.simulate), so a thousand clients
+cost what one does. Rows are dealt to clients as the paper says and their counts added up again: IID and non-IID differ in nothing
+but their seeds.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.errors import DataError
+from tallystick.evaluation.private.bins import (
+    Floats,
+    Ints,
+    Population,
+    ScoreBins,
+    auc_of_counts,
+    check_both_classes,
+    check_scores,
+    score_grid,
+)
+from tallystick.evaluation.private.histogram import FINE_BINS
+from tallystick.evaluation.private.mechanism import CountingMechanism, simulate_mechanism
+from tallystick.evaluation.private.release import release
+from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
+from tallystick.evaluation.private.table import COUNTING, counting
+from tallystick.network.channel import Progress, no_progress
+from tallystick.privacy.ledger import Ledger
+from tallystick.privacy.noise import SimulatedNoise
+from tallystick_experiments.dpauc.paper import (
+    EPSILONS,
+    PAPER_AUC,
+    PAPER_POSITIVES,
+    PAPER_ROWS,
+    SCORE_EPSILONS,
+    TABLE_1,
+    TABLE_2,
+    TABLE_3,
+    TABLE_4,
+    TABLE_5,
+    Cells,
+)
+
+SCORES = "scores.parquet"  # in a run folder
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredSet:
+    """One test set: scores and labels in the order of the score, their exact AUC, and bin edges from a public sample."""
+
+    name: str
+    epoch: int | None
+    """Which of the paper's epochs this stands for, or None for a file."""
+    labels_N: NDArray[np.bool_]
+    scores_N: Floats
+    auc: float
+    population: Population
+    public_edges: tuple[float, ...]
+    """Nearly equal masses of an independent sample of the same kind, for the record-level histogram."""
+    grid: ScoreBins
+    """The fine grid with the number of rows in each bin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One row of a table, before it is measured."""
+
+    table: str
+    scenario: ScoredSet
+    mechanism: CountingMechanism
+    clients: int
+    partition: str = "IID"
+    paper: tuple[float, float] | None = None
+    settings: tuple[tuple[str, Any], ...] = ()
+
+
+def run(
+    data: Path | None = None,
+    *,
+    repeats: int = 100,
+    check_repeats: int = 1000,
+    seed: int = 0,
+    epsilons: Sequence[float] = EPSILONS,
+    workers: int = 2,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Measure every row and give plain data: Tables 1 to 5, the table of mechanisms, and how far the predictions are off.
+
+    Means and standard deviations are over ``repeats`` draws. The prediction is compared with a standard deviation over
+    ``check_repeats`` draws, which is itself within 5 % (2 sd) for 1,000. Raises DataError for a file without usable scores
+    and labels.
+    """
+    started = time.perf_counter()
+    seeds = iter(np.random.SeedSequence(seed).spawn(2000))
+    scenarios = _scenarios(data, seeds)
+    cases = [case for scenario in scenarios for case in _cases(scenario, epsilons)]
+    # The longest first, so that the workers end together.
+    jobs: list[tuple[str, Callable[[], list[dict[str, Any]]]]] = [
+        ("table_3", _job(_measure_noisy_scores, scenario, repeats, np.random.default_rng(next(seeds)))) for scenario in scenarios
+    ]
+    jobs += [(case.table, _job(_measure, case, repeats, check_repeats, np.random.default_rng(next(seeds)))) for case in cases]
+    tables: dict[str, list[dict[str, Any]]] = {
+        "table_1": [],
+        "table_2": [],
+        "table_3": [],
+        "table_4": [],
+        "table_5": [],
+        "mechanisms": [],
+    }
+    with ThreadPoolExecutor(workers) as pool:
+        results = [(table, pool.submit(job)) for table, job in jobs]
+        for done, (table, result) in enumerate(results, 1):
+            tables[table].extend(result.result())
+            progress("rows", done, len(results))
+    _pool_predictions(tables["table_3"])
+    for scenario in scenarios[:1]:
+        tables["table_2"] = _top_k(scenario)
+    ratios = [ratio for table in tables.values() for row in table if (ratio := row.get("predicted_ratio")) is not None]
+    return {
+        "benchmark": "dpauc",
+        "source": str(data) if data is not None else "binormal simulation of the paper's setting",
+        "rows": len(scenarios[0].labels_N),
+        "positives": int(scenarios[0].labels_N.sum()),
+        "repeats": repeats,
+        "check_repeats": check_repeats,
+        "seed": seed,
+        "exact_auc": {scenario.name: scenario.auc for scenario in scenarios},
+        "tables": tables,
+        "predictions": {"rows": len(ratios), "ratio_min": min(ratios), "ratio_max": max(ratios)},
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def coverage(
+    labels_N: NDArray[Any] | None = None,
+    scores_N: NDArray[Any] | None = None,
+    *,
+    epsilon: float = 1.0,
+    runs: int = 100,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Release one AUC ``runs`` times with seeded noise and count how often the exact AUC lies in the 95 % interval."""
+    if labels_N is None or scores_N is None:
+        population = Population(rows=20_000, positive_rate=0.25, auc=0.78)
+        labels_N, scores_N = _draw(population, np.random.default_rng(seed))
+    labels, scores = check_scores(labels_N, scores_N)
+    check_both_classes(labels)
+    exact = _exact_auc(labels, scores)
+    results = []
+    with TemporaryDirectory() as folder:
+        for index in range(runs):
+            ledger = Ledger.create(Path(folder) / f"{index}.ledger", party="label party")
+            noise = SimulatedNoise(np.random.default_rng([seed, index, 1]))  # [0, 0] would be the interval's own stream
+            results.append(release(labels, scores, epsilon=epsilon, ledger=ledger, dataset="test", rng=noise))
+    covered = sum(result.interval[0] <= exact <= result.interval[1] for result in results)
+    return {
+        "exact_auc": exact,
+        "epsilon": epsilon,
+        "runs": runs,
+        "covered": covered,
+        "mechanism": results[0].mechanism,
+        "predicted_sd": results[0].predicted_sd,
+        "sd": float(np.std([result.auc for result in results])),
+        "mean_width": float(np.mean([result.interval[1] - result.interval[0] for result in results])),
+    }
+
+
+def read_scores(path: Path) -> tuple[NDArray[np.bool_], Floats]:
+    """Read columns ``score`` and ``label`` from a CSV or Parquet file, or from the label party's run folder."""
+    if path.is_dir():
+        path = path / SCORES
+        if not path.exists():
+            raise DataError(
+                f"{path.parent} holds no {path.name}: expected a CSV or Parquet file with columns score and label, or the label "
+                "party's run folder after the evaluation of a binary target"
+            )
+    reader = pl.read_parquet if path.suffix == ".parquet" else pl.read_csv
+    try:
+        table = reader(path, columns=["label", "score"])
+        labels, scores = table["label"].cast(pl.Int64).to_numpy(), table["score"].cast(pl.Float64).to_numpy()
+    except (OSError, pl.exceptions.PolarsError) as error:
+        raise DataError(f"{path} cannot be read as a table with columns score and label (CSV or Parquet): {error}") from error
+    checked = check_scores(labels, scores)
+    check_both_classes(checked[0])
+    return checked
+
+
+def _scenarios(data: Path | None, seeds: Iterator[np.random.SeedSequence]) -> list[ScoredSet]:
+    if data is not None:
+        labels, scores = read_scores(data)
+        # A public sample is what a file does not have: the population's own model stands in for it.
+        rate = float(labels.mean())
+        population = Population(rows=len(labels), positive_rate=rate, auc=min(max(_exact_auc(labels, scores), 0.01), 0.99))
+        return [_scenario("file", None, labels, scores, population, _draw(population, np.random.default_rng(next(seeds)))[1])]
+    made = []
+    for epoch, auc in enumerate(PAPER_AUC):
+        population = Population(rows=PAPER_ROWS, positive_rate=PAPER_POSITIVES / PAPER_ROWS, auc=auc)
+        labels, scores = _draw(population, np.random.default_rng(next(seeds)))
+        public = _draw(population, np.random.default_rng(next(seeds)))[1]
+        made.append(_scenario(f"epoch {epoch}", epoch, labels, scores, population, public))
+    return made
+
+
+def _scenario(
+    name: str, epoch: int | None, labels_N: NDArray[np.bool_], scores_N: Floats, population: Population, public_N: Floats
+) -> ScoredSet:
+    order = np.argsort(scores_N, kind="stable")
+    grid = ScoreBins(edges=score_grid())
+    public = ScoreBins(edges=grid.edges, totals_B=grid.count(public_N)).merged(100)
+    grid = ScoreBins(edges=grid.edges, totals_B=grid.count(scores_N))
+    return ScoredSet(
+        name=name,
+        epoch=epoch,
+        labels_N=labels_N[order],
+        scores_N=scores_N[order],
+        auc=_exact_auc(labels_N, scores_N),
+        population=population,
+        public_edges=tuple(public.edges.tolist()),
+        grid=grid,
+    )
+
+
+def _draw(population: Population, rng: np.random.Generator) -> tuple[NDArray[np.bool_], Floats]:
+    labels = np.arange(population.rows) < round(population.positives)
+    return labels, population.score(rng.normal(size=population.rows) + labels * population.separation)
+
+
+def _exact_auc(labels_N: NDArray[np.bool_], scores_N: Floats) -> float:
+    return float(auc_of_counts(*ScoreBins.exact(scores_N).count_classes(labels_N, scores_N)))
+
+
+def _cases(scenario: ScoredSet, epsilons: Sequence[float]) -> Iterator[Case]:
+    """List the rows of Tables 1, 4, 5 and of the mechanisms' table."""
+
+    def paper(cells: Cells | None, epsilon: float) -> tuple[float, float] | None:
+        return cells[EPSILONS.index(epsilon)] if cells is not None and epsilon in EPSILONS else None
+
+    epoch = -1 if scenario.epoch is None else scenario.epoch
+    for epsilon in epsilons:
+        response = counting("randomised-response", epsilon=epsilon, thresholds=200)
+        yield Case(table="table_1", scenario=scenario, mechanism=response, clients=1, paper=paper(TABLE_1.get(epoch), epsilon))
+        published = counting("thresholds", epsilon=epsilon, accounting="published")
+        for clients in (10, 1000):
+            for partition in ("IID", "non-IID"):
+                yield Case(
+                    table="table_4",
+                    scenario=scenario,
+                    mechanism=published,
+                    clients=clients,
+                    partition=partition,
+                    paper=paper(TABLE_4.get((epoch, partition, clients)), epsilon),
+                )
+        for count in (10, 25, 50, 100, 200):
+            yield Case(
+                table="table_5",
+                scenario=scenario,
+                mechanism=counting("thresholds", epsilon=epsilon, thresholds=count, accounting="published"),
+                clients=10,
+                paper=paper(TABLE_5.get((epoch, count)), epsilon),
+                settings=(("thresholds", count),),
+            )
+        for clients in (10, 1000):
+            for partition in ("IID", "non-IID"):
+                for mechanism in _better(scenario, epsilon):
+                    yield Case(table="mechanisms", scenario=scenario, mechanism=mechanism, clients=clients, partition=partition)
+
+
+def _better(scenario: ScoredSet, epsilon: float) -> list[CountingMechanism]:
+    """List what else the same epsilon buys."""
+    ranks = COUNTING["two-statistics"].tuned(epsilon, scenario.population)
+    return [
+        counting("thresholds", epsilon=epsilon),
+        counting("record-histogram", epsilon=epsilon, edges=scenario.public_edges),
+        counting("label-histogram", epsilon=epsilon),
+        ranks,
+        counting("secure-sum", inner=counting("label-histogram", epsilon=epsilon, count=FINE_BINS)),
+        counting("secure-sum", inner=ranks),
+    ]
+
+
+def _measure(case: Case, repeats: int, check_repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    scenario, mechanism = case.scenario, case.mechanism
+    bins = mechanism.bins(scenario.grid)
+    positives_B, negatives_B = _dealt_counts(scenario, bins, case, rng)
+    draws = simulate_mechanism(
+        mechanism,
+        positives_B,
+        negatives_B,
+        bins,
+        clients=case.clients,
+        repeats=max(repeats, check_repeats),
+        rng=rng,
+        shares=mechanism.shares_of(case.clients),
+    )
+    assumed = Population(
+        rows=scenario.population.rows,
+        positive_rate=scenario.population.positive_rate,
+        auc=scenario.population.auc,
+        clients=case.clients,
+    )
+    predicted = mechanism.predicted_sd(assumed)
+    shown, sd_many = draws[:repeats], float(draws.std(ddof=1))
+    row = {
+        "scenario": scenario.name,
+        "mechanism": mechanism.title,
+        "accounting": getattr(mechanism, "accounting", None),
+        "epsilon": mechanism.epsilon,
+        "clients": case.clients,
+        "partition": case.partition,
+        **dict(case.settings),
+        "mean": float(shown.mean()),
+        "sd": float(shown.std(ddof=1)),
+        "bias": float(draws.mean() - scenario.auc),
+        "sd_many": sd_many,
+        "predicted_sd": predicted,
+        "predicted_ratio": predicted / sd_many if sd_many > 0 else None,  # few draws at a large epsilon may all be free of noise
+        "paper_mean": case.paper[0] if case.paper else None,
+        "paper_sd": case.paper[1] if case.paper else None,
+    }
+    return [row]
+
+
+def _dealt_counts(scenario: ScoredSet, bins: ScoreBins, case: Case, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Deal rows to clients, count per client and bin, and add the counts up (what the server's sum holds without noise)."""
+    rows = len(scenario.labels_N)
+    contiguous = np.arange(rows) * case.clients // rows  # rows are in the order of their scores
+    owner = rng.integers(0, case.clients, rows) if case.partition == "IID" else contiguous
+    ends = np.searchsorted(scenario.scores_N, bins.edges, side="left")  # a score on an edge belongs above it
+    bin_N = np.repeat(np.arange(len(bins)), np.diff(ends, prepend=0, append=rows))
+    cells = (owner * 2 + scenario.labels_N) * len(bins) + bin_N
+    counts = np.bincount(cells, minlength=case.clients * 2 * len(bins)).reshape(case.clients, 2, len(bins))
+    negatives_B, positives_B = counts.sum(axis=0)
+    return positives_B, negatives_B
+
+
+def _measure_noisy_scores(scenario: ScoredSet, repeats: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """Measure a column of Table 3: every repeat's noise is drawn once and scaled for each epsilon."""
+    mechanisms = [NoisyScores(epsilon=float(epsilon)) for epsilon in SCORE_EPSILONS]
+    aucs = np.empty((repeats, len(mechanisms)))
+    for repeat in range(repeats):
+        draw = _OneDraw(rng, len(scenario.scores_N))
+        for index, mechanism in enumerate(mechanisms):
+            aucs[repeat, index] = mechanism.estimate(scenario.labels_N, mechanism.perturb(scenario.scores_N, noise=draw))
+    return [
+        {
+            "scenario": scenario.name,
+            "mechanism": mechanism.name,
+            "epsilon": mechanism.epsilon,
+            "mean": float(auc.mean()),
+            "sd": float(auc.std(ddof=1)),
+            "predicted_sd": mechanism.predicted_sd(scenario.population),
+            "predicted_mean": mechanism.predicted_mean(scenario.population),
+            "paper_mean": TABLE_3[int(mechanism.epsilon)][scenario.epoch] if scenario.epoch is not None else None,
+        }
+        for mechanism, auc in zip(mechanisms, aucs.T, strict=True)
+    ]
+
+
+class _OneDraw(SimulatedNoise):
+    """Gives the same Laplace draw at every scale: NOT for releases."""
+
+    def __init__(self, rng: np.random.Generator, rows: int) -> None:
+        super().__init__(rng)
+        self._unit_N = super().laplace(1.0, (rows,))
+
+    def laplace(self, scale: float, shape: tuple[int, ...]) -> Floats:
+        """Scale the draw."""
+        assert shape == self._unit_N.shape
+        return scale * self._unit_N
+
+
+def _pool_predictions(rows: list[dict[str, Any]]) -> None:
+    """Compare predictions with the root mean square of the scenarios' sds per epsilon: 100 repeats alone are 14 % uncertain
+    (2 sd)."""
+    for row in rows:
+        alike = [other for other in rows if other["epsilon"] == row["epsilon"]]
+        measured = np.sqrt(np.mean([other["sd"] ** 2 for other in alike]))
+        predicted = np.sqrt(np.mean([other["predicted_sd"] ** 2 for other in alike]))
+        row["predicted_ratio"] = float(predicted / measured) if measured > 0 else None  # well separated: noise changes nothing
+
+
+def _top_k(scenario: ScoredSet) -> list[dict[str, Any]]:
+    return [
+        {
+            "k": row.k,
+            "positives": row.positives,
+            "precision": row.precision,
+            "recall": row.recall,
+            "paper_positives": TABLE_2[row.k] if scenario.epoch is not None else None,
+        }
+        for row in top_k_attack(scenario.labels_N, scenario.scores_N, list(TABLE_2))
+    ]
+
+
+def _job(function: Callable[..., list[dict[str, Any]]], *arguments: Any) -> Callable[[], list[dict[str, Any]]]:
+    return lambda: function(*arguments)
+
+
+def paper_claims(result: dict[str, Any]) -> list[dict[str, Any]]:
+    """Pick out of ``run``'s result what the mechanisms reach at epsilon 1 in epoch 0 (or the file), IID, for K = 10 and 1,000."""
+    chosen: Sequence[dict[str, Any]] = [
+        *(row for row in result["tables"]["table_4"]),
+        *(row for row in result["tables"]["mechanisms"]),
+    ]
+    keys = ("mechanism", "accounting", "clients", "mean", "sd", "sd_many", "bias", "predicted_sd", "predicted_ratio")
+    first = chosen[0]["scenario"]
+    return [
+        {key: row[key] for key in keys}
+        for row in chosen
+        if row["epsilon"] == 1 and row["partition"] == "IID" and row["scenario"] == first
+    ]

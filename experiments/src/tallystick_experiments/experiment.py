@@ -1,0 +1,162 @@
+"""One defended training of a split network, epoch by epoch, with what the feature party saw: for experiments on label leakage.
+
+Shapes: B rows of a batch, D cut width, N training rows, T test rows.
+
+The steps, the batches and the defences are those of a job (training/in_process.py, training/defended.py); seeds stand where a
+job draws from the operating system.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tallystick.attacks.view import StepView
+from tallystick.config.contract import TrainingConfig
+from tallystick.cut.forward import Source, no_columns
+from tallystick.data.features import FeatureRows
+from tallystick.defenses.chain import NO_DEFENSE, Defenses
+from tallystick.errors import ConfigError
+from tallystick.metrics import auc_statistic
+from tallystick.models.split import LabelModel
+from tallystick.training.defended import CutDefense
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+from tallystick_experiments.shared import PLAIN_ADAM, evenly
+
+PASS = 8192  # rows of a pass that trains nothing
+KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitData:
+    """Both parties' encoded rows in one order; the label party's own columns if it has any."""
+
+    training: FeatureRows
+    training_labels_N: Tensor  # float32, 0 or 1
+    test: FeatureRows
+    test_labels_T: Tensor
+    own_training: Source = no_columns
+    own_test: Source = no_columns
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """How long and in what steps to train: passes, at least 1; rows per step, at least 2; Adam's step size, above 0."""
+
+    epochs: int = 3
+    batch_size: int = 512
+    learning_rate: float = 1e-3
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.batch_size < 2 or not self.learning_rate > 0:
+            raise ConfigError(
+                f"plan: epochs={self.epochs}, batch_size={self.batch_size}, learning_rate={self.learning_rate}; "
+                "expected at least 1, at least 2 and above 0"
+            )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Epoch:
+    """What an epoch left behind: the feature party's view of evenly spread steps, and the network's worth after it."""
+
+    number: int
+    steps: tuple[StepView, ...]
+    undefended: tuple[Tensor, ...]  # per step (B, D), the cut gradients before any noise: for attackers who are granted some
+    loss: float
+    test_auc: float
+
+
+class Experiment:
+    """Both sides' models, trained on one data set."""
+
+    def __init__(self, bottom: nn.Module, label: LabelModel, data: SplitData, plan: TrainingPlan, *, seed: int) -> None:
+        self.bottom, self.label, self.data, self.plan, self.seed = bottom, label, data, plan, seed
+
+    def epochs(self, defenses: Defenses = NO_DEFENSE) -> Iterator[Epoch]:
+        """Train, and stop after each epoch to hand out what the feature party saw in it."""
+        network = self.network(defenses)
+        count = network.schedule.steps_per_epoch
+        kept = set(evenly(count, KEPT_ROWS // self.plan.batch_size))
+        for number in range(self.plan.epochs):
+            steps, undefended, losses = [], [], []
+            for index, step in enumerate(network.epoch(number)):
+                losses.append(float(step.answer.loss))
+                if index in kept:
+                    ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
+                    rows_B = step.batch.index_B
+                    steps.append(
+                        StepView(
+                            epoch=number,
+                            rows_B=rows_B,
+                            own_B=torch.ones(len(rows_B), dtype=torch.bool),
+                            received_BD=gradient_BD,
+                            sent_BD=embedding_BD,
+                        )
+                    )
+                    undefended += step.answer.undefended_BD
+            yield Epoch(
+                number=number,
+                steps=tuple(steps),
+                undefended=tuple(undefended),
+                loss=float(np.mean(losses)),
+                test_auc=self.test_auc(),
+            )
+
+    def network(self, defenses: Defenses) -> SplitNetwork:
+        """The product's training with these defences; labels are replaced and noise is drawn from the seed."""
+        random = np.random.default_rng([self.seed, 2])
+        labels_N = defenses.defend_labels(self.data.training_labels_N, classes=2, random_bytes=random.bytes)
+        schedule = self._schedule()
+        return SplitNetwork(
+            bottoms=[self.bottom],
+            sources=[self.data.training.rows],
+            model=self.label,
+            own=self.data.own_training,
+            objective=Supervised("binary", labels_N),
+            training=TrainingConfig(
+                epochs=self.plan.epochs,
+                batch_size=self.plan.batch_size,
+                learning_rate=self.plan.learning_rate,
+                patience=None,
+                **PLAIN_ADAM,
+            ),
+            schedule=schedule,
+            defense=CutDefense.of(defenses, secret=random.bytes(32), steps_per_epoch=schedule.steps_per_epoch),
+        )
+
+    def _schedule(self) -> Schedule:
+        """All training rows, less one if it were left alone in the last batch: one row has no variance to normalise by."""
+        rows = len(self.data.training)
+        train_N = torch.arange(rows - 1 if rows > 1 and rows % self.plan.batch_size == 1 else rows)
+        return Schedule(
+            train_N=train_N, validation_N=torch.empty(0, dtype=torch.int64), batch_size=self.plan.batch_size, seed=self.seed
+        )
+
+    @torch.no_grad()
+    def test_auc(self) -> float:
+        """AUC on the test rows."""
+        self._train(False)
+        data, logits = self.data, []
+        for rows_B in torch.split(torch.arange(len(data.test)), PASS):
+            logits.append(self.label([self.bottom(data.test.rows(rows_B))], data.own_test(rows_B)))
+        labels_T = data.test_labels_T.numpy()
+        return auc_statistic(labels_T, torch.cat(logits).double().numpy())(np.ones(len(labels_T)))
+
+    @torch.no_grad()
+    def embed(self, *, most: int | None = None) -> Iterator[tuple[Tensor, Tensor]]:
+        """Pass over the training rows without training: rows and their cut embeddings, 8,192 at a time.
+
+        With ``most`` over no more than so many, at least 8,192, evenly spread: for attacks that need them all at once.
+        """
+        self._train(False)
+        passes = torch.split(torch.arange(len(self.data.training)), PASS)
+        for index in evenly(len(passes), len(passes) if most is None else most // PASS):
+            yield passes[index], self.bottom(self.data.training.rows(passes[index]))
+
+    def _train(self, mode: bool) -> None:
+        self.bottom.train(mode)
+        self.label.train(mode)

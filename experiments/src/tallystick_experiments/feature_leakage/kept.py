@@ -1,0 +1,116 @@
+"""What a feature party's audit keeps of a training, beside all of it: how much of the columns does either give back?
+
+Shapes: N rows, D cut width.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from tallystick.attacks.feature_inference.evaluate import (
+    FeatureLeaks,
+    Told,
+    attacked_rows,
+    draws_of_known,
+    evaluate_feature_inference,
+)
+from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.attacks.view import Received
+from tallystick.config.contract import NetworkModel
+from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
+from tallystick.defenses.defense import Defense
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.party.row_recorder import most_rows
+from tallystick.training.defended_bottom import DefendedBottom
+from tallystick_experiments.experiment import Experiment, TrainingPlan
+from tallystick_experiments.feature_leakage.data import split_and_encode
+from tallystick_experiments.fedads.data import AdTable
+
+DEFENSES: Mapping[str, tuple[Defense, ...]] = {
+    "none": (),
+    "gaussian-embeddings 100": (GaussianEmbeddings(epsilon=100.0, delta=1e-6, clip=1.0),),
+}
+ATTACKS = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns}  # which no party knows at home
+ALL_ROWS = 25_000  # that stand for all where there are more: a mean of so many is exact to the second decimal
+STRONGEST = "the strongest per column"
+
+
+def split_experiment(
+    table: AdTable, plan: TrainingPlan, *, seed: int, defense: tuple[Defense, ...] = ()
+) -> tuple[Experiment, ColumnValues, int]:
+    """A contract's default network on a table, not trained yet, the feature party's columns, and the width of the cut."""
+    data, theirs, own, columns = split_and_encode(table, seed=seed)
+    model = NetworkModel()
+    bottom: nn.Module = build_bottom(model, "feature", theirs, seed=seed)
+    width = width_of(bottom)
+    label = build_label_model(model, "label", own, [width], outputs=1, seed=seed)
+    if defenses := embedding_chain(defense):
+        bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
+    return Experiment(bottom, label, data, plan, seed=seed), columns, width
+
+
+@dataclass(kw_only=True)
+class KeptEmbeddings:
+    """What the product's recorder keeps of the embeddings that were sent, and what somebody who drops nothing does."""
+
+    chosen: RowSums
+    every: RowSums
+
+    @classmethod
+    def of(cls, train_N: Tensor, *, width: int, epochs: int) -> "KeptEmbeddings":
+        """Nothing yet."""
+        received: Received = "cut_embedding"
+        rows_N = chosen_rows(train_N, most=most_rows(received, width))
+        all_N = torch.unique(torch.cat([rows_N, chosen_rows(train_N, most=ALL_ROWS)]))
+        return cls(chosen=RowSums.zero(received, rows_N, width), every=RowSums.zero(received, all_N, width, looks=epochs))
+
+    def leaks(self, columns: ColumnValues, *, seed: int) -> dict[str, FeatureLeaks]:
+        """Attack both; who has everything is told the rows that the audit's attackers are told."""
+        return {
+            "audit": _leaks(self.chosen, columns, seed=seed),
+            "everything": _leaks(self.every, columns, known=self.told(seed=seed), seed=seed),
+        }
+
+    def told(self, *, seed: int) -> Told:
+        """The rows that the audit tells, as places among all."""
+        kept_N, all_N = self.chosen.seen_rows, self.every.seen_rows
+        attacked_N = kept_N[attacked_rows(len(kept_N))]
+        drawn = draws_of_known(len(kept_N), seed=seed)
+        return {count: [torch.searchsorted(all_N, attacked_N[each_K]) for each_K in each] for count, each in drawn.items()}
+
+
+def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
+    (step,) = sums.view().steps
+    assert step.mean_BD is not None
+    truth = columns.rows(step.rows_B)
+    return evaluate_feature_inference(step.received_BD, step.mean_BD, truth, looks_NE=step.looks_BE, attacks=ATTACKS, **told)
+
+
+def embeddings_kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
+    """Train once, and attack what the feature party's audit kept and everything; means over the columns by attack."""
+    experiment, columns, width = split_experiment(table, plan, seed=seed, defense=DEFENSES[defense])
+    network = experiment.network(NO_DEFENSE)
+    kept = KeptEmbeddings.of(network.schedule.train_N, width=width, epochs=plan.epochs)
+    for epoch in range(plan.epochs):
+        for step in network.epoch(epoch):
+            ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
+            for sums in (kept.chosen, kept.every):
+                sums.add(step.batch.index_B, embedding_BD, gradient_BD)
+        for sums in (kept.chosen, kept.every):
+            sums.epoch_ended(epoch)
+    found = {who: _figures(leaks) for who, leaks in kept.leaks(columns, seed=seed).items()}
+    return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
+
+
+def _figures(leaks: FeatureLeaks) -> dict[str, float]:
+    """By attack and number of known rows the mean over columns, and that of each column's strongest attack."""
+    counts = sorted({known for _, known in leaks.by_attack})
+    figures = {f"{name}, {known} rows": leaks.by_attack[name, known] for known in counts for name in ATTACKS}
+    strongest = {known: leaks.mean(known) for known in counts}
+    return figures | {f"{STRONGEST}, {known} rows": value for known, value in strongest.items() if value is not None}

@@ -1,0 +1,151 @@
+"""One training of the feature-leakage benchmark: what it is worth, and how much of each column comes back.
+
+Shapes: N training rows, D cut width.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, ColumnLeak, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.config.contract import NetworkModel
+from tallystick.data.features import FeatureShape
+from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
+from tallystick.defenses.defense import Defense
+from tallystick.models.build import seeded
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.training.defended_bottom import DefendedBottom
+from tallystick_experiments.experiment import Experiment, SplitData, TrainingPlan
+from tallystick_experiments.feature_leakage.data import as_numbers
+
+HIDDEN = NetworkModel().hidden  # a contract's default, cut after its first layer
+WIDTH = HIDDEN[0]
+EMBEDDING_WIDTH = 4
+ALONE = "own columns alone"
+EMBEDDINGS, AIDED, ANY = "embeddings", "embeddings and own columns", "strongest of all"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutSetting:
+    """A row of the table: how wide the cut is, and what defends it; ``depth`` layers below it."""
+
+    name: str
+    cut_width: int = WIDTH
+    depth: int = 1
+    defense: tuple[Defense, ...] = ()
+    partner: bool = True  # without one, the label party trains on its own columns alone
+
+    @property
+    def family(self) -> str:
+        """Which line of a picture it is on: its defences, or what hides without one."""
+        if not self.partner:
+            return ALONE
+        methods = " and ".join(defense.method for defense in self.defense)
+        return methods or ("cut width" if self.depth == 1 else "two layers, cut width")
+
+
+def run_setting(
+    setting: CutSetting,
+    data: SplitData,
+    theirs: FeatureShape,
+    own: FeatureShape,
+    columns: ColumnValues,
+    plan: TrainingPlan,
+    *,
+    seed: int,
+) -> dict[str, Any]:
+    """Train once; attack what the label party received in all epochs.
+
+    Returns:
+        name, seed, test AUC by epoch, seconds; by number of known rows the mean over columns of what the strongest attack
+        rebuilt, with and without the label party's own columns and of all attacks, and every column's.
+    """
+    started = time.perf_counter()
+    with seeded(seed, "feature leakage"):
+        bottom: torch.nn.Module = TabularBottom(
+            theirs, embedding_width=EMBEDDING_WIDTH, hidden=(*HIDDEN[: setting.depth - 1], setting.cut_width)
+        )
+        own_bottom = TabularBottom(own, embedding_width=EMBEDDING_WIDTH, hidden=HIDDEN[: setting.depth])
+        top = TabularTop(own_bottom.width + setting.cut_width, hidden=HIDDEN[setting.depth :], outputs=1)
+    if defenses := embedding_chain(setting.defense):
+        bottom = DefendedBottom(bottom, defenses, secret=seed.to_bytes(32, "big"))
+    if not setting.partner:
+        bottom = _Silent(setting.cut_width)
+    network = Experiment(bottom, LabelModel(top, bottom=own_bottom), data, plan, seed=seed)
+    split = network.network(NO_DEFENSE)
+    sums = RowSums.zero("cut_embedding", chosen_rows(split.schedule.train_N, most=MOST_ROWS), setting.cut_width)
+    aucs = []
+    for epoch in range(plan.epochs):
+        for step in split.epoch(epoch):
+            ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
+            sums.add(step.batch.index_B, embedding_BD, gradient_BD)
+        sums.epoch_ended(epoch)
+        aucs.append(network.test_auc())
+    trained = time.perf_counter() - started
+    leaks = _leaks(sums, columns, data, seed=seed)
+    return {
+        "name": setting.name,
+        "seed": seed,
+        "test_auc": aucs,
+        **_figures(leaks),
+        "training_seconds": trained,
+        "seconds": time.perf_counter() - started,
+    }
+
+
+class _Silent(torch.nn.Module):
+    """Sends zeros: what the label party's own columns are worth."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.width = width
+
+    def forward(self, features: Any) -> torch.Tensor:
+        return torch.zeros(len(features), self.width)
+
+
+def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) -> dict[str, FeatureLeaks]:
+    """What comes back from embeddings alone, as a feature party's audit measures it, and with the label party's own columns."""
+    (step,) = sums.view().steps
+    assert step.mean_BD is not None
+    own_NA = as_numbers(data.own_training(step.rows_B))
+    truth = columns.rows(step.rows_B)
+    aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
+    embeddings = (step.received_BD, step.mean_BD, truth)
+    alone = evaluate_feature_inference(*embeddings, looks_NE=step.looks_BE, seed=seed)
+    own = evaluate_feature_inference(*embeddings, looks_NE=step.looks_BE, own_NA=own_NA, attacks=aided, seed=seed)
+    return {EMBEDDINGS: alone, AIDED: own, ANY: _strongest_of(alone, own)}
+
+
+def _strongest_of(*found: FeatureLeaks) -> FeatureLeaks:
+    """Of every column the attack that rebuilt most of it: whoever has own columns can also leave them out."""
+    best: dict[tuple[str, int], ColumnLeak] = {}
+    for column in (column for each in found for column in each.columns):
+        place = (column.name, column.known)
+        if place not in best or column.value > best[place].value:
+            best[place] = column
+    return FeatureLeaks(columns=tuple(best.values()))
+
+
+def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
+    return {
+        "mean": {reads: {str(known): found.mean(known) for known in KNOWN} for reads, found in leaks.items()},
+        "attacks": {f"{name}, {k} rows": value for found in leaks.values() for (name, k), value in found.by_attack.items()},
+        "columns": {
+            reads: {
+                str(known): {column.name: _column(column) for column in found.columns if column.known == known} for known in KNOWN
+            }
+            for reads, found in leaks.items()
+        },
+        "not_measured": sorted({line for found in leaks.values() for line in found.not_measured}),
+    }
+
+
+def _column(found: ColumnLeak) -> dict[str, Any]:
+    return {"value": found.value, "attack": found.attack, "accuracy": found.accuracy, "majority": found.majority}

@@ -1,0 +1,203 @@
+"""Tables for the FedAds benchmark: who holds which columns, which rows are tests, and the encoding of both.
+
+Shapes: N training rows, T test rows.
+
+FedAds' own files (a folder with sample_train_aligned.csv, sample_test.csv and, of rows that the label party alone has,
+sample_train_nonaligned.csv; every cell written as ['value'], a column in which some cell lists several a sequence), the IJCAI-18
+purchases that resemble them, Kaggle's Criteo and Avazu files, or the credit-card data that FATE split.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+
+from tallystick.config.party import EncodingConfig, FeatureColumns, SequenceConfig
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import FeatureShape
+from tallystick.data.lazy import LazyTable, sample, store, unpacked
+from tallystick.errors import DataError
+from tallystick_experiments.clicks import SAMPLE_SEED, first_line, read_clicks, split_columns
+from tallystick_experiments.experiment import SplitData
+
+TRAINING_FILE, UNALIGNED_FILE, TEST_FILE = "sample_train_aligned.csv", "sample_train_nonaligned.csv", "sample_test.csv"
+OTHER_NAMES = {UNALIGNED_FILE: "sample_train_unaligned.csv", TEST_FILE: "test.csv"}  # that others who have the files read
+USER, ITEM = "l_u_fea_1", "l_i_fea_1"  # the first columns of the user's and of the item's profile: taken for their ids
+LABEL_PARTY_COLUMNS = 16  # FedAds' number; the rest is the feature party's
+IJCAI_NUMERIC = ("shop_review_positive_rate", "shop_score_service", "shop_score_delivery", "shop_score_description")
+IJCAI_TEST = "te_8k"
+CREDIT = ("default_credit_hetero_guest.csv.gz", "default_credit_hetero_host.csv.gz")
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdTable:
+    """Rows of both parties, a 0/1 label, and which rows are for tests."""
+
+    name: str
+    frame: LazyTable
+    label: str
+    label_party: FeatureColumns
+    feature_party: FeatureColumns
+    test_N: pl.Series | None = None  # bool per row; None: some are drawn
+    has_partner_N: pl.Series | None = None  # bool per row: the feature party has it too; None: all, whatever a benchmark hides
+    label_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
+    feature_sequences: Mapping[str, SequenceConfig] = field(default_factory=dict)
+    user: str | None = None  # column that tells users apart
+
+    def encoders(
+        self, feature_rows: NDArray[np.int64], label_rows: NDArray[np.int64], encoding: EncodingConfig
+    ) -> tuple[Encoder, Encoder]:
+        """The feature party's encoder and the label party's, each fitted on its training rows."""
+        return (
+            Encoder.fit(self.frame, self.feature_party, feature_rows, encoding=encoding, sequences=self.feature_sequences),
+            Encoder.fit(self.frame, self.label_party, label_rows, encoding=encoding, sequences=self.label_sequences),
+        )
+
+
+def read_ads(path: Path, *, limit: int | None = None, swapped: bool = False) -> AdTable:
+    """Read a data set and share its columns out as FedAds does: item, shop and user profile to the label party.
+
+    Args:
+        path: a folder with FedAds' two files, or FATE's, or one file of any of the formats.
+        limit: draw so many rows of each file at random, always the same ones; they keep their order and their part.
+        swapped: give each party the other's columns, so that the better ones cross the cut.
+
+    Raises DataError for a file that is absent or of another format.
+    """
+    if path.is_dir() and (path / TRAINING_FILE).exists():
+        table = _read_fedads(path, limit)
+    elif path.is_dir() and all((path / name).exists() for name in CREDIT):
+        table = _read_credit(path, limit)
+    elif path.is_file() and "is_trade" in (head := first_line(path).split(",")):
+        table = _read_ijcai(path, head, limit)
+    else:
+        table = _read_clicks(path, limit)
+    if swapped:
+        return replace(
+            table,
+            label_party=table.feature_party,
+            feature_party=table.label_party,
+            label_sequences=table.feature_sequences,
+            feature_sequences=table.label_sequences,
+        )
+    return table
+
+
+def _read_fedads(folder: Path, limit: int | None) -> AdTable:
+    paths = {name: _named(folder, name) for name in (TRAINING_FILE, UNALIGNED_FILE, TEST_FILE)}
+    names = [name for name, path in paths.items() if name != UNALIGNED_FILE or path.exists()]
+    try:
+        files = [pl.scan_csv(paths[name], infer_schema=False, glob=False) for name in names]
+        parts, counts = zip(*(sample(file, limit, seed=SAMPLE_SEED) for file in files), strict=True)
+        cells = pl.exclude("sample_id").str.replace_all("[\\[\\]' \"]", "")  # ['1', '2'] becomes 1,2
+        read = [part.select(cells).with_columns(pl.col("label").cast(pl.Int64)) for part in parts]
+        frame = store(pl.concat(read, how="diagonal"))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{folder}: not FedAds' {' and '.join(names)}: {error}") from None
+    file_N = pl.Series(np.repeat(names, [*counts[:-1], frame.height - sum(counts[:-1])]))
+    label_party = tuple(name for name in frame.columns if name.startswith(("l_i_", "l_u_")))
+    feature_party = tuple(name for name in frame.columns if name.startswith("f_"))
+    if not (label_party and feature_party):
+        raise DataError(f"{folder}: {TRAINING_FILE} has no columns l_i_*, l_u_* and f_*; has {', '.join(frame.columns)}")
+    listed = [name for name in (*label_party, *feature_party) if frame.get_column(name).str.contains(",", literal=True).any()]
+    # Only the label party has a column of the row's item.
+    of_label = SequenceConfig(separator=",", target=ITEM if ITEM in label_party and ITEM not in listed else None)
+    # l_c_fea stays out: the paper describes the label party's context as the time of the conversion, which is the label
+    return AdTable(
+        name="fedads",
+        frame=frame,
+        label="label",
+        label_party=FeatureColumns(categorical=tuple(name for name in label_party if name not in listed)),
+        feature_party=FeatureColumns(categorical=tuple(name for name in feature_party if name not in listed)),
+        label_sequences={name: of_label for name in label_party if name in listed},
+        feature_sequences={name: SequenceConfig(separator=",") for name in feature_party if name in listed},
+        user=USER if USER in label_party and USER not in listed else None,
+        test_N=file_N == TEST_FILE,
+        has_partner_N=file_N != UNALIGNED_FILE if UNALIGNED_FILE in names else None,
+    )
+
+
+def _named(folder: Path, name: str) -> Path:
+    """A file by its own name, or by the other one where that is there."""
+    other = folder / OTHER_NAMES.get(name, name)
+    return other if other.exists() and not (folder / name).exists() else folder / name
+
+
+def _read_ijcai(path: Path, columns: list[str], limit: int | None) -> AdTable:
+    try:
+        types = {name: pl.Float64 if name in IJCAI_NUMERIC else pl.String for name in columns} | {"is_trade": pl.Int64}
+        with unpacked(path) as text:
+            frame = store(sample(pl.scan_csv(text, schema_overrides=types, glob=False), limit, seed=SAMPLE_SEED)[0])
+        test_N = frame.get_column("part") == IJCAI_TEST
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"{path}: not the IJCAI-18 sample with is_trade and part: {error}") from None
+    features = [name for name in columns if name not in ("is_trade", "part")]
+    numeric = tuple(name for name in IJCAI_NUMERIC if name in columns)
+    user_side = tuple(name for name in features if name.startswith(("user_", "context_")))
+    return AdTable(
+        name="ijcai18",
+        frame=frame,
+        label="is_trade",
+        label_party=FeatureColumns(
+            numeric=numeric, categorical=tuple(name for name in features if name not in (*user_side, *numeric))
+        ),
+        feature_party=FeatureColumns(categorical=user_side),
+        test_N=test_N,
+        user="user_id" if "user_id" in features else None,
+    )
+
+
+def _read_credit(folder: Path, limit: int | None) -> AdTable:
+    try:
+        guest, host = (pl.read_csv(folder / name, n_rows=limit) for name in CREDIT)
+        theirs = [name for name in host.columns if name != "id"]
+        frame = guest.join(host.rename({name: f"host_{name}" for name in theirs}), on="id", how="inner", maintain_order="left")
+        own = tuple(name for name in guest.columns if name not in ("id", "y"))
+        frame = frame.with_columns(pl.col("y").cast(pl.Int64))
+    except (pl.exceptions.PolarsError, OSError) as error:
+        raise DataError(f"{folder}: not FATE's {' and '.join(CREDIT)}: {error}") from None
+    return AdTable(
+        name="credit card",
+        frame=LazyTable.of(frame),
+        label="y",
+        label_party=FeatureColumns(numeric=own),
+        feature_party=FeatureColumns(numeric=tuple(f"host_{name}" for name in theirs)),
+    )
+
+
+def _read_clicks(path: Path, limit: int | None) -> AdTable:
+    clicks = read_clicks(path, limit=limit)
+    most = len(clicks.numeric[::2] + clicks.categorical[::2])
+    feature_party, label_party = split_columns(clicks, label_party=min(LABEL_PARTY_COLUMNS, most))
+    return AdTable(name=clicks.name, frame=clicks.frame, label=clicks.label, label_party=label_party, feature_party=feature_party)
+
+
+def encode_ads(table: AdTable, *, seed: int, min_count: int) -> tuple[SplitData, FeatureShape, FeatureShape]:
+    """Split and encode; gives the data, the feature party's shape and the label party's."""
+    rows = table.frame.height
+    if table.test_N is not None:
+        test = np.flatnonzero(table.test_N.to_numpy())
+    else:
+        test = np.sort(np.random.default_rng(seed).permutation(rows)[: rows // 10])
+    aligned = np.arange(rows) if table.has_partner_N is None else np.flatnonzero(table.has_partner_N.to_numpy())
+    training = np.setdiff1d(aligned, test)
+    labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
+    if not (len(test) and len(training) and 0 < float(labels_N[training].mean()) < 1):
+        raise DataError(f"{table.name}: {len(training)} training and {len(test)} test rows, or one class only; give more rows")
+    encoding = EncodingConfig(numeric="rank", min_count=min_count)
+    theirs, own = table.encoders(training, training, encoding)
+    encoded, own_encoded = theirs.encode(table.frame), own.encode(table.frame)
+    training_rows, test_rows = torch.from_numpy(training), torch.from_numpy(test)
+    data = SplitData(
+        training=encoded.picked(training_rows),
+        training_labels_N=labels_N[training_rows],
+        test=encoded.picked(test_rows),
+        test_labels_T=labels_N[test_rows],
+        own_training=own_encoded.picked(training_rows).rows,
+        own_test=own_encoded.picked(test_rows).rows,
+    )
+    return data, theirs.feature_shape, own.feature_shape

@@ -1,0 +1,429 @@
+"""FedAds' Table 3: what rows are worth that only the label party has, method by method, beside the paper's numbers.
+
+Section 5.1. Every network is trained by the steps and methods of a job (training/in_process.py, training/unaligned/). All methods
+of a seed see the same rows, start from the same weights where they have the same modules, and are stopped by the same validation
+rows, which are looked at several times an epoch: VanillaVFL is at its best after a few hundred steps, and one that is looked at
+once an epoch loses more than the methods differ by.
+"""
+
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+from torch import Tensor, nn
+
+from tallystick.config.contract import NetworkModel, TrainingConfig
+from tallystick.config.unaligned import UnalignedConfig
+from tallystick.cut.forward import Source
+from tallystick.data.features import Features
+from tallystick.errors import ConfigError
+from tallystick.metrics import ace, auc
+from tallystick.models.branches import BranchedModel
+from tallystick.models.build import BranchParts, build_bottom, width_of
+from tallystick.models.split import LabelModel
+from tallystick.training.calibration import fit_line
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.lesson import PLAIN, Lesson
+from tallystick.training.objective import Objective, Supervised
+from tallystick.training.plan import Batch, Schedule
+from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
+from tallystick.training.unaligned.schedule import rows_ratio, scheduled
+from tallystick.training.unaligned.table import method_of
+from tallystick_experiments.fedads.data import USER, AdTable
+from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
+from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+
+SEEDS = (1, 2, 3, 4, 5)
+CHECKS = 4  # looks at the validation rows for each pass over the joint batches
+PATIENCE = 12  # looks without a better loss
+MOST_EPOCHS = 60
+PASS = 4096  # rows of a pass that trains nothing
+BINS = 20
+TRAINING = TrainingConfig(epochs=MOST_EPOCHS, batch_size=256, learning_rate=1e-3, patience=2, checkpoint_every=1_000_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Networks:
+    """Both parties' networks, and what they are in words."""
+
+    label: NetworkModel
+    feature: NetworkModel
+    words: str
+
+
+SMALL = Networks(
+    label=NetworkModel(embedding_width=4, hidden=(128, 64, 64), cut_after=2),
+    feature=NetworkModel(embedding_width=4, hidden=(64, 32), cut_after=2),
+    words="embeddings 4, label party [128, 64], feature party [64, 32], one hidden layer of 64 on top",
+)
+PAPER = Networks(
+    label=NetworkModel(embedding_width=8, hidden=(256, 128), cut_after=2, normalization="batch"),
+    feature=NetworkModel(embedding_width=8, hidden=(128, 32), cut_after=2, normalization="batch"),
+    words="embeddings 8, label party [256, 128], feature party [128, 32], batch normalisation per branch, tops of one layer",
+)
+"""FedAds, section 5.1.4."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A row of the table: how it trains, and FedAds' AUC and NLL where it has the row.
+
+    Args:
+        name: as the table shows it.
+        settings: the contract's for unaligned rows; the default leaves them out.
+        joint: which training rows have both parties' columns; "none" for the label party alone, "all" for the bound.
+        paper: AUC and NLL.
+        kind: of the paper's rows, an ablation that it leaves out, ours, or a probe, which is trained only where it is named.
+        frozen: joint training leaves the label party's bottom as it was at the start.
+    """
+
+    name: str
+    settings: UnalignedConfig = field(default_factory=UnalignedConfig)
+    joint: str = "aligned"
+    paper: tuple[float, float] | None = None
+    kind: str = "FedAds"
+    frozen: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frozen(Lesson):
+    """Another lesson, whose label party's bottom learns nothing: a top over it finds what was in it at the start.
+
+    A benchmark's probe of what came before joint training; a run's threat model and guarantees are those of ``lesson``.
+    """
+
+    lesson: Lesson
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """None for the bottom, the lesson's own for the rest."""
+        return {**self.lesson.rates, "bottom": 0.0}
+
+    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
+        """The lesson's."""
+        self.lesson.start(model, own, train_N)
+
+    def loss(
+        self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
+    ) -> tuple[Tensor, Tensor]:
+        """The lesson's."""
+        return self.lesson.loss(model, objective, batch, cuts_BD, own)
+
+
+def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> Row:
+    return Row(name=name, settings=UnalignedConfig(method=method, **settings), paper=paper, kind=kind)
+
+
+PROBE = "probe"
+
+
+def rows(*, group: str | None = None) -> tuple[Row, ...]:
+    """All rows. FedAds draws a branch with the odds of its rows, so its methods have four local steps for each joint one.
+
+    Probes ask what a label party's bottom knows that starts at random, or from self-supervision, and is left as it is.
+    """
+    four: dict[str, Any] = {"local_steps": 4}
+    return (
+        Row(name="Local", joint="none", paper=(0.609, 0.0391)),
+        Row(name="VanillaVFL", paper=(0.620, 0.0389)),
+        _row("HeuristicVFL", "heuristic", (0.630, 0.0387), group=group, **four),
+        _row("SS-VFL", "ss-vfl", (0.636, 0.0381)),
+        _row("FedCVT", "fedcvt", (0.639, 0.0379), **four),
+        _row("VFL-MPD", "vfl-mpd", (0.641, 0.0373), joint_epochs=4),
+        _row("FedHSSL", "fedhssl", (0.642, 0.0375), joint_epochs=4),
+        _row("JPL", "jpl", (0.644, 0.0374), **four),
+        _row("Diffu-AT", "diffu-at", (0.645, 0.0375), **four),
+        Row(name="ORALE", joint="all", paper=(0.658, 0.0367)),
+        _row("Diffu-AT, label in the condition", "diffu-at", kind="ablation", label_condition=True, **four),
+        _row("Diffu-AT, v-prediction", "diffu-at", kind="ablation", prediction="v", **four),
+        _row("Diffu-AT, x0-prediction", "diffu-at", kind="ablation", prediction="x0", **four),
+        _row("regressor", "regressor", kind="ablation", **four),
+        _row("multi-task, 4 small local steps", "multi-task", kind="ablation", **four),
+        _row("multi-task", "multi-task", kind="ablation"),
+        _row("warm start", "warm-start", kind="ours"),
+        _row("warm start, no dropout", "warm-start", kind="ours", dropout=0.0),
+        _row("warm start, frozen", "warm-start", kind="ours", warm_rate=0.0),
+        _row("offset", "offset", kind="ours"),
+        _row("average", "average", kind="ours"),
+        Row(name="VanillaVFL, frozen", kind=PROBE, frozen=True),
+        replace(_row("SS-VFL, frozen", "ss-vfl", kind=PROBE), frozen=True),
+        replace(_row("FedHSSL, frozen", "fedhssl", kind=PROBE, joint_epochs=4), frozen=True),
+    )
+
+
+def run(
+    *,
+    data: Path,
+    seeds: Sequence[int] = SEEDS,
+    only: Sequence[str] = (),
+    aligned: float = ALIGNED,
+    limit: int | None = None,
+    by_users: bool = False,
+    paper_networks: bool = False,
+    keeping: Keeping | None = None,
+) -> dict[str, Any]:
+    """Train every row of the table once per seed, on one thread.
+
+    Args:
+        data: FedAds' folder, the IJCAI-18 sample, Kaggle's Criteo or Avazu file, or the folder of FATE's credit-card files.
+        seeds: of the rows' parts, initialisation and batches.
+        only: names of rows; all but probes if empty.
+        aligned: share of the training rows that have both parties' columns.
+        limit: read no more rows than this of each file.
+        by_users: draw whole users for test, validation and aligned rows.
+        paper_networks: train the paper's networks, which FedAds' own data always gets.
+        keeping: of the runs; nowhere if left out.
+
+    Raises DataError for data that is absent or of another format, ConfigError for a row or users that there are not, or an
+    ``aligned`` that is no share.
+    """
+    if not 0 < aligned < 1:
+        raise ConfigError(f"--aligned {aligned}: expected a share of the training rows, above 0 and below 1")
+    table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
+    chosen = chosen_of(table, only)
+    networks = PAPER if paper_networks or table.name == "fedads" else SMALL
+    setting = _setting(table, aligned, networks, by_users=by_users)
+    kept = keeping.open(setting)
+    runs = list(kept.runs) if kept is not None else []
+    done = {(each["method"], each["seed"]) for each in runs}
+    with one_thread():
+        for seed in seeds:
+            rows_N: Rows | None = None
+            for number, row in enumerate(chosen):
+                if (row.name, seed) in done:
+                    continue
+                rows_N = rows_N or share_out(table, seed=seed, aligned=aligned, by_users=by_users)
+                trial = MethodTrial(rows=rows_N, row=row, seed=seed, networks=networks)
+                runs.append({"method": row.name, "seed": seed, **trial.run()})
+                if kept is not None:
+                    kept.add(runs[-1])
+                at = seeds.index(seed) * len(chosen) + number + 1
+                keeping.progress(f"seed {seed}: {row.name}", at, len(seeds) * len(chosen))
+    wanted = {row.name for row in chosen}
+    runs = [each for each in runs if each["method"] in wanted and each["seed"] in seeds]
+    lines = tabulate(runs, chosen)
+    positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
+    about = {"data": {**setting, "share_of_positives": positives}, "seeds": list(seeds)}
+    return {"benchmark": "fedads", "number": 3, **about, "table": lines, "order": order_like_the_papers(lines), "runs": runs}
+
+
+def _setting(table: AdTable, aligned: float, networks: Networks, *, by_users: bool) -> dict[str, Any]:
+    """What runs have to agree on to stand in one log; what is not the usual is named only where it is."""
+    usual = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
+    return usual | ({"networks": networks.words} if networks is PAPER else {}) | ({"parts": "by users"} if by_users else {})
+
+
+def chosen_of(table: AdTable, only: Sequence[str]) -> list[Row]:
+    """The rows of these names, all but probes for none; without the bound where the data cannot tell it.
+
+    Raises ConfigError for a name that there is not.
+    """
+    group = GROUPS.get(table.name)
+    everything = {row.name: row for row in rows(group=group)}
+    if unknown := [name for name in only if name not in everything]:
+        raise ConfigError(f"--only {unknown[0]}: is no row of the table; it has {', '.join(everything)}")
+    chosen = [row for name, row in everything.items() if (name in only if only else row.kind != PROBE)]
+    # what the feature party has of unaligned rows is what the bound trains on
+    return chosen if table.has_partner_N is None else [row for row in chosen if row.joint != "all"]
+
+
+GROUPS = {"criteo": "C9", "fedads": USER, "ijcai18": "shop_id"}
+"""What stands for a user in HeuristicVFL; without one it takes the mean of all rows."""
+
+
+@dataclass(kw_only=True)
+class MethodTrial:
+    """One row of the table, trained once."""
+
+    rows: Rows
+    row: Row
+    seed: int
+    networks: Networks = SMALL
+
+    def run(self) -> dict[str, Any]:
+        """Train, and measure on the test rows."""
+        rows = self.rows
+        schedule = self._schedule()
+        method = self._method(schedule) if self.row.settings.used else None
+        model, bottoms = self._modules(method)
+        began = time.process_time()
+        objective = Supervised("binary", rows.labels_N)
+        if method is not None:
+            self._prepare(method, model, bottoms, objective)
+        network = SplitNetwork(
+            bottoms=bottoms,
+            sources=[rows.theirs.rows for _ in bottoms],
+            model=model,
+            own=rows.own.rows,
+            objective=objective,
+            training=TRAINING,
+            schedule=schedule,
+            lesson=Frozen(lesson=method or PLAIN) if self.row.frozen else method or PLAIN,
+        )
+        found = _train(network, rows, bottoms)
+        found["cpu_seconds"] = time.process_time() - began - found.pop("looking")
+        logits_T = network.logits(torch.split(rows.test_N, PASS))
+        found |= measured(rows.labels_N[rows.test_N], logits_T)
+        if method is not None and method.scores_alone:
+            assert isinstance(model, BranchedModel)
+            found["alone"] = _alone(model, rows, logits_T)
+        return found
+
+    def _method(self, schedule: Schedule) -> UnalignedMethod:
+        return method_of(
+            self.row.settings,
+            batch_size=TRAINING.batch_size,
+            ratio=rows_ratio(schedule) if schedule.local_batches else _ratio(self.rows),
+            seed=self.seed,
+            columns=self.rows.columns,
+        )
+
+    def _schedule(self) -> Schedule:
+        rows = self.rows
+        train_N = rows.aligned_N if self.row.joint == "aligned" else torch.cat([rows.aligned_N, rows.unaligned_N])
+        plain = Schedule(train_N=train_N, validation_N=rows.validation_N, batch_size=TRAINING.batch_size, seed=self.seed)
+        return scheduled(plain, self.row.settings, rows.unaligned_N)
+
+    def _modules(self, method: UnalignedMethod | None) -> tuple[LabelModel, list[nn.Module]]:
+        rows = self.rows
+        bottom = build_bottom(self.networks.feature, "feature", rows.their_shape, seed=self.seed)
+        width = width_of(bottom)
+        parts = BranchParts(
+            model=self.networks.label, party="label", own=rows.own_shape, cut_width=width, outputs=1, seed=self.seed
+        )
+        if self.row.joint == "none":
+            return parts.alone("alone"), []
+        return (method.model(parts) if method is not None else parts.joint()), [bottom]
+
+    def _prepare(self, method: UnalignedMethod, model: LabelModel, bottoms: Sequence[nn.Module], objective: Supervised) -> None:
+        rows = self.rows
+        with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
+            validation = rows.validation_N
+            method.prepare(model, objective, self._part(rows.own.rows, rows.unaligned_N, validation, Path(folder)))
+            everything_N = torch.cat([rows.aligned_N, rows.unaligned_N])
+            for bottom in bottoms:  # the feature party has rows of its own too; here they are the same people's
+                method.prepare_bottom(bottom, self._part(rows.theirs.rows, everything_N, validation, Path(folder)))
+
+    def _part(self, source: Source, train_N: Tensor, validation_N: Tensor, folder: Path) -> OwnPart:
+        return OwnPart(
+            source=source,
+            train_N=train_N,
+            validation_N=validation_N,
+            training=TRAINING,
+            store=lambda name: CheckpointStore(folder / name),
+            seed=self.seed,
+            start=self.seed,
+        )
+
+
+def _ratio(rows: Rows) -> float:
+    return len(rows.unaligned_N) / max(1, len(rows.aligned_N))
+
+
+def _train(network: SplitNetwork, rows: Rows, bottoms: Sequence[nn.Module]) -> dict[str, Any]:
+    """Train with early stopping, and put the best weights back; gives what it took."""
+    schedule = network.schedule
+    labels_V = rows.labels_N[rows.validation_N]
+    joint = -(-len(schedule.train_N) // schedule.batch_size)
+    every = max(1, joint // CHECKS)
+    modules: list[nn.Module] = [network.model, *bottoms]
+    best_loss, best, best_step, stale, step, seen, looking = float("inf"), None, 0, 0, 0, 0, 0.0
+    for epoch in range(schedule.epochs_before + MOST_EPOCHS):
+        for crossed in network.epoch(epoch):
+            step = crossed.batch.step
+            seen += not crossed.batch.is_local
+            if epoch < schedule.epochs_before or crossed.batch.is_local or seen % every:
+                continue
+            began = time.process_time()
+            loss = nn.functional.binary_cross_entropy_with_logits(network.logits(torch.split(rows.validation_N, PASS)), labels_V)
+            network.train(True)
+            stale += 1
+            if loss.item() < best_loss:
+                best_loss, best_step, stale = loss.item(), step, 0
+                best = [{name: value.clone() for name, value in module.state_dict().items()} for module in modules]
+            looking += time.process_time() - began
+            if stale >= PATIENCE:
+                break
+        if stale >= PATIENCE:
+            break
+    assert best is not None, "the validation rows were looked at"
+    for module, weights in zip(modules, best, strict=True):
+        module.load_state_dict(weights)
+    return {"steps": step, "best_step": best_step, "validation_loss": best_loss, "looking": looking}
+
+
+def measured(labels_T: Tensor, logits_T: Tensor) -> dict[str, float]:
+    """AUC, negative log-likelihood, and calibration error in bins of equal mass."""
+    labels = labels_T.numpy()
+    return {
+        "auc": auc(labels, logits_T.double().numpy()),
+        "nll": nn.functional.binary_cross_entropy_with_logits(logits_T, labels_T).item(),
+        "ece": ace(labels, torch.sigmoid(logits_T.double()).numpy(), bins=BINS),
+    }
+
+
+@torch.no_grad()
+def _alone(model: BranchedModel, rows: Rows, logits_T: Tensor) -> dict[str, Any]:
+    """Rows without a partner's row, by the own columns' branch, and both kinds where every other test row has none."""
+    model.train(False)
+    alone_V, alone_T = (
+        torch.cat([model.local(rows.own.rows(index_B)) for index_B in torch.split(part_N, PASS)])
+        for part_N in (rows.validation_N, rows.test_N)
+    )
+    labels_T = rows.labels_N[rows.test_N]
+    rate = rows.labels_N[rows.unaligned_N].double().mean().item()
+    line, _ = fit_line(alone_V, rows.labels_N[rows.validation_N], real=1.0, positive_rate=rate)
+    lacks_T = torch.arange(len(labels_T)) % 2 == 1
+    mixed_T = torch.where(lacks_T, line(alone_T), logits_T)
+    return {
+        "every row": measured(labels_T, line(alone_T)),
+        "half with a partner's row": measured(labels_T[~lacks_T], logits_T[~lacks_T]),
+        "half without": measured(labels_T[lacks_T], line(alone_T)[lacks_T]),
+        "half without, not calibrated": measured(labels_T[lacks_T], alone_T[lacks_T]),
+        "both halves": measured(labels_T, mixed_T),
+    }
+
+
+def tabulate(runs: Sequence[dict[str, Any]], chosen: Sequence[Row]) -> list[dict[str, Any]]:
+    """Means and intervals over seeds, and differences to VanillaVFL and to ORALE seed by seed."""
+    by_name = {row.name: {each["seed"]: each for each in runs if each["method"] == row.name} for row in chosen}
+    table = []
+    for row in chosen:
+        of = by_name[row.name]
+        if not of:
+            continue
+        line: dict[str, Any] = {"method": row.name, "kind": row.kind, "paper": row.paper}
+        for figure in ("auc", "nll", "ece", "cpu_seconds"):
+            line[figure] = summarize_seeds([each[figure] for each in of.values()])
+        for name, other in (("vanilla", "VanillaVFL"), ("orale", "ORALE"), ("diffu_at", "Diffu-AT")):
+            common = sorted(of.keys() & by_name.get(other, {}).keys())
+            if common and other != row.name:
+                line[f"over_{name}"] = summarize_seeds([of[seed]["auc"] - by_name[other][seed]["auc"] for seed in common])
+        base = by_name.get("VanillaVFL", {})
+        common = sorted(of.keys() & base.keys())
+        if common:
+            line["nll_over_vanilla"] = summarize_seeds([of[seed]["nll"] - base[seed]["nll"] for seed in common])
+            line["time_ratio"] = float(np.median([of[seed]["cpu_seconds"] / base[seed]["cpu_seconds"] for seed in common]))
+        if all("alone" in each for each in of.values()):
+            line["alone"] = {
+                part: {
+                    figure: summarize_seeds([each["alone"][part][figure] for each in of.values()]) for figure in ("auc", "ece")
+                }
+                for part in next(iter(of.values()))["alone"]
+            }
+        table.append(line)
+    return table
+
+
+def order_like_the_papers(table: Sequence[dict[str, Any]]) -> float | None:
+    """Spearman's rank correlation of AUCs here with the paper's, over its methods for unaligned rows; None below three."""
+    bounds = ("Local", "VanillaVFL", "ORALE")
+    pairs = [(row["auc"]["mean"], row["paper"][0]) for row in table if row["paper"] and row["method"] not in bounds]
+    return float(spearmanr(pairs).statistic) if len(pairs) > 2 else None

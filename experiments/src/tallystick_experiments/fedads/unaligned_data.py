@@ -1,0 +1,132 @@
+"""Rows for FedAds' Table 3: which of them are aligned, whose columns are whose, both encoded. Shapes: N rows of the table."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.data.features import FeatureShape, PackedFeatures
+from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+from tallystick_experiments.fedads.data import AdTable, read_ads
+
+MIN_COUNT = 4
+ALIGNED = 0.2  # share of training rows, FedAds'
+TEST, VALIDATION = 0.2, 0.1  # shares of rows where the data has no test rows of its own; validation is of the rest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rows:
+    """Encoded rows by their place in the table.
+
+    Test and validation rows have both parties' columns, as in FedAds; of the training rows only ``aligned_N`` have.
+    """
+
+    own: PackedFeatures
+    theirs: PackedFeatures
+    own_shape: FeatureShape
+    their_shape: FeatureShape
+    columns: tuple[str, ...]
+    labels_N: Tensor
+    aligned_N: Tensor
+    unaligned_N: Tensor
+    validation_N: Tensor
+    test_N: Tensor
+
+
+def read_both_parties(path: Path, *, limit: int | None = None) -> AdTable:
+    """Read a data set as Table 4's benchmark does, but for Kaggle's Criteo file.
+
+    That is split by kind of column: C1-C26 to the label party, I1-I13 to the feature party.
+
+    Raises DataError for one that is absent or of another format.
+    """
+    table = read_ads(path, limit=limit)
+    if table.name != "criteo":
+        return table
+    label_party, feature_party = FeatureColumns(categorical=CRITEO_CATEGORICAL), FeatureColumns(numeric=CRITEO_NUMERIC)
+    return replace(table, label_party=label_party, feature_party=feature_party)
+
+
+def share_out(table: AdTable, *, seed: int, aligned: float = ALIGNED, by_users: bool = False) -> Rows:
+    """Draw test, validation and aligned rows, and encode: the label party by all its training rows, the other by aligned ones.
+
+    Args:
+        table: the rows.
+        seed: of what is drawn.
+        aligned: share of the training rows that have both parties' columns, where the data does not say which have.
+        by_users: keep all rows of a user together, in one of these parts, whichever rows the data has for tests.
+
+    Raises DataError for too few rows, ConfigError where the data names no users.
+    """
+    random = np.random.default_rng(seed)
+    test, validation, both, lone = (_parts_by_users if by_users else _parts)(table, random, aligned)
+    training = np.concatenate([both, lone])
+    labels_N = torch.from_numpy(table.frame.get_column(table.label).to_numpy().astype(np.float32))
+    if not len(both) or not 0 < float(labels_N[both].mean()) < 1:
+        raise DataError(f"{table.name}: {len(both)} aligned training rows, or one class only among them; give more rows")
+    encoding = EncodingConfig(numeric="log" if table.name == "criteo" else "auto", min_count=MIN_COUNT)
+    theirs, own = table.encoders(np.sort(both), np.sort(training), encoding)
+    return Rows(
+        own=own.encode(table.frame),
+        theirs=theirs.encode(table.frame),
+        own_shape=own.feature_shape,
+        their_shape=theirs.feature_shape,
+        columns=tuple(column.name for column in own.categorical),
+        labels_N=labels_N,
+        aligned_N=torch.from_numpy(both),
+        unaligned_N=torch.from_numpy(lone),
+        validation_N=torch.from_numpy(validation),
+        test_N=torch.from_numpy(test),
+    )
+
+
+Numbers = NDArray[np.int64]
+
+
+def _parts(table: AdTable, random: np.random.Generator, aligned: float) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Test, validation, aligned and unaligned rows, each row drawn by itself.
+
+    Where the data says which rows the feature party has, validation rows are of those, and all others of them are aligned.
+    """
+    rows = table.frame.height
+    order_N = random.permutation(rows)
+    if table.test_N is not None:
+        is_test_N = table.test_N.to_numpy()
+        test, rest = np.flatnonzero(is_test_N), order_N[~is_test_N[order_N]]
+    else:
+        test, rest = order_N[: int(TEST * rows)], order_N[int(TEST * rows) :]
+    lone = rest[:0]
+    if table.has_partner_N is not None:
+        has_partner_N = table.has_partner_N.to_numpy()
+        rest, lone, aligned = rest[has_partner_N[rest]], rest[~has_partner_N[rest]], 1.0
+    held = int(VALIDATION / (1 - TEST) * len(rest))
+    validation, training = rest[:held], np.concatenate([rest[held:], lone])
+    shared = int(aligned * (len(rest) - held))
+    return test, validation, training[:shared], training[shared:]
+
+
+def _parts_by_users(table: AdTable, random: np.random.Generator, aligned: float) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """As _parts, in the same shares of users: a user of the test rows is met in no other part.
+
+    Where the data says which rows the feature party has, all of them are aligned that are for training; rows that it has not are
+    left out where their user is for test or validation.
+    """
+    if table.user is None:
+        raise ConfigError(f"--by-users: {table.name} has no column that tells users apart; FedAds' folder and IJCAI-18 have")
+    user_N = table.frame.get_column(table.user).fill_null("").cast(pl.String).rank("dense").to_numpy().astype(np.int64) - 1
+    users = int(user_N.max()) + 1
+    place_N = random.permutation(users)[user_N]
+    has_partner_N = np.ones(len(user_N), dtype=bool) if table.has_partner_N is None else table.has_partner_N.to_numpy()
+    tests, held = int(TEST * users), int(TEST * users) + int(VALIDATION * users)
+    shared = users if table.has_partner_N is not None else held + int(aligned * (users - held))
+    is_test_N, is_training_N = place_N < tests, place_N >= held
+    is_aligned_N = is_training_N & has_partner_N & (place_N < shared)
+    parts = is_test_N & has_partner_N, ~is_test_N & ~is_training_N & has_partner_N, is_aligned_N, is_training_N & ~is_aligned_N
+    test, validation, both, lone = (np.flatnonzero(part_N) for part_N in parts)
+    return test, validation, both, lone

@@ -1,0 +1,88 @@
+"""What sending each distinct candidate once saves, between two processes over mutual TLS, and whether the weights stay the same.
+
+Both processes read the set, link it and take their half of the same network; the label party also trains it in one process.
+"""
+
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tallystick.dataset.similarity import AllCandidates, DistinctCandidates
+from tallystick.demo.processes import LABEL, PAIR, PartyContext, run_parties
+from tallystick.models.build import width_of
+from tallystick.storage import Origin
+from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
+from tallystick_experiments.fedsim.data import READERS
+from tallystick_experiments.fedsim.methods import METHODS
+from tallystick_experiments.fedsim.runs import RECIPES, link_pair, network_of
+from tallystick_experiments.shared import one_thread
+
+FORMS = {"distinct rows": DistinctCandidates, "every link": AllCandidates}
+"""What crosses for a batch."""
+BATCH = 128  # the paper's for hdb
+
+
+def measure_cut(folder: Path, *, name: str, neighbors: int, steps: int, timeout_s: float = 900) -> list[dict[str, Any]]:
+    """Train ``steps`` steps in either form; a row each: bytes a step, steps a second, the largest difference to one process."""
+    rows = []
+    for form in FORMS:
+        with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as scratch:
+            arguments = {"folder": str(folder.absolute()), "set": name, "neighbors": neighbors, "steps": steps, "form": form}
+            results = run_parties(Path(scratch), __name__, PAIR, arguments, timeout_s=timeout_s).results
+            found = {
+                role: read_tensors(Path(scratch) / role / "model.safetensors", origin=Origin(folder=Path(scratch) / role))[0]
+                for role in results
+            }
+        network, _ = _network(arguments, FORMS["distinct rows"])
+        with one_thread():  # as the parties train: more threads add up in another order
+            for _ in network.epoch(0):
+                pass
+        here = {role: dict((network.model if role == LABEL else network.bottoms[0]).state_dict()) for role in results}
+        worst = max(
+            (here[role][key].double() - tensor.double()).abs().max().item()
+            for role, tensors in found.items()
+            for key, tensor in tensors.items()
+        )
+        rows.append(
+            {"form": form, "set": name, "neighbors": neighbors, "batch_size": BATCH, "difference": worst, **results[LABEL]}
+        )
+    return rows
+
+
+def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One party's process."""
+    torch.set_num_threads(1)
+    network, schedule = _network(arguments, FORMS[arguments["form"]])
+    (channel,) = stage.channels.values()
+    run = TrainingRun(training=network.training, schedule=schedule, store=CheckpointStore(stage.home / "checkpoints"))
+    (bottom,), (source,) = network.bottoms, network.sources
+    before = channel.traffic.bytes_sent + channel.traffic.bytes_received
+    started = time.perf_counter()
+    if stage.name == LABEL:
+        train_label_party(
+            network.model, network.own, network.objective, [FeaturePeer(channel=channel, width=width_of(bottom))], run
+        )
+    else:
+        train_feature_party(bottom, source, channel, run)
+    seconds = time.perf_counter() - started
+    crossed = channel.traffic.bytes_sent + channel.traffic.bytes_received - before
+    module = network.model if stage.name == LABEL else bottom
+    write_tensors(stage.home / "model.safetensors", dict(module.state_dict()), {}, origin=Origin(folder=stage.home))
+    return {"bytes_per_step": crossed / run.steps, "steps_per_s": run.steps / seconds, "steps": run.steps}
+
+
+def _network(arguments: dict[str, Any], form: type[DistinctCandidates]) -> tuple[Any, Schedule]:
+    name, recipe = arguments["set"], RECIPES[arguments["set"]]
+    recipe = replace(recipe, neighbors=arguments["neighbors"], epochs=1, batch_size=BATCH)
+    linked = link_pair(READERS[name](Path(arguments["folder"])), neighbors=arguments["neighbors"], seed=1)
+    linked = linked.first(arguments["steps"] * BATCH)
+    network = network_of(linked, METHODS["FedSim"], recipe, seed=1, crossing=form)
+    return network, network.schedule

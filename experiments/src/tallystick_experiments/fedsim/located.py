@@ -1,0 +1,158 @@
+"""How near do attackers come to keys that are linked by similarity? Noise from tau beside noise on keys, by the product's own
+parts.
+
+Unlike an audit, which no party can make with the other's truth, this has both tables, and measures each attacker as it is.
+
+Shapes: N rows of the label party, M rows of the feature party, D dimensions of a key.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tallystick.alignment.distances import nearest_keys
+from tallystick.alignment.encoding import encode_keys
+from tallystick.alignment.key_noise import key_guarantee, noisy_keys
+from tallystick.alignment.nearest import Floats
+from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
+from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
+from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.errors import DataError
+from tallystick.job.phases.linkage import exposure_to_helper, metric_of, places_of, units_of
+from tallystick_experiments.fedsim.data import read_hdb
+
+METRES_A_DEGREE = 111_195.0
+"""Of latitude; of longitude times the cosine of the latitude."""
+TAUS = (1.0, 0.1, 0.01, 0.001)
+KEY_NOISE_METRES = (30.0, 100.0, 300.0, 1000.0)
+"""Mean displacements of planar Laplace noise, 2 radius / epsilon."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedPlaces:
+    """A linkage of two tables, as both parties have it.
+
+    Args:
+        numbers_NK: links, the most similar first.
+        similarity_NK: noisy similarities, which the label party alone has.
+        own_rows: the feature party's row of each number, which it alone knows.
+        scale: how distances became similarities.
+        sent: the keys of both as they were sent, with noise where the contract asks for it: each side knows its own.
+        noise: what was added, in words.
+    """
+
+    numbers_NK: Rows
+    similarity_NK: Similarities
+    own_rows: Rows
+    scale: SimilarityScale
+    sent: tuple[SimilarKeys, SimilarKeys]
+    noise: str
+
+
+def place_terms(own_ND: Floats, their_MD: Floats, *, neighbors: int, **changes: Any) -> SimilarityConfig:
+    """The contract's terms for longitude and latitude in degrees, over a range around both tables."""
+    both = np.concatenate((own_ND, their_MD))
+    low_D, high_D = np.floor(both.min(axis=0) * 10) / 10 - 0.1, np.ceil(both.max(axis=0) * 10) / 10 + 0.1
+    metres_D = METRES_A_DEGREE * np.array([np.cos(np.deg2rad(both[:, 1].mean())), 1.0])
+    dimensions = [
+        {"name": name, "unit": "degree", "low": float(low), "high": float(high), "metres": float(metres)}
+        for name, low, high, metres in zip(("lon", "lat"), low_D, high_D, metres_D, strict=True)
+    ]
+    return SimilarityConfig.model_validate({"dimensions": dimensions, "neighbors": neighbors, **changes})
+
+
+def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: SecureRandom) -> LinkedPlaces:
+    """Link two tables as the three parties would, without the network between them."""
+    own, theirs = (noisy_keys(SimilarKeys(numbers_RD=keys), terms, secret=rng.bytes(32)) for keys in (own_ND, their_MD))
+    secret, number_M = rng.bytes(32), rng.permutation(len(theirs))
+    by_number = np.argsort(number_M)
+    links = nearest_keys(encode_keys(own, terms, secret), encode_keys(theirs, terms, secret).gather(by_number), terms)
+    scale = scale_of(*fit(links), terms)
+    numbers_NK, similarity_NK = noisy_similarities(links, scale, keep=terms.links, rng=rng)
+    said = key_guarantee(terms) if terms.noise.keys != "none" else f"noise of {scale.sigma:.3g} deviations on similarities"
+    return LinkedPlaces(
+        numbers_NK=numbers_NK,
+        similarity_NK=similarity_NK,
+        own_rows=by_number,
+        scale=scale,
+        sent=(own, theirs),
+        noise=said,
+    )
+
+
+def located(
+    own_ND: Floats, their_MD: Floats, linked: LinkedPlaces, terms: SimilarityConfig, *, seed: int = 0
+) -> dict[str, LocatedError]:
+    """What label party (greedy, trilateration) and feature party (cells) locate of each other's true keys, in metres."""
+    places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
+    sent_ND, sent_MD = (places_of(keys, terms) for keys in linked.sent)
+    metric, rows, (units_D, _) = metric_of(terms, linked.scale), linked.own_rows, units_of(terms)
+    similarity_NK = linked.similarity_NK.astype(np.float64)
+    label = LabelPartyView(metric=metric, own_ND=sent_ND, numbers_NK=linked.numbers_NK, similarity_NK=similarity_NK)
+    feature = FeaturePartyView(metric=metric, own_MD=sent_MD[rows], numbers_NK=linked.numbers_NK)
+    found = evaluate_linkage(label, places_MD[rows], units_D, seed=seed)
+    return found | evaluate_linkage(feature, places_ND, units_D, seed=seed)
+
+
+def noise_settings(taus: Sequence[float] = TAUS, metres: Sequence[float] = KEY_NOISE_METRES) -> dict[str, dict[str, Any]]:
+    """The contract's ``noise`` for every setting of the frontier, by a name to show."""
+    settings: dict[str, dict[str, Any]] = {f"tau {tau:g}": {"tau": tau} for tau in taus}
+    for move in metres:  # epsilon 1 within half the mean displacement
+        radius = move / 2 / METRES_A_DEGREE
+        settings[f"keys moved by {move:g} m"] = {"keys": "planar-laplace", "epsilon": 1.0, "radius": radius}
+    return settings
+
+
+def located_frontier(
+    own_ND: Floats,
+    their_MD: Floats,
+    *,
+    neighbors: int,
+    rng: SecureRandom,
+    settings: dict[str, dict[str, Any]] | None = None,
+    **changes: Any,
+) -> dict[str, dict[str, Any]]:
+    """Locate by every setting of noise: attack to its figures, and what the noise is; a setting that is not feasible says so."""
+    rows: dict[str, dict[str, Any]] = {}
+    for name, noise in (noise_settings() if settings is None else settings).items():
+        terms = place_terms(own_ND, their_MD, neighbors=neighbors, noise=noise, **changes)
+        try:
+            linked = link(own_ND, their_MD, terms, rng=rng)
+        except DataError as error:
+            rows[name] = {"problem": str(error)}
+            continue
+        attacks = {attack: asdict(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
+        rows[name] = {
+            "noise": linked.noise,
+            "sigma": linked.scale.sigma,
+            "deviation": linked.scale.deviation,
+            "smallest_tau": smallest_tau(linked.scale.deviation),
+            "attacks": attacks,
+        }
+    return rows
+
+
+def located_by_helper(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedError]:
+    """What the helper locates of one side's keys, by ranks or by shuffled filters."""
+    keys = SimilarKeys(numbers_RD=keys_ND)
+    found = exposure_to_helper(keys, keys, terms, party="party", helper="helper")
+    return {exposure.attack: exposure.error for exposure in found}
+
+
+def run(folder: Path, *, neighbors: int, window: float = 0.01) -> dict[str, Any]:
+    """Locate on FedSim's hdb geography by every setting of noise, and what the helper locates of the flats' places."""
+    pair = read_hdb(folder)
+    own_ND, their_MD = pair.own_key_NP, pair.their_key_MP
+    helper: dict[str, Any] = {}
+    for sees, coarse in (("ranks", {}), ("filters", {"deviation": 0.1, "failure": 0.1})):
+        terms = place_terms(own_ND, their_MD, neighbors=neighbors, helper_sees=sees, window=window, **coarse)
+        helper |= {name: asdict(error) for name, error in located_by_helper(own_ND, terms).items()}
+    rows = located_frontier(own_ND, their_MD, neighbors=neighbors, rng=SecureRandom(), window=window)
+    return {"rows": [len(own_ND), len(their_MD)], "neighbors": neighbors, "unit": "m", "helper": helper, "noise": rows}

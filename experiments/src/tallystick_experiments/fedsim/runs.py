@@ -1,0 +1,346 @@
+"""One run of FedSim's experiments: a set, a method, a seed; linked, split, trained by the product's own step, measured.
+
+Shapes: N rows of the label party, M rows of the feature party, K candidates, T test rows, C classes.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tallystick.alignment.nearest import nearest
+from tallystick.alignment.similarity_noise import sigma_of_tau
+from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig
+from tallystick.config.merge import MergeConfig
+from tallystick.data.encoder import Encoder
+from tallystick.data.features import Features
+from tallystick.data.target import LabelCoder, classes_of
+from tallystick.dataset.similarity import CandidateSource, DistinctCandidates, LinkedSource
+from tallystick.errors import ConfigError
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.models.similarity.model import learnt_weights
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+from tallystick_experiments.fedsim.data import Pair
+from tallystick_experiments.fedsim.methods import METHODS, ComparedMethod
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+_PASS = 1024
+FIXED_SPLIT = 0  # the seed of the paper's one split
+
+BITS_PER_UNIT = 4 * np.log(1 / 0.03) / (0.01 * 0.03**2)
+"""Bits by which two filters of the paper's house differ per degree: delta and epsilon .03, t .01."""
+
+SplitKind = Literal["varied", "fixed"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """How a set's networks are trained: the same for every method.
+
+    Args:
+        neighbors: K, unless a run asks for another.
+        hidden: widths of the layers; those of the bottoms first.
+        cut_after: how many of them are bottoms'.
+        epochs, batch_size, learning_rate, weight_decay: of AdamW on a cosine schedule.
+        clip: largest norm of a party's gradients. At hdb's rate it has to be bounded: a few large steps at the start leave
+            most units dead in some starts, and FedSim's merge does not recover.
+        published: the sizes of FedSim's merge for this set.
+    """
+
+    neighbors: int
+    hidden: tuple[int, ...]
+    cut_after: int = 2
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    weight_decay: float = 0.01
+    clip: float | None = None
+    warm_up: float = 0.0
+    published: MergeConfig = field(default_factory=MergeConfig)
+
+    def training(self) -> TrainingConfig:
+        """As a contract would say it."""
+        return TrainingConfig(
+            epochs=self.epochs,
+            batch_size=self.batch_size,
+            learning_rate=self.learning_rate,
+            weight_decay=self.weight_decay,
+            optimizer="adamw",
+            schedule="cosine",
+            clip=self.clip,
+            warm_up=self.warm_up,
+            patience=None,
+        )
+
+
+RECIPES = {
+    "hdb": Recipe(neighbors=5, hidden=(200, 100, 100), epochs=40, batch_size=256, learning_rate=0.003, clip=1.0, warm_up=0.1),
+    "frogs": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=20, batch_size=128, learning_rate=0.003),
+    "synthetic": Recipe(neighbors=20, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
+    "synthetic-random": Recipe(neighbors=30, hidden=(100, 50, 100), epochs=15, batch_size=128, learning_rate=0.002),
+    "bike": Recipe(
+        neighbors=5,
+        hidden=(100, 50, 100),
+        epochs=15,
+        batch_size=128,
+        learning_rate=0.002,
+        published=MergeConfig(kernel=5, dropout=0.1),
+    ),
+}
+"""A set's name to how its networks are trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkedPair:
+    """A set split and linked: all that the methods of a seed share.
+
+    Args:
+        their_encoders, theirs: per feature party; several hold columns of the same rows.
+        numbers_NK: candidates, the most similar first.
+        similarity_NK: standardised, with noise if asked for.
+        located: what attackers located of keys, in metres, by the name of the attack, where that was measured.
+    """
+
+    pair: Pair
+    train_N: Ints
+    validation_N: Ints
+    test_N: Ints
+    numbers_NK: Ints
+    similarity_NK: NDArray[np.float32]
+    own_encoder: Encoder
+    own: Features
+    their_encoders: Sequence[Encoder]
+    theirs: Sequence[Features]
+    coder: LabelCoder
+    labels_N: Tensor
+    located: Mapping[str, float] = field(default_factory=dict)
+
+    def first(self, rows: int) -> "LinkedPair":
+        """The same with so many training rows."""
+        return replace(self, train_N=self.train_N[:rows], validation_N=self.validation_N[:0])
+
+    def best(self) -> Ints:
+        """The most similar candidate by what the label party learns (N, 1)."""
+        return np.take_along_axis(self.numbers_NK, self.similarity_NK.argmax(axis=1)[:, None], axis=1)
+
+
+def split_rows(rows: int, *, seed: int, kind: SplitKind = "varied") -> tuple[Ints, Ints, Ints]:
+    """Training, validation and test rows, 7:1:2, drawn by a seed, or the paper's one split."""
+    order_N = np.random.default_rng(FIXED_SPLIT if kind == "fixed" else seed).permutation(rows)
+    test, validation = rows // 5, rows // 10
+    return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
+
+
+def link_pair(
+    pair: Pair, *, neighbors: int, seed: int, kind: SplitKind = "varied", tau: float = 1.0, key_noise: float = 0.0
+) -> LinkedPair:
+    """Split a set's rows and link each to its K nearest.
+
+    Args:
+        pair: the set.
+        neighbors: K.
+        seed: of the split, unless that is fixed, and of noise.
+        kind: of split.
+        tau: noise on similarities, as FedSim's section 5 has it, for filters like those of its house; 1 is none.
+        key_noise: standard deviation of noise on either side's keys, which this benchmark adds as its Figure 5 does.
+    """
+    train_N, validation_N, test_N = split_rows(len(pair.own), seed=seed, kind=kind)
+    random = np.random.default_rng([seed, 7])
+    own_key_NP, their_key_MP = (
+        key + random.normal(scale=key_noise, size=key.shape) if key_noise else key for key in (pair.own_key_NP, pair.their_key_MP)
+    )
+    found = nearest(own_key_NP, their_key_MP, neighbors=neighbors)
+    raw_NK = -found.distance_NK
+    mean, deviation = raw_NK[train_N].mean(), raw_NK[train_N].std()
+    similarity_NK = (raw_NK - mean) / (deviation or 1.0)
+    if tau < 1:
+        sigma = sigma_of_tau(tau, deviation * BITS_PER_UNIT)
+        similarity_NK = (similarity_NK + random.normal(scale=sigma, size=similarity_NK.shape)) / (1 + sigma**2) ** 0.5
+    return linked_pair(pair, (train_N, validation_N, test_N), found.numbers_NK, similarity_NK)
+
+
+def linked_pair(
+    pair: Pair, split: tuple[Ints, Ints, Ints], numbers_NK: Ints, similarity_NK: NDArray[np.floating[Any]]
+) -> LinkedPair:
+    """Encode a set that is split and linked; encoders are fitted on training rows and on what these are linked to."""
+    train_N, validation_N, test_N = split
+    own_encoder = Encoder.fit(pair.own, pair.own_columns, train_N)
+    linked_M = np.unique(numbers_NK[train_N])
+    their_encoders = [Encoder.fit(pair.theirs, columns, linked_M) for columns in pair.parties or (pair.their_columns,)]
+    label = pair.own.get_column(pair.label)
+    classes = len(classes_of(label)) if pair.target == "multiclass" else 2
+    coder = LabelCoder.fit(label, TargetConfig(type=pair.target, classes=classes), train_N)
+    return LinkedPair(
+        pair=pair,
+        train_N=train_N,
+        validation_N=validation_N,
+        test_N=test_N,
+        numbers_NK=numbers_NK,
+        similarity_NK=similarity_NK.astype(np.float32),
+        own_encoder=own_encoder,
+        own=own_encoder.encode(pair.own).unpacked(),
+        their_encoders=their_encoders,
+        theirs=[encoder.encode(pair.theirs).unpacked() for encoder in their_encoders],
+        coder=coder,
+        labels_N=coder.encode(label),
+    )
+
+
+@dataclass(kw_only=True)
+class TrainedMethod:
+    """A trained network and what it gives for the test rows."""
+
+    network: SplitNetwork
+    figures: dict[str, Any]
+    outputs_T: Tensor
+
+
+def train_method(linked: LinkedPair, name: str, recipe: Recipe, *, seed: int) -> TrainedMethod:
+    """Train one method and measure it on the test rows, at the epoch that is the best on validation rows."""
+    started = time.perf_counter()
+    network = network_of(linked, METHODS[name], recipe, seed=seed)
+    validation_N, test_N = (torch.from_numpy(part_N) for part_N in (linked.validation_N, linked.test_N))
+    best_loss, best_epoch, outputs_T = np.inf, -1, torch.empty(0)
+    for epoch in range(recipe.epochs):
+        for _ in network.epoch(epoch):
+            pass
+        logits_V = network.logits(torch.split(validation_N, _PASS))
+        loss = network.objective.validation_loss(logits_V, validation_N).item()
+        if loss < best_loss:
+            best_loss, best_epoch = loss, epoch
+            outputs_T = network.logits(torch.split(test_N, _PASS))
+    figures = score_outputs(linked, outputs_T) | {
+        "best_epoch": best_epoch + 1,
+        "seconds": time.perf_counter() - started,
+        "parameters": sum(weight.numel() for module in (network.model, *network.bottoms) for weight in module.parameters()),
+        "weights": next(iter(learnt_weights(network.model)), None),
+    }
+    return TrainedMethod(network=network, figures=figures, outputs_T=outputs_T)
+
+
+def network_of(
+    linked: LinkedPair,
+    method: ComparedMethod,
+    recipe: Recipe,
+    *,
+    seed: int,
+    crossing: type[DistinctCandidates] = DistinctCandidates,
+) -> SplitNetwork:
+    """The network of a method, with its batches and sources; ``crossing`` says which rows cross."""
+    merge = method.merged(recipe.published)
+    model = NetworkModel(
+        embedding_width=4,
+        embedding_scale=1.0,
+        numeric="plain",
+        hidden=recipe.hidden,
+        cut_after=recipe.cut_after,
+        merge=merge if merge is not None else MergeConfig(),
+    )
+    training = recipe.training()
+    pair, own = linked.pair, linked.own
+    own_shape = linked.own_encoder.feature_shape if method.own_columns else None
+    schedule = Schedule(
+        train_N=torch.from_numpy(linked.train_N),
+        validation_N=torch.from_numpy(linked.validation_N),
+        batch_size=training.batch_size,
+        seed=seed,
+    )
+    outputs = len(linked.coder.classes) if pair.target == "multiclass" else 1
+    objective = Supervised(pair.target, linked.labels_N)
+    if merge is None:
+        label_model = build_label_model(model, "label", own_shape, [], outputs=outputs, seed=seed)
+        return SplitNetwork(
+            bottoms=[], sources=[], model=label_model, own=own.rows, objective=objective, training=training, schedule=schedule
+        )
+    numbers_NK, similarity_NK = _links(linked, method, seed)
+    candidates = crossing(numbers_NK=torch.from_numpy(numbers_NK), rows=len(pair.theirs))
+    bottoms = [
+        build_bottom(model, f"feature-{number}" if number else "feature", encoder.feature_shape, seed=seed)
+        for number, encoder in enumerate(linked.their_encoders)
+    ]
+    count = len(bottoms)
+    label_model = build_label_model(
+        model,
+        "label",
+        own_shape,
+        [width_of(bottom) for bottom in bottoms],
+        outputs=outputs,
+        seed=seed,
+        candidates=[numbers_NK.shape[1]] * count,
+    )
+    similarities_NK = [torch.from_numpy(similarity_NK)] * count
+    return SplitNetwork(
+        bottoms=bottoms,
+        sources=[CandidateSource(features=features, crossing=candidates) for features in linked.theirs],
+        model=label_model,
+        own=LinkedSource(features=own, crossings=[candidates] * count, similarities_NK=similarities_NK),
+        objective=objective,
+        training=training,
+        schedule=replace(schedule, cut_rows=lambda index_B, _: len(candidates.numbers(index_B))),
+    )
+
+
+def _links(linked: LinkedPair, method: ComparedMethod, seed: int) -> tuple[Ints, NDArray[np.float32]]:
+    """Numbers and similarities of a method's links."""
+    if method.links == "most similar":
+        return linked.best(), linked.similarity_NK.max(axis=1, keepdims=True)
+    if method.links == "same row":
+        rows_N1 = np.arange(len(linked.pair.own))[:, None]
+        return rows_N1, np.zeros(rows_N1.shape, dtype=np.float32)
+    if not method.shuffles:
+        return linked.numbers_NK, linked.similarity_NK
+    order_NK = np.random.default_rng([seed, 8]).random(linked.numbers_NK.shape).argsort(axis=1)
+    return np.take_along_axis(linked.numbers_NK, order_NK, axis=1), np.take_along_axis(linked.similarity_NK, order_NK, axis=1)
+
+
+def score_outputs(linked: LinkedPair, outputs_T: Tensor) -> dict[str, float]:
+    """RMSE and R-squared of a regression in the label's units, accuracy of classes."""
+    labels_T = linked.labels_N[torch.from_numpy(linked.test_N)]
+    if linked.pair.target == "regression":
+        found_T, true_T = (linked.coder.in_units(values.numpy()) for values in (outputs_T, labels_T))
+        squared = float(np.mean((found_T - true_T) ** 2))
+        return {"rmse": squared**0.5, "r2": 1 - squared / float(np.var(true_T))}
+    if linked.pair.target == "binary":
+        return {"accuracy": float(((outputs_T > 0) == (labels_T > 0.5)).double().mean())}
+    return {"accuracy": float((outputs_T.argmax(dim=1) == labels_T).double().mean())}
+
+
+def boosted_trees(linked: LinkedPair, *, seed: int) -> dict[str, float]:
+    """Boosted trees on the joined table, which no partner would allow: own columns, and those of the K nearest rows side by side.
+
+    Raises ConfigError without scikit-learn.
+    """
+    try:
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+    except ImportError:
+        raise ConfigError("bench fedsim: boosted trees need scikit-learn; install it, or name other methods") from None
+    own_NF = _plain(linked.pair.own, linked.own_encoder)
+    their_MF = np.concatenate([_plain(linked.pair.theirs, encoder) for encoder in linked.their_encoders], axis=1)
+    side_by_side = their_MF[linked.numbers_NK].reshape(len(own_NF), -1)
+    columns_NF = np.concatenate([own_NF, side_by_side, linked.similarity_NK], axis=1)
+    kind = HistGradientBoostingRegressor if linked.pair.target == "regression" else HistGradientBoostingClassifier
+    started = time.perf_counter()
+    trees = kind(max_iter=1000, learning_rate=0.05, max_leaf_nodes=63, early_stopping=True, random_state=seed)
+    known_N = np.concatenate([linked.train_N, linked.validation_N])
+    trees.fit(columns_NF[known_N], linked.labels_N.numpy()[known_N])
+    found_T = trees.predict(columns_NF[linked.test_N])
+    if linked.pair.target == "multiclass":
+        outputs_T = torch.nn.functional.one_hot(torch.from_numpy(found_T).long(), len(linked.coder.classes)).float()
+    else:
+        outputs_T = torch.from_numpy(found_T).float() - (0.5 if linked.pair.target == "binary" else 0.0)
+    return score_outputs(linked, outputs_T) | {"seconds": time.perf_counter() - started}
+
+
+def _plain(frame: pl.DataFrame, encoder: Encoder) -> Floats:
+    """Encoded columns as trees read them: numbers, and the codes of categories."""
+    features = encoder.encode(frame).unpacked()
+    return np.concatenate([features.numeric_NF.numpy(), features.categorical_NG.numpy()], axis=1).astype(np.float64)

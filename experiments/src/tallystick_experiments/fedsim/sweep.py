@@ -1,0 +1,260 @@
+"""FedSim's experiments: which runs each of its tables and figures needs, made one by one, with a log that resumes."""
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from tallystick.errors import ConfigError
+from tallystick.network.channel import Progress, no_progress
+from tallystick_experiments.fedsim import cut, paper
+from tallystick_experiments.fedsim.data import GENERATED, READERS, Pair, recognise
+from tallystick_experiments.fedsim.frontier import link_places
+from tallystick_experiments.fedsim.located import noise_settings
+from tallystick_experiments.fedsim.methods import METHODS
+from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
+from tallystick_experiments.shared import SweepLog, one_thread, summarize_seeds
+
+TREES = "boosted trees on K nearest"
+TABLE_1 = (
+    "Solo",
+    "Top1Sim",
+    "AvgSim",
+    "FeatureSim",
+    "FedSim",
+    "attention",
+    TREES,
+    "FedSim without weight gate",
+    "FedSim without sort gate",
+    "FedSim without CNN",
+)
+NEIGHBORS = {"hdb": (3, 5, 10, 20), "bike": (1, 5, 10, 20, 50)}
+TAUS = (1.0, 0.1, 0.01, 0.001)
+KEY_NOISE = (0.1, 0.2)
+PARTS = ("table-1", "table-2", "table-6", "neighbors", "tau", "frontier", "synthetic", "table-10", "cut")
+"""Methods and ablations; either side alone; more feature parties; Figure 9; Figure 6; what noise costs and hides; Figure 5;
+keys that tell nothing; what crosses the cut, and how fast."""
+PARTIES = ("1+2+3", "1+2", "1+3", "2+3", "1", "2", "3")
+WITHOUT_FILES = ("synthetic", "table-10")
+PLACES = ("hdb",)
+"""Sets whose keys are one longitude and latitude: what attackers locate is in metres."""
+PAIRED = (
+    ("FedSim", "Top1Sim"),
+    ("attention", "Top1Sim"),
+    ("attention", "FedSim"),
+    ("FedSim", TREES),
+    ("attention", TREES),
+)
+"""Methods that are compared on the same split."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FedSimRun:
+    """What tells a run from the others of a sweep."""
+
+    set: str
+    method: str
+    neighbors: int
+    seed: int
+    tau: float = 1.0
+    key_noise: float = 0.0
+    split: SplitKind = "varied"
+    noise: str = ""  # of located.noise_settings: linked as a job does it; "" is by the distances of the keys
+    parties: str = ""  # numbers of the feature parties, of three that share the columns out; "" is one that has all
+
+
+def run(
+    *,
+    data: Sequence[Path],
+    seeds: Sequence[int],
+    only: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    split: SplitKind = "varied",
+    log: Path | None = None,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> dict[str, Any]:
+    """Make the runs of the asked parts on one thread.
+
+    Args:
+        data: folders of the sets' files; which set each is shows by its files.
+        seeds: of splits and of training.
+        only: parts, from PARTS; all that the data allows if empty.
+        methods: of table-1 and the frontier; all if empty.
+        split: a split per seed, or the paper's one split for all.
+        log: where every finished run is kept as it comes; nowhere if left out.
+        resume: take the runs that ``log`` already holds from there.
+        progress: called after every run.
+
+    Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
+    """
+    _check(only, methods)
+    started = time.perf_counter()
+    folders = {recognise(folder): folder for folder in data}
+    parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
+    plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
+    kept = None if log is None else SweepLog(log, setting={"benchmark": "fedsim"}, resume=resume)
+    keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
+    runs = dict(zip(keys, _make(folders, keys, kept, progress=progress), strict=True))
+    return {
+        "benchmark": "fedsim",
+        "sets": sorted({key.set for key in keys}),
+        "seeds": list(seeds),
+        "split": split,
+        "parts": {part: _rows([runs[key] for key in plan]) for part, plan in plans.items() if plan},
+        "paired": _paired([runs[key] for key in plans.get("table-1", [])]),
+        "cut": _measure_cut(folders) if "cut" in parts else [],
+        "weights": [figures for figures in runs.values() if figures.get("weights")],
+        "runs": list(runs.values()),
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _planned(
+    part: str, folders: Mapping[str, Path], seeds: Sequence[int], methods: Sequence[str], split: SplitKind
+) -> list[FedSimRun]:
+    """The runs of a part, seed after seed, so that an interrupted sweep has all methods of some seeds."""
+    return [
+        FedSimRun(set=name, method=method, seed=seed, split=split, **{"neighbors": RECIPES[name].neighbors, **changes})
+        for seed in seeds
+        for name, changes, compared in _settings(part, folders, methods)
+        for method in compared
+    ]
+
+
+def _settings(
+    part: str, folders: Mapping[str, Path], methods: Sequence[str]
+) -> Iterator[tuple[str, dict[str, Any], Sequence[str]]]:
+    """What a part compares: a set, what differs from a plain run of it, and the methods."""
+    linked = [name for name in folders if name in NEIGHBORS]
+    compared: Sequence[str]
+    match part:
+        case "table-1":
+            yield from ((name, {}, methods or TABLE_1) for name in linked)
+        case "table-2":
+            yield from ((name, {}, ("Solo", "Secondary")) for name in linked)
+        case "table-6":
+            yield from ((name, {"parties": parties}, ("FedSim", "attention")) for name in linked for parties in PARTIES)
+        case "neighbors":
+            compared = ("AvgSim", "FedSim", "attention")
+            yield from ((name, {"neighbors": count}, compared) for name in linked for count in NEIGHBORS[name])
+        case "tau":
+            yield from ((name, {"tau": tau}, ("FedSim", "attention")) for name in linked for tau in TAUS)
+        case "frontier":
+            places = [name for name in linked if name in PLACES]
+            compared = methods or ("Top1Sim", "FedSim", "attention")
+            yield from ((name, {"noise": noise}, compared) for name in places for noise in noise_settings())
+        case "synthetic":
+            compared = ("Solo", "Top1Sim", "AvgSim", "FedSim averaging", "attention", "Combine")
+            sets = [*(name for name in folders if name == "frogs"), "synthetic"]
+            yield from ((name, {"key_noise": noise}, compared) for name in sets for noise in (0.0, *KEY_NOISE))
+        case "table-10":
+            yield "synthetic-random", {"neighbors": 30}, ("Solo", "Top1Sim", "FedSim", "attention", "Combine")
+            yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
+
+
+def _make(
+    folders: Mapping[str, Path], keys: Sequence[FedSimRun], log: SweepLog | None, *, progress: Progress
+) -> Iterator[dict[str, Any]]:
+    """Make the runs, or take them from the log."""
+    settings = fields(FedSimRun)
+    known = {
+        tuple(each.get(setting.name, setting.default) for setting in settings): each
+        for each in (log.runs if log is not None else [])
+    }
+    pairs: dict[str, Pair] = {}
+    linked: dict[tuple[Any, ...], LinkedPair] = {}
+    with one_thread():
+        for done, key in enumerate(keys):
+            found = known.get(tuple(asdict(key).values()))
+            if found is None:
+                if key.set not in pairs:
+                    pairs[key.set] = GENERATED[key.set]() if key.set in GENERATED else READERS[key.set](folders[key.set])
+                linking = tuple(value for name, value in asdict(key).items() if name != "method")
+                if linking not in linked:
+                    linked = {linking: _link(pairs[key.set], key)}
+                found = asdict(key) | _figures(linked[linking], key)
+                if log is not None:
+                    log.add(found)
+            yield found
+            progress(f"{key.set}, seed {key.seed}: {key.method}, K = {key.neighbors}", done + 1, len(keys))
+
+
+def _link(pair: Pair, key: FedSimRun) -> LinkedPair:
+    if key.parties:
+        pair = pair.shared_out([int(number) for number in key.parties.split("+")])
+    if key.noise:
+        return link_places(pair, key.noise, neighbors=key.neighbors, seed=key.seed, kind=key.split)
+    return link_pair(pair, neighbors=key.neighbors, seed=key.seed, kind=key.split, tau=key.tau, key_noise=key.key_noise)
+
+
+def _figures(linked: LinkedPair, key: FedSimRun) -> dict[str, Any]:
+    located = {"located": dict(linked.located)} if linked.located else {}
+    if key.method == TREES:
+        return boosted_trees(linked, seed=key.seed) | located
+    return train_method(linked, key.method, RECIPES[key.set], seed=key.seed).figures | located
+
+
+def _rows(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """One row per set, method and setting, with the spread over seeds."""
+    names = [field.name for field in fields(FedSimRun) if field.name != "seed"]
+    groups: dict[tuple[Any, ...], list[Mapping[str, Any]]] = {}
+    for each in runs:
+        groups.setdefault(tuple(each.get(name, "") for name in names), []).append(each)
+    rows = []
+    for key, group in groups.items():
+        row: dict[str, Any] = dict(zip(names, key, strict=True))
+        for metric in ("rmse", "r2", "accuracy"):
+            if metric in group[0]:
+                row[metric] = summarize_seeds([each[metric] for each in group])
+        row["located"] = {
+            attack: sum(each["located"][attack] for each in group) / len(group) for attack in group[0].get("located", {})
+        }
+        row["parameters"] = group[0].get("parameters")
+        row["seconds"] = sum(each["seconds"] for each in group) / len(group)
+        row["paper"] = _of_paper(row)
+        rows.append(row)
+    return rows
+
+
+def _paired(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Differences of methods on the same split, by set: as wide as methods differ, not as test rows do."""
+    rows = []
+    for name in dict.fromkeys(each["set"] for each in runs):
+        metric = paper.METRIC[name]
+        found = {(each["method"], each["seed"]): each[metric] for each in runs if each["set"] == name}
+        for first, second in PAIRED:
+            seeds = [seed for method, seed in found if method == first and (second, seed) in found]
+            if seeds:
+                difference = summarize_seeds([found[first, seed] - found[second, seed] for seed in seeds])
+                rows.append({"set": name, "metric": metric, "method": first, "less": second, "difference": difference})
+    return rows
+
+
+def _of_paper(row: Mapping[str, Any]) -> float | None:
+    """The paper's figure for a row, if it has one."""
+    if row["set"] in paper.FIGURE_5:
+        figures = paper.FIGURE_5[row["set"]].get(row["method"])
+        return figures[(0.0, *KEY_NOISE).index(row["key_noise"])] if figures is not None else None
+    if row["tau"] != 1 or row["noise"] or row["parties"]:
+        return None
+    if row["set"] == "synthetic-random":
+        return paper.TABLE_10.get(row["method"], {}).get(row["neighbors"])
+    if row["method"] == "Secondary":
+        return paper.TABLE_2[row["set"]]["Secondary"]
+    by_neighbors = paper.FIGURE_9.get(row["set"], {}) if row["method"] == "FedSim" else {}
+    if row["neighbors"] in by_neighbors:
+        return by_neighbors[row["neighbors"]]
+    figure = paper.TABLE_1.get(row["set"], {}).get(row["method"])
+    return figure[0] if figure is not None and row["neighbors"] == RECIPES[row["set"]].neighbors else None
+
+
+def _measure_cut(folders: Mapping[str, Path]) -> list[dict[str, Any]]:
+    return cut.measure_cut(folders["hdb"], name="hdb", neighbors=50, steps=100) if "hdb" in folders else []
+
+
+def _check(only: Sequence[str], methods: Sequence[str]) -> None:
+    for what, given, allowed in (("part", only, PARTS), ("method", methods, (*METHODS, TREES))):
+        if unknown := sorted(set(given) - set(allowed)):
+            raise ConfigError(f"bench fedsim: unknown {what} {', '.join(unknown)}; expected some of {', '.join(allowed)}")

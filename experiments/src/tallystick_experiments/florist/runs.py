@@ -1,0 +1,285 @@
+"""One training run of the FLORIST benchmark: who lacks what, what is imputed, what it is worth and what leaks.
+
+Shapes: U rows of the union, N own rows of a side.
+"""
+
+from dataclasses import dataclass, field
+from functools import partial
+from math import log2
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tallystick.attacks.membership.evaluate import evaluate_membership
+from tallystick.attacks.membership.identical import IdenticalEmbeddings
+from tallystick.attacks.view import StepView
+from tallystick.config.contract import TrainingConfig
+from tallystick.cut.forward import no_columns
+from tallystick.dataset.settled import SettlingLesson
+from tallystick.dataset.union import Imputation
+from tallystick.defenses.chain import EmbeddingDefenses
+from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
+from tallystick.imputation.draws import Redraw
+from tallystick.imputation.imputer import FeatureImputer, LabelImputer
+from tallystick.imputation.majority_labels import MajorityLabels
+from tallystick.imputation.sampling_features import SamplingFeatures
+from tallystick.metrics import ace_statistic, auc_statistic, sigmoid
+from tallystick.models.build import seeded
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
+from tallystick.training.defended_bottom import DefendedBottom
+from tallystick.training.in_process import CrossedStep, SplitNetwork
+from tallystick.training.lesson import PLAIN
+from tallystick.training.plan import Schedule, no_positions
+from tallystick_experiments.clicks import ClickData
+from tallystick_experiments.experiment import PASS
+from tallystick_experiments.feature_leakage.data import as_numbers
+from tallystick_experiments.shared import PLAIN_ADAM
+
+Side = Literal["labels", "features", "both"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """The paper's model and optimiser, with batch, step size and rows per category scaled to the sample.
+
+    The paper: batch 8,192, Adam 1e-4, 3 epochs, about 1,500 updates on 4.1 M rows. A sample of 72,000 rows at that batch would
+    be updated 27 times; here the batch keeps about 140 updates an epoch and Adam's step is ten times as long.
+    """
+
+    epochs: int = 3
+    learning_rate: float = 1e-3
+    updates_per_epoch: int = 140
+    batch_size: int | None = None  # None: the power of two nearest to rows / updates_per_epoch
+    hidden: tuple[int, ...] = (128, 128, 128, 128)
+    cut_after: int = 2
+    embedding_width: int = 4
+    bins: int = 15  # of ACE; the paper does not say how many
+    min_count: int = 10  # training rows that a category needs for a code of its own
+    planted: int = 200  # rows of each kind whose presence the attacker knows
+    own_columns: int = 0  # that the label party has; the paper gives it none
+
+    def batch(self, rows: int) -> int:
+        """Rows of a batch."""
+        return self.batch_size or min(8192, max(16, 2 ** round(log2(rows / self.updates_per_epoch))))
+
+    def facts(self) -> dict[str, Any]:
+        """Everything that a run's figures depend on, as plain data."""
+        return {
+            "min_count": self.min_count,
+            "epochs": self.epochs,
+            "learning_rate": self.learning_rate,
+            "updates_per_epoch": self.updates_per_epoch,
+            "fixed_batch_size": self.batch_size,
+            "hidden": list(self.hidden),
+            "cut_after": self.cut_after,
+            "embedding_width": self.embedding_width,
+            "ace_bins": self.bins,
+            "planted": self.planted,
+            **({"own_columns": self.own_columns} if self.own_columns else {}),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Membership:
+    """Which rows of the union each side has."""
+
+    has_labels_U: Tensor
+    has_features_U: Tensor
+
+    @classmethod
+    def of(cls, side: Side, *, rows: int, ratio: float, seed: int) -> "Membership":
+        """Take a share ``ratio`` of the rows from a side, or from each independently.
+
+        As in the paper one seed fixes who is absent for all strategies, and with both sides a row may be absent from both:
+        the sides added dummy ids.
+        """
+        rng = np.random.default_rng([seed, 1])
+        masks = [torch.from_numpy(rng.permutation(rows) >= round(ratio * rows)) for _ in range(2)]
+        full = torch.ones(rows, dtype=torch.bool)
+        return cls(
+            has_labels_U=full if side == "features" else masks[0],
+            has_features_U=full if side == "labels" else masks[side == "both"],
+        )
+
+    @property
+    def real(self) -> float:
+        """Share of the label party's rows whose features are real."""
+        return int((self.has_labels_U & self.has_features_U).sum()) / int(self.has_labels_U.sum())
+
+    def shift(self, positive_rate: float, *, imputed_rate: float) -> LogitShift:
+        """Give the logit shift of this union; with ``has_features_U`` all true it is the one for labels only."""
+        return LogitShift.of_union(
+            shared=int((self.has_labels_U & self.has_features_U).sum()),
+            label_only=int((self.has_labels_U & ~self.has_features_U).sum()),
+            union=len(self.has_labels_U),
+            positive_rate=positive_rate,
+            imputed_rate=imputed_rate,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Treatment:
+    """What one training run depends on; strategies that differ only at prediction share it."""
+
+    membership: Membership
+    rows: Tensor  # rows of the union that are trained on
+    labels: LabelImputer = field(default_factory=MajorityLabels)
+    features: FeatureImputer = field(default_factory=SamplingFeatures)
+    noise: GaussianEmbeddings | None = None  # on all cut embeddings
+    redraw: Redraw = "step"
+    shift: LogitShift | None = None  # in training
+    held_out: Tensor = field(default_factory=no_positions)  # rows of the union on which calibration is fitted
+
+
+class Trained:
+    """A finished run of the product's own training: test logits under any calibration, and the recorded views."""
+
+    def __init__(self, treatment: Treatment, data: ClickData, setting: Setting, *, seed: int, record: bool) -> None:
+        self.treatment, self.data, self.setting, self.seed = treatment, data, setting, seed
+        self.views: tuple[list[StepView], list[StepView]] = ([], [])
+        with seeded(seed, "florist"):
+            self.bottom: TabularBottom | DefendedBottom = TabularBottom(
+                data.shape, embedding_width=setting.embedding_width, hidden=setting.hidden[: setting.cut_after]
+            )
+            own = self._own_bottom()
+            width = self.bottom.width + (own.width if own is not None else 0)
+            self.top = TabularTop(width, hidden=setting.hidden[setting.cut_after :], outputs=1)
+        self.model = LabelModel(self.top, bottom=own)
+        if treatment.noise is not None:
+            defenses = EmbeddingDefenses(embeddings=(treatment.noise,))
+            self.bottom = DefendedBottom(self.bottom, defenses, secret=seed.to_bytes(32, "big"))
+        self.network = self._network()
+        for epoch in range(setting.epochs):
+            for step in self.network.epoch(epoch):
+                if record:
+                    self._keep(epoch, step)
+
+    def _own_bottom(self) -> TabularBottom | None:
+        """What the label party makes of its own columns, if it has any: as wide at the cut as the feature party's."""
+        if self.data.own is None:
+            return None
+        hidden = self.setting.hidden[: self.setting.cut_after]
+        return TabularBottom(self.data.own.shape, embedding_width=self.setting.embedding_width, hidden=hidden)
+
+    def _network(self) -> SplitNetwork:
+        treatment, data, setting = self.treatment, self.data, self.setting
+        has_labels_U, has_features_U = treatment.membership.has_labels_U, treatment.membership.has_features_U
+        label_party, feature_party = (
+            self._imputation(has_U, number) for number, has_U in enumerate((has_labels_U, has_features_U))
+        )
+        calibration = Calibration(shift=treatment.shift, when="training") if treatment.shift else NO_CALIBRATION
+        training = TrainingConfig(
+            epochs=setting.epochs,
+            batch_size=setting.batch(len(data.training)),
+            learning_rate=setting.learning_rate,
+            patience=None,
+            **PLAIN_ADAM,
+        )
+        objective = label_party.objective(data.training_labels_N[has_labels_U], calibration, positive_rate=self.positive_rate)
+        settles = objective.settles_first
+        return SplitNetwork(
+            bottoms=[feature_party.bottom(self.bottom)],
+            sources=[feature_party.source(data.training.rows(torch.nonzero(has_features_U).squeeze(1)))],
+            model=self.model,
+            own=no_columns if data.own is None else data.own.training.rows,
+            objective=objective,
+            training=training,
+            schedule=Schedule(
+                train_N=treatment.rows,
+                validation_N=no_positions(),
+                batch_size=training.batch_size,
+                seed=self.seed,
+                embeds_before=0 if settles else None,
+            ),
+            lesson=SettlingLesson(objective=objective, seed=self.seed) if settles else PLAIN,
+        )
+
+    def _imputation(self, has_U: Tensor, number: int) -> Imputation:
+        """What a side puts where it lacks a row, by draws of its own."""
+        return Imputation(
+            own_U=torch.where(has_U, torch.cumsum(has_U, dim=0) - 1, -1),
+            labels=self.treatment.labels,
+            features=self.treatment.features,
+            seed=int(np.random.default_rng([self.seed, 3, number]).integers(2**62)),
+            redraw=self.treatment.redraw,
+        )
+
+    @property
+    def positive_rate(self) -> float:
+        """Of the label party's own rows that are trained on."""
+        rows = self.treatment.rows
+        return float(self.data.training_labels_N[rows[self.treatment.membership.has_labels_U[rows]]].double().mean())
+
+    def _keep(self, epoch: int, step: CrossedStep) -> None:
+        rows_B, membership = step.batch.index_B, self.treatment.membership
+        ((embedding_BD,), (gradient_BD,)) = step.embeddings_BD, step.answer.grads_BD
+        self.views[0].append(
+            StepView(epoch=epoch, rows_B=rows_B, own_B=membership.has_features_U[rows_B], received_BD=gradient_BD)
+        )
+        self.views[1].append(
+            StepView(
+                epoch=epoch,
+                rows_B=rows_B,
+                own_B=membership.has_labels_U[rows_B],
+                received_BD=embedding_BD,
+                targets_B=step.answer.targets_B,
+            )
+        )
+
+    @torch.no_grad()
+    def utility(self, calibration: Calibration = NO_CALIBRATION) -> dict[str, float]:
+        """Test AUC and ACE of calibrated predictions."""
+        if calibration.when == "fitted":
+            calibration = self._fitted(calibration)
+        test = self.data.test
+        own = no_columns if self.data.own is None else self.data.own.test.rows
+        batches = torch.split(torch.arange(len(test)), PASS)
+        logits = [self.model([self.bottom(test.rows(rows_B))], own(rows_B)) for rows_B in batches]
+        logits_T = calibration.prediction_logits(torch.cat(logits)).double().numpy()
+        labels_T, weights_T = self.data.test_labels_T.numpy(), np.ones(len(logits_T))
+        return {
+            "auc": auc_statistic(labels_T, logits_T)(weights_T),
+            "ace": ace_statistic(labels_T, sigmoid(logits_T), bins=self.setting.bins)(weights_T),
+        }
+
+    def _fitted(self, calibration: Calibration) -> Calibration:
+        """Fit on the label party's own rows among those held out, as it sees them: with a donor's features where they lack."""
+        held_out = self.treatment.held_out
+        own_V = self.treatment.membership.has_labels_U[held_out]
+        logits_V = self.network.logits(torch.split(held_out, PASS))[own_V]
+        return calibration.fit(logits_V, self.data.training_labels_N[held_out][own_V], positive_rate=self.positive_rate)[0]
+
+    def leaks(self, party: Literal["feature", "label"]) -> dict[str, dict[str, Any]]:
+        """Run that party's attacks on its view and measure them by whether the other side has the row."""
+        membership, setting = self.treatment.membership, self.setting
+        evaluate = partial(evaluate_membership, planted=setting.planted, seed=self.seed)
+        if party == "feature":
+            found = evaluate("cut_gradient", self.views[0], membership.has_labels_U).found
+        else:
+            present_U, own = membership.has_features_U, self.data.own
+            own_UA = None if own is None else as_numbers(own.training.rows(torch.arange(len(present_U))))
+            one_pass = {"identical-one-pass": IdenticalEmbeddings()}
+            step = self._one_pass(membership.has_labels_U)
+            found = {
+                **evaluate("cut_embedding", self.views[1], present_U, own_UA=own_UA, sent=self._sent).found,
+                **evaluate("cut_embedding", [step], present_U, planted=0, attacks=one_pass).found,
+            }
+        return {name: metrics.as_figures() for name, metrics in found.items()}
+
+    def _sent(self, rows_R: Tensor) -> Tensor:
+        (source,) = self.network.sources
+        features = source(rows_R)
+        return torch.cat([features.numeric_NF, features.categorical_NG], dim=1)
+
+    @torch.no_grad()
+    def _one_pass(self, own_U: Tensor) -> StepView:
+        """What the label party sees if the whole union is embedded once without training in between."""
+        (bottom,), (source,) = self.network.bottoms, self.network.sources
+        self.network.train(False)
+        rows_U = torch.arange(len(own_U))
+        embedded = [bottom(source(rows_B)) for rows_B in torch.split(rows_U, self.network.schedule.batch_size)]
+        return StepView(epoch=0, rows_B=rows_U, own_B=own_U, received_BD=torch.cat(embedded))

@@ -1,0 +1,283 @@
+"""What an audit keeps of a training, beside all of it: does attacking the one tell what attacking the other does, at what price?
+
+Shapes: B rows of a step's batch, D cut width, N training rows.
+"""
+
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+
+from tallystick.attacks.label_inference.auxiliary import FewLabels, TheseLabels
+from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
+from tallystick.attacks.label_inference.observations import known_rows
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator
+from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.attacks.view import StepView, View, renumbered
+from tallystick.config.party import FeatureColumns
+from tallystick.data.lazy import LazyTable
+from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
+from tallystick.defenses.marvell import Marvell
+from tallystick.job.phases.audit import LABEL_EPOCHS, recording_plan
+from tallystick.party.recorder import RecordingPlan
+from tallystick.party.row_recorder import most_rows
+from tallystick.report.result import read_result
+from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.feature_leakage import kept as embeddings
+from tallystick_experiments.feature_leakage.data import read_pair
+from tallystick_experiments.feature_leakage.kept import split_experiment
+from tallystick_experiments.fedads.data import AdTable
+from tallystick_experiments.page import Benchmark, ResultTable, counted, spread_of
+from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.speed import memory
+
+DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marvell(power=8.0)])}
+MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, behind what
+SHOWN = {"labels": "attacks", "features": "features"}  # where a side's figures stand in what is found
+AUDITED = ("without", "with")
+ROLES = {"label": memory.LABEL, "feature": memory.FEATURE}
+TURNS = 3
+SHORT: Mapping[str, Any] = {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}}
+"""The evaluation of a run that is timed: it is no part of the price."""
+NOTES = {
+    "labels": "Symmetric AUCs: max(a, 1 - a), of batches or of the whole training.",
+    "features": "Means over the columns of what comes back to somebody who knows so many rows: of a number R², of a category how "
+    "far accuracy rises from that of guessing the most frequent one towards 1. Everything: the embeddings of every epoch, of "
+    f"every training row or of {embeddings.ALL_ROWS:,} evenly chosen ones.",
+}
+CLOSE = 0.02  # how near the audit's figure has to be
+FIFTH = 0.2  # of the training's time, at most
+_EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
+
+
+def generated_table(rows: int, *, seed: int) -> AdTable:
+    """A table of the shape of Criteo's, half of its columns at each party."""
+    frame = pl.concat(memory.CriteoLike(seed).pieces(rows))
+    numeric = [name for name in CRITEO_NUMERIC if name not in memory.OWN_NUMERIC]
+    categorical = [name for name in CRITEO_CATEGORICAL if name not in memory.OWN_CATEGORICAL]
+    return AdTable(
+        name="generated",
+        frame=LazyTable.of(frame),
+        label="label",
+        label_party=FeatureColumns(numeric=tuple(memory.OWN_NUMERIC), categorical=tuple(memory.OWN_CATEGORICAL)),
+        feature_party=FeatureColumns(numeric=tuple(numeric), categorical=tuple(categorical)),
+    )
+
+
+@dataclass(kw_only=True)
+class KeptSteps:
+    """Everything that crossed, and of it what the product's recorders would have kept."""
+
+    plan: RecordingPlan
+    every: RowSums
+    chosen: RowSums
+    steps: dict[int, list[StepView]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, train_N: torch.Tensor, plan: RecordingPlan, *, width: int) -> "KeptSteps":
+        """Nothing yet."""
+        rows_N = chosen_rows(train_N, most=most_rows("cut_gradient", width))
+        every, chosen = (RowSums.zero("cut_gradient", each_N, width) for each_N in (train_N, rows_N))
+        return cls(plan=plan, every=every, chosen=chosen)
+
+    def views(self) -> dict[str, tuple[View, View]]:
+        """The steps and the sums, as the audit has them and as somebody who kept everything does."""
+        gone = self.plan.stale(sorted(self.steps))
+        kept = {epoch: steps for epoch, steps in self.steps.items() if epoch not in gone}
+        recorded = tuple(step for epoch, steps in kept.items() for at, step in enumerate(steps) if self.plan.records(epoch, at))
+        audited = View(received="cut_gradient", steps=recorded)
+        whole = View(received="cut_gradient", steps=tuple(step for steps in self.steps.values() for step in steps))
+        return {"audit": (audited, self.chosen.view()), "everything": (whole, self.every.view())}
+
+
+def kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:
+    """Train once, and attack what the audit kept and everything; gives symmetric AUCs by attack, and the test AUC."""
+    experiment, _, width = split_experiment(table, plan, seed=seed)
+    network = experiment.network(DEFENSES[defense])
+    schedule = network.schedule
+    recording = recording_plan(schedule, first=1, later=LABEL_EPOCHS - 1, epochs=plan.epochs, width=width)
+    kept = KeptSteps.of(schedule.train_N, recording, width=width)
+    for epoch in range(plan.epochs):
+        kept.steps[epoch] = []
+        for step in network.epoch(epoch):
+            ((embedding_BD,), (gradient_BD,)), rows_B = (step.embeddings_BD, step.answer.grads_BD), step.batch.index_B
+            all_B = torch.ones(len(rows_B), dtype=torch.bool)
+            kept.steps[epoch].append(
+                StepView(epoch=epoch, rows_B=rows_B, own_B=all_B, received_BD=gradient_BD, sent_BD=embedding_BD)
+            )
+            for sums in (kept.every, kept.chosen):
+                sums.add(rows_B, embedding_BD, gradient_BD)
+        for sums in (kept.every, kept.chosen):
+            sums.epoch_ended(epoch)
+    labels_N = experiment.data.training_labels_N.long()
+    views = kept.views()
+    told_T = told_rows(views["audit"][1], labels_N, seed=seed)
+    found = {who: _attacked(view, sums, labels_N, told_T, seed) for who, (view, sums) in views.items()}
+    return {"defense": defense, "seed": seed, "test_auc": experiment.test_auc(), **found}
+
+
+def told_rows(chosen: View, labels_N: torch.Tensor, *, seed: int) -> torch.Tensor:
+    """The rows whose labels few-label attackers are told, which the audit draws: who kept everything is told the same ones."""
+    steps, numbers_N = renumbered(chosen.steps)
+    view = replace(chosen, steps=steps)
+    told = known_rows(FewLabels().reveal(view, labels_N[numbers_N], rng=np.random.default_rng([seed, 3]))) >= 0
+    return numbers_N[told]
+
+
+def _attacked(view: View, sums: View, labels_N: torch.Tensor, told_T: torch.Tensor, seed: int) -> dict[str, float]:
+    evaluation = LabelInferenceEvaluation(view, labels_N, whole=sums, evaluator=_EVALUATOR, seed=seed)
+    same = TheseLabels(rows_T=torch.searchsorted(sums.steps[0].rows_B, told_T))
+    found: dict[str, float] = {}
+    for name, row in LABEL_INFERENCE_ATTACKS.items():
+        if not row.binary or row.from_start or row.from_flip or row.with_model:
+            continue
+        told = replace(row, knows=same) if isinstance(row.knows, FewLabels) else row
+        if (metrics := evaluation(told)) is not None:
+            found[name] = metrics.symmetric_auc.mean
+    return found
+
+
+def audit_cost(rows: int, *, seed: int = 1, turns: int = TURNS) -> dict[str, Any]:
+    """Run a job of two processes on a generated table without an audit and with one, in turns: median seconds, highest memory.
+
+    Gives by how much recording makes training longer, and what each party's attacks take; both attack at the same time.
+    """
+    measured: dict[str, list[dict[str, Any]]] = {name: [] for name in AUDITED}
+    there_and_back = (AUDITED + AUDITED[::-1]) * turns  # so that a machine that grows slower or faster favours neither
+    for name in there_and_back[: len(AUDITED) * turns]:
+        with tempfile.TemporaryDirectory(prefix="tallystick-audit-") as folder:
+            changes: dict[str, Any] = {"training": {}, "evaluation": SHORT, "audit": name == "with"}
+            peaks = memory.job_peaks(Path(folder), rows, "intersection", seed, **changes)
+            seconds = {role: _phases(Path(folder) / party, party) for role, party in ROLES.items()}
+            measured[name].append({"seconds": seconds, "peaks": peaks})
+    found: dict[str, Any] = {"rows": rows, "turns": turns}
+    for name, each in measured.items():
+        found[name] = {
+            "training_s": median(one["seconds"]["label"]["training"] for one in each),
+            "audit_s": {role: median(one["seconds"][role].get("audit", 0.0) for one in each) for role in ROLES},
+            "peak_mib": {process: round(max(one["peaks"][process] for one in each) / 2**20, 1) for process in each[0]["peaks"]},
+        }
+    before, after = found["without"]["training_s"], found["with"]
+    found["recording"] = after["training_s"] / before - 1
+    found["attacking"] = {role: after["audit_s"][role] / before for role in ROLES}
+    found["share"] = {role: found["recording"] + found["attacking"][role] for role in ROLES}
+    found["a fifth at most"] = max(found["share"].values()) <= FIFTH
+    return found
+
+
+def _phases(home: Path, party: str) -> dict[str, float]:
+    (path,) = (home / "runs").glob("*/result.json")
+    return {phase.name: phase.seconds for phase in read_result(path.read_bytes()).phases if phase.party == party}
+
+
+def run(
+    *,
+    data: Path | None = None,
+    partner: Path | None = None,
+    rows: int = 200_000,
+    seeds: Sequence[int] = (1, 2, 3),
+    plan: TrainingPlan | None = None,
+    sides: Sequence[str] = ("labels", "features"),
+    priced: bool = True,
+    keeping: Keeping | None = None,
+) -> dict[str, Any]:
+    """Compare the audits' figures with those of whoever kept everything, and say what an audit takes in a run.
+
+    Args:
+        data: the label party's CSV file beside ``partner``, as ``bench feature-leakage`` reads them; None: a generated table.
+        partner: the feature party's.
+        rows: of the generated table, and of the run that is timed.
+        seeds: of table, split, weights, batches and noise.
+        plan: of the training that is attacked.
+        sides: whose audits: the label party's (labels), a feature party's (features).
+        priced: whether a run is timed; its seconds mean something on an idle machine only.
+        keeping: of the runs; nowhere if left out.
+    """
+    plan, keeping = plan or TrainingPlan(epochs=4, batch_size=512), keeping or Keeping()
+    about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
+    kept = keeping.open(about)
+    runs = [{"side": "labels", **each} for each in kept.runs] if kept is not None else []
+    done = {(each["side"], each["defense"], each["seed"]) for each in runs}
+    wanted = [(side, defense, seed) for seed in seeds for side in sides for defense in MEASURED[side]]
+    with one_thread():
+        for number, (side, defense, seed) in enumerate(wanted):
+            if (side, defense, seed) in done:
+                continue
+            table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
+            measure = kept_and_all if side == "labels" else embeddings.embeddings_kept_and_all
+            runs.append({"side": side, **measure(table, defense, plan, seed=seed)})
+            if kept is not None:
+                kept.add(runs[-1])
+            keeping.progress(f"seed {seed}, {side}: {defense}", number + 1, len(wanted))
+    found = {"benchmark": "audit", "data": about, "seeds": list(seeds), "runs": runs}
+    found |= {key: beside_all([each for each in runs if each["side"] == side]) for side, key in SHOWN.items()}
+    return found | ({"cost": audit_cost(rows)} if priced else {})
+
+
+def beside_all(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Per defence and attack the audit's figure, that of everything, and their difference with the same seed."""
+    rows = []
+    for defense in dict.fromkeys(each["defense"] for each in runs):
+        mine = [each for each in runs if each["defense"] == defense]
+        for attack in mine[0]["everything"]:
+            both = [(each["audit"][attack], each["everything"][attack]) for each in mine]
+            difference = summarize_seeds([audit - everything for audit, everything in both])
+            rows.append(
+                {
+                    "defense": defense,
+                    "attack": attack,
+                    "audit": summarize_seeds([audit for audit, _ in both]),
+                    "everything": summarize_seeds([everything for _, everything in both]),
+                    "difference": difference,
+                    "close": difference["mean"] >= -CLOSE,
+                }
+            )
+    return rows
+
+
+def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+    """Show what ``run`` found."""
+    data = found["data"]
+    columns = ["defence", "attack", "the audit's", "given everything", "difference", f"within {CLOSE:g}"]
+    tables = [
+        ResultTable(
+            name=f"What the audit of {side} reports beside what everything would",
+            note=NOTES[side],
+            columns=columns,
+            rows=[[row["defense"], row["attack"], *map(spread_of, _three(row)), row["close"]] for row in found[key]],
+        )
+        for side, key in SHOWN.items()
+        if found[key]
+    ]
+    if priced := found.get("cost"):
+        parts = [
+            [name, priced[name]["training_s"], *priced[name]["audit_s"].values(), *priced[name]["peak_mib"].values()]
+            for name in AUDITED
+        ]
+        columns = ["audit", "training, s", *(f"audit, {role}, s" for role in ROLES)]
+        columns += [f"{name}, MiB" for name in priced["with"]["peak_mib"]]
+        attacking = " and ".join(f"{priced['attacking'][role]:.0%} ({role} party)" for role in ROLES)
+        share = " and ".join(f"{priced['share'][role]:.0%}" for role in ROLES)
+        note = (
+            f"Recording makes training {priced['recording']:+.0%} longer, attacking takes {attacking} of it; together {share}, "
+            f"wanted at most {FIFTH:.0%}. Medians of {counted(priced['turns'], 'turn')}, on an idle machine."
+        )
+        tables.append(ResultTable(name=f"A run of {priced['rows']:,} rows", note=note, columns=columns, rows=parts))
+    return Benchmark(
+        title=f"What the audit keeps, beside everything: {data['data']}, {counted(len(found['seeds']), 'seed')}",
+        command=command,
+        tables=tables,
+        facts={"training": f"{counted(data['epochs'], 'epoch')}, batch {data['batch_size']}", "rows": str(data["rows"])},
+    )
+
+
+def _three(row: Mapping[str, Any]) -> tuple[dict[str, float], ...]:
+    return row["audit"], row["everything"], row["difference"]

@@ -1,0 +1,66 @@
+"""Attacks that train the feature party's own model, on the run folders of a simulation.
+
+In a run nobody can measure them: the feature party has the model and the columns, the label party the labels.
+"""
+
+import secrets
+from dataclasses import replace
+from pathlib import Path
+
+from tallystick.attacks.label_inference.auxiliary import FewLabels
+from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.config.contract import Contract
+from tallystick.config.party import parse_party
+from tallystick.data.keys import read_keys
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.dataset.table import linkage_of
+from tallystick.errors import DataError
+from tallystick.job.phases.label_audit import AUXILIARY_LABELS, attack_result, load_labels
+from tallystick.party.folder import RunFolder
+from tallystick.party.row_recorder import RowStore
+from tallystick.party.trained import Architecture, TrainedFeatureParty, kept_encoder
+from tallystick.privacy.randomness import SEED_BITS
+from tallystick.report.result import AttackResult
+from tallystick.sweep.partner import SimulatedPartner
+from tallystick_experiments.label_leakage.runs import EmbedsRows
+
+
+def attacked_with_model(contract: Contract, partner: SimulatedPartner, runs: Path) -> list[AttackResult]:
+    """Attack with the trained bottom model and its columns what a simulation with ``audit: true`` left in ``runs``.
+
+    The same rows and labels are told as in the run's own audit.
+    """
+    label, feature = (RunFolder.latest(runs / name, contract, name) for name in (partner.label, partner.feature))
+    kept = load_labels(label, contract)
+    store = RowStore(
+        folder=label.views / partner.feature,
+        contract=contract.hash,
+        origin=label.origin,
+        received="cut_gradient",
+        run_id=kept.run_id,
+    )
+    view = replace(
+        store.load(store.epochs()[-1]).view(classes=contract.target.classes), own_model=_own_model(contract, partner, feature)
+    )
+    evaluation = LabelInferenceEvaluation(view, kept.label_N)
+    few = FewLabels(count=max(AUXILIARY_LABELS, contract.target.classes))
+    attacks = [(name, replace(row, knows=few)) for name, row in LABEL_INFERENCE_ATTACKS.items() if row.with_model]
+    measured = [(name, row, evaluation(row)) for name, row in attacks if row.allows(view.classes)]
+    return [attack_result(name, row, partner.feature, metrics) for name, row, metrics in measured if metrics is not None]
+
+
+def _own_model(contract: Contract, partner: SimulatedPartner, folder: RunFolder) -> EmbedsRows:
+    """The feature party's trained model over its columns at the linked positions, from its own run folder."""
+    kept = folder.load_alignment()
+    if kept is None:
+        raise DataError(f"{folder.path} holds no alignment; it does not look like a finished run")
+    values = {"party": partner.feature, "table": {"path": "table.parquet"}, **partner.columns[partner.feature]}  # never read
+    party, frame = parse_party(values, folder=folder.path, source=partner.feature), partner.tables[partner.feature]
+    keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
+    own = OwnRows(party=party, is_label=False, frame=frame, keys=keys, alignment=kept[1])
+    dataset = linkage_of(contract).dataset.to_score(
+        contract, own, kept_encoder(folder), secret_seed=lambda: secrets.randbits(SEED_BITS)
+    )
+    trained = TrainedFeatureParty.load(folder, Architecture.of(contract, partner.feature), dataset)
+    return EmbedsRows(trained.bottom, dataset.features_at)

@@ -1,0 +1,245 @@
+"""One training run of the label-leakage benchmark: a network, a plan, defences; what it is worth and what leaks.
+
+Shapes: B rows of a batch, D cut width, N training rows.
+"""
+
+import copy
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from torch import Tensor, nn
+
+from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.spectral import spectral_scores
+from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.metrics import AttackEvaluator, symmetric_auc
+from tallystick.attacks.view import StepView, View
+from tallystick.data.features import Features
+from tallystick.defenses.chain import chain
+from tallystick.defenses.defense import Defense
+from tallystick.errors import ConfigError
+from tallystick.models.build import seeded
+from tallystick.models.split import LabelModel
+from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick_experiments.clicks import ClickData, ClickTable
+from tallystick_experiments.experiment import Epoch, Experiment, SplitData, TrainingPlan
+from tallystick_experiments.shared import evenly
+
+EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
+OVER_EPOCHS = (
+    "norm-averaged",
+    "direction-averaged",
+    "spectral-averaged",
+    "clusters-averaged",
+    "completion-gradient",
+    "probe-gradient",
+)  # noise averages out
+FINE_TUNED = "completion-fine-tuned"
+CLEAN_HINT = "direction-1-clean"
+COMPONENTS = 8
+COMPONENT_ROWS = 2**17
+ATTACKED_STEPS = 64  # of an epoch, evenly spread: enough rows for the third decimal
+_EVALUATOR = AttackEvaluator(replicates=1)  # intervals come from seeds
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperNetwork:
+    """The paper's network (section 6.1): ``below`` layers at the feature party, ``above`` and a linear output at the label party.
+
+    Args:
+        below: layers f of the feature party, at least 1.
+        above: layers of the label party. The paper's "3 layers" are two hidden layers and the output: ``above`` = 2.
+        width: of every layer, and of the cut.
+        embedding_width: of every categorical column.
+        normalised: the label party begins with batch normalisation: it scales up what a small-variance direction carries.
+    """
+
+    below: int = 5
+    above: int = 2
+    width: int = 128
+    embedding_width: int = 4
+    normalised: bool = False
+
+    def __post_init__(self) -> None:
+        if self.below < 1 or self.above < 0 or self.width < 1:
+            raise ConfigError(f"network: below={self.below}, above={self.above}, width={self.width}; need 1, 0 and 1 at least")
+
+    def build(self, clicks: ClickData, plan: TrainingPlan, *, seed: int) -> Experiment:
+        """Initialise both sides; the label party has no columns."""
+        with seeded(seed, "label leakage"):
+            bottom = TabularBottom(clicks.shape, embedding_width=self.embedding_width, hidden=(self.width,) * self.below)
+            top = TabularTop(self.width, hidden=(self.width,) * self.above, outputs=1)
+        normalised = [nn.BatchNorm1d(self.width)] if self.normalised else []
+        data = SplitData(
+            training=clicks.training,
+            training_labels_N=clicks.training_labels_N,
+            test=clicks.test,
+            test_labels_T=clicks.test_labels_T,
+        )
+        label = LabelModel(nn.Sequential(*normalised, *top.layers, top.output))
+        return Experiment(bottom, label, data, plan, seed=seed)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What tells one row of a table or one point of a figure from the others."""
+
+    name: str
+    defense: tuple[Defense, ...] = ()
+    network: PaperNetwork = field(default_factory=PaperNetwork)
+    plan: TrainingPlan | None = None  # None: the sweep's
+    positive_rate: float | None = None  # None: as it is; else negatives are dropped at random to reach it
+    by_layer: bool = False  # spectral attack on every layer's output
+    every_attack: bool = False  # after the last epoch; else the fast ones
+
+
+def run_scenario(scenario: Scenario, clicks: ClickData, *, plan: TrainingPlan, seed: int) -> dict[str, Any]:
+    """Train once, and measure the feature party's attacks on what it saw of each epoch.
+
+    Returns:
+        name, seed, seconds; per epoch test_auc, loss and leak AUC by fast attack; of the last epoch all figures of every attack,
+        and the AUC of the spectral attack on every layer's output and of the cut's principal components, if asked for. Leak AUCs
+        are max(a, 1 - a) per batch, see ``AttackMetrics.symmetric_auc``.
+    """
+    started = time.perf_counter()
+    plan = scenario.plan or plan
+    network = scenario.network.build(clicks, plan, seed=seed)
+    labels_N = clicks.training_labels_N.long()
+    epochs, found = [], {}
+    gradients: list[StepView] = []
+    for epoch in network.epochs(chain(scenario.defense)):
+        last = epoch.number == plan.epochs - 1
+        found = _leaks(epoch, labels_N, every=last and scenario.every_attack, seed=seed)
+        leaks = {name: found[name]["symmetric_auc"] for name in (*EACH_EPOCH, CLEAN_HINT)}
+        epochs.append({"test_auc": epoch.test_auc, "loss": epoch.loss, "leaks": leaks})
+        if scenario.every_attack:
+            gradients += [replace(step, sent_BD=None) for step in epoch.steps]
+    if gradients:
+        found |= _audit(gradients, labels_N, OVER_EPOCHS, seed=seed)
+        own = EmbedsRows(network.bottom, network.data.training.rows)
+        found |= _audit(gradients, labels_N, (FINE_TUNED,), seed=seed, own_model=own)
+    return {
+        "name": scenario.name,
+        "seed": seed,
+        "epochs": epochs,
+        "attacks": found,
+        "layers": layer_aucs(network) if scenario.by_layer else [],
+        "components": component_aucs(network) if scenario.every_attack else [],
+        "seconds": time.perf_counter() - started,
+    }
+
+
+def _leaks(epoch: Epoch, labels_N: Tensor, *, every: bool, seed: int) -> dict[str, dict[str, Any]]:
+    """Attack evenly spread steps of an epoch by the fast attacks, or by every one that does not need several epochs."""
+    chosen = evenly(len(epoch.steps), ATTACKED_STEPS)
+    steps = [epoch.steps[index] for index in chosen]
+    rows = LABEL_INFERENCE_ATTACKS.items()
+    alone = [
+        name
+        for name, row in rows
+        if row.binary and not (row.from_start or row.from_flip or row.with_model) and name not in OVER_EPOCHS
+    ]
+    names = alone if every else EACH_EPOCH
+    # Marvell's own evaluation grants its attacker the known rows' gradients before any noise
+    clean = _audit(steps, labels_N, ("direction-1",), seed=seed, clean=[epoch.undefended[index] for index in chosen])
+    return _audit(steps, labels_N, names, seed=seed) | {CLEAN_HINT: clean["direction-1"]}
+
+
+def _audit(
+    steps: Sequence[StepView],
+    labels_N: Tensor,
+    names: Sequence[str],
+    *,
+    seed: int,
+    clean: Sequence[Tensor] | None = None,
+    own_model: nn.Module | None = None,
+) -> dict[str, dict[str, Any]]:
+    view = View(received="cut_gradient", steps=tuple(steps), own_model=own_model)
+    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
+    found = evaluate_label_inference(view, labels_N, attacks=attacks, clean=clean, evaluator=_EVALUATOR, seed=seed)
+    return {name: metrics.as_figures() for name, metrics in found.items()}
+
+
+class EmbedsRows(nn.Module):
+    """A feature party's own model over its own columns: row numbers to cut embeddings."""
+
+    def __init__(self, bottom: nn.Module, rows: Callable[[Tensor], Features]) -> None:
+        super().__init__()
+        self.bottom, self.rows = bottom, rows
+
+    def forward(self, rows_B: Tensor) -> Tensor:
+        """The cut embeddings (B, D) of these rows."""
+        cut_BD: Tensor = self.bottom(self.rows(rows_B))
+        return cut_BD
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "EmbedsRows":
+        """The same columns, another model."""
+        return EmbedsRows(copy.deepcopy(self.bottom, memo), self.rows)
+
+
+def layer_aucs(network: Experiment) -> list[float]:
+    """AUC of the spectral attack on each layer's output, first layer first, the logit last; mean over 8,192 rows each.
+
+    The layers above the cut are the label party's: their AUC is no leak, it says where the label is learned.
+    """
+    by_pass = [
+        [symmetric_auc(network.data.training_labels_N[rows_B] > 0.5, spectral_scores(output_BD)) for output_BD in outputs]
+        for rows_B, outputs in layer_outputs(network)
+    ]
+    return [float(auc) for auc in np.mean(by_pass, axis=0)]
+
+
+def component_aucs(network: Experiment) -> list[float]:
+    """AUC of each of the cut embeddings' first principal components, over 131,072 training rows.
+
+    The spectral attack reads the first: a network that keeps the label out of it can still carry it in the next one.
+    """
+    rows_N, cut_ND = (torch.cat(parts) for parts in zip(*network.embed(most=COMPONENT_ROWS), strict=True))
+    centred_ND = cut_ND.double() - cut_ND.double().mean(dim=0)
+    directions_DD = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors.flip(1)
+    positive_N = network.data.training_labels_N[rows_N] > 0.5
+    return [symmetric_auc(positive_N, centred_ND @ direction_D) for direction_D in directions_DD[:, :COMPONENTS].T]
+
+
+@torch.no_grad()
+def layer_outputs(network: Experiment) -> Iterator[tuple[Tensor, list[Tensor]]]:
+    """Pass over the training rows without training: rows, and what each layer puts out, after its ReLU, the logit last."""
+    bottom, top = network.bottom, network.label.top
+    assert isinstance(bottom, TabularBottom)
+    assert isinstance(top, nn.Sequential)
+    for rows_B, _ in network.embed():  # which also switches training off
+        outputs = _after_each_layer(bottom.layers, bottom.columns(network.data.training.rows(rows_B)))
+        yield rows_B, outputs + _after_each_layer(top, outputs[-1])
+
+
+def _after_each_layer(modules: nn.Sequential, x_BD: Tensor) -> list[Tensor]:
+    found = []
+    for module in modules:
+        x_BD = module(x_BD)
+        if isinstance(module, nn.ReLU) or module is modules[-1]:
+            found.append(x_BD)
+    return found
+
+
+def balanced(table: ClickTable, positive_rate: float, *, seed: int) -> ClickTable:
+    """Drop negatives at random until positives make up ``positive_rate`` of the rows (appendix G).
+
+    Raises ConfigError if the table's own rate is higher already.
+    """
+    labels = table.frame.get_column(table.label)
+    positives = int(labels.sum())
+    wanted = round(positives * (1 - positive_rate) / positive_rate)
+    if not 0 < wanted <= len(labels) - positives:
+        raise ConfigError(
+            f"positive rate {positive_rate:g}: the table has {positives} positives among {len(labels)} rows; choose a rate of at "
+            f"least {positives / max(1, len(labels)):.3f} and below 1"
+        )
+    negatives = np.flatnonzero(labels.to_numpy() == 0)
+    kept = np.random.default_rng([seed, 6]).choice(negatives, size=wanted, replace=False)
+    rows = np.sort(np.concatenate([np.flatnonzero(labels.to_numpy() == 1), kept]))
+    return replace(table, frame=table.frame[pl.Series(rows)])

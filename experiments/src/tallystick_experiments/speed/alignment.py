@@ -1,0 +1,268 @@
+"""How fast a private alignment is, from a party's table to its written alignment, beside the arithmetic it cannot do without.
+
+One operating system process per party, joined by mutual TLS over loopback, sharing the cores of this machine. For protocols that
+multiply for every id the floor is a bare loop over libsodium's scalar multiplication, one process per core, in the same run; an
+intersection can be compared with SecretFlow's on the same tables in the same run (``secretflow.py``).
+"""
+
+import itertools
+import multiprocessing
+import os
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+
+from tallystick.alignment.group import hash_to_group, multiply
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psi import FEW_IDS, Protocol, intersect_feature_party, intersect_label_party
+from tallystick.alignment.psu import union_feature_party, union_label_party
+from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.config.contract import Contract
+from tallystick.config.party import TableConfig
+from tallystick.data.ids import Ids
+from tallystick.data.keys import fingerprint, read_keys
+from tallystick.data.table import read_table
+from tallystick.demo.processes import PartyContext, run_parties
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.network.channel import Channel
+from tallystick.party.folder import RunFolder
+from tallystick_experiments.speed import secretflow
+
+Figures = dict[str, Any]
+
+LABEL, FEATURE, HELPER = "label", "feature", "helper"
+PEERS = {
+    # Whom each party calls (True) or waits for (False).
+    "intersection": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
+    "diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
+    "union": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
+    "union-with-helper": {
+        HELPER: {LABEL: False, FEATURE: False},
+        LABEL: {FEATURE: False, HELPER: True},
+        FEATURE: {LABEL: True, HELPER: True},
+    },
+}
+INTERSECTIONS: Mapping[str, Protocol] = {"intersection": "auto", "diffie-hellman": "diffie-hellman"}
+BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
+BARE_TIMEOUT_S = 120.0
+PARTY_TIMEOUT_S = 1800.0
+
+
+def run(
+    *,
+    rows: int,
+    others: int | None = None,
+    protocol: str = "intersection",
+    overlap: float = 0.5,
+    dummies: int = 0,
+    threads: int | None = None,
+    turns: int | None = None,
+    peer_python: str | None = None,
+    peer_protocols: Sequence[str] = secretflow.PROTOCOLS,
+) -> Figures:
+    """Align two tables that share ``overlap`` of the ids of the shorter one, and check the result.
+
+    ``rows`` and ``others`` (as many, if None) are those of the label and the feature party, in CSV files; the clock runs from
+    opening them to the written alignment. Gives, among others: ``seconds``; ``cpu_seconds`` and ``bytes`` of all parties;
+    ``scalar_multiplications`` of both sides; ``efficiency``, the time that these take in a bare loop on all cores over
+    ``seconds`` (None where the protocol hardly multiplies); per party ``peak_mib``, ``peak_over_baseline_mib`` and seconds of
+    each part. The bare loop runs before and after every turn, for a machine that others use too, or that slows down under load,
+    is not equally fast all the time: a turn's efficiency takes the mean of the two, and the medians over the turns are given. By
+    default three turns, one above 200,000 rows. With ``peer_python``, a Python that has SecretFlow's spu, each turn runs
+    ``peer_protocols`` on tables of the same ids, too.
+
+    Raises ConfigError for an unknown protocol, sizes that cannot be aligned, or a ``peer_python`` without spu.
+    """
+    others = rows if others is None else others
+    if protocol not in PEERS:
+        raise ConfigError(f"protocol = {protocol!r}: expected one of {', '.join(PEERS)}")
+    common = round(min(rows, others) * overlap)
+    if not 0 < common < min(rows, others):
+        raise ConfigError(f"rows = {rows}, overlap = {overlap}: expected both sides to share some of their ids, but not all")
+    if peer_python is not None:
+        secretflow.check_peer(peer_python, peer_protocols)
+    job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
+    multiplies = protocol in ("diffie-hellman", "union") or (protocol == "intersection" and rows + others <= FEW_IDS)
+    bare, seconds, peers = [_bare_multiplications_per_s()] if multiplies else [], [], []
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        tables = {name: Path(folder) / f"{name}.csv" for name in (LABEL, FEATURE)}
+        for name, table in tables.items():
+            _ids(name, job).to_frame("id").write_csv(table)
+        for _ in range(turns or (3 if rows + others <= 400_000 else 1)):
+            taken, parties = _run_parties(job | {"tables": {name: str(table) for name, table in tables.items()}})
+            seconds.append(taken)
+            if multiplies:
+                bare.append(_bare_multiplications_per_s())
+            if peer_python is not None:
+                peers.append(secretflow.run(peer_python, peer_protocols, list(tables.values()), common=common))
+    multiplications = sum(party["scalar_multiplications"] for party in parties.values())
+    floors = [2 * multiplications / (before + after) for before, after in itertools.pairwise(bare)]
+    efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=multiplies)]
+    return {
+        "protocol": protocol,
+        "rows": rows,
+        "others": others,
+        "overlap": overlap,
+        "cores": os.cpu_count(),
+        "seconds": statistics.median(seconds),
+        "cpu_seconds": sum(party["cpu_seconds"] for party in parties.values()),
+        "bytes": sum(party["bytes_sent"] for party in parties.values()),
+        "scalar_multiplications": multiplications,
+        "bare_multiplications_per_s": statistics.median(bare) if bare else None,
+        "efficiency": statistics.median(efficiencies) if efficiencies else None,
+        "turns": {"seconds": seconds, "bare_multiplications_per_s": bare, "efficiency": efficiencies},
+        "parties": parties,
+        "spu": peers,
+    }
+
+
+def _run_parties(job: Figures) -> tuple[float, dict[str, Figures]]:
+    """Time the parties from the word go, once all are connected and hold their ids, to the last result."""
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        outcome = run_parties(Path(folder), __name__, PEERS[job["protocol"]], job, timeout_s=PARTY_TIMEOUT_S)
+    return outcome.seconds, outcome.results
+
+
+def party(stage: PartyContext, job: Figures) -> Figures:
+    """One party's process."""
+    name, channels = stage.name, stage.channels
+    folder = None if name == HELPER else RunFolder.new(stage.home / "runs", _contract(), name)
+    baseline = memory_mib("VmRSS")
+    stage.ready()
+    cpu_started, clock = time.process_time(), [time.perf_counter()]
+    multiplications = 0
+    if folder is None:
+        union_helper(channels[LABEL], channels[FEATURE], rng=SecureRandom())
+    else:
+        keys = read_keys(
+            read_table(TableConfig(path=Path(job["tables"][name])), text=["id"]),
+            columns={"id": "id"},
+            alignment=_contract().alignment,
+        )
+        clock.append(time.perf_counter())
+        alignment = _ROLES[job["protocol"]][name](keys.ids, channels, job)
+        clock.append(time.perf_counter())
+        folder.save_alignment(alignment, run_id="bench", table=fingerprint(keys))
+        multiplications = alignment.multiplications
+    clock.append(time.perf_counter())
+    cpu_seconds = time.process_time() - cpu_started
+    if folder is not None:
+        _check(alignment, _customers(name, job), job)
+    return {
+        "seconds": clock[-1] - clock[0],
+        "seconds_by_part": dict(zip(("reading", "aligning", "writing"), np.diff(clock).tolist(), strict=False)),
+        "cpu_seconds": cpu_seconds,
+        "scalar_multiplications": multiplications,
+        "peak_mib": memory_mib("VmHWM"),
+        "peak_over_baseline_mib": memory_mib("VmHWM") - baseline,
+        "bytes_sent": sum(channel.traffic.bytes_sent for channel in channels.values()),
+        "bytes_received": sum(channel.traffic.bytes_received for channel in channels.values()),
+    }
+
+
+def _customers(name: str, job: Figures) -> "np.ndarray[Any, Any]":
+    """Number this party's customers, in an order of its own."""
+    first, rows = (0, job["rows"]) if name == LABEL else (job["rows"] - job["common"], job["others"])
+    return np.random.default_rng(first).permutation(np.arange(first, first + rows))
+
+
+def _ids(name: str, job: Figures) -> pl.Series:
+    return "customer-" + pl.Series(_customers(name, job)).cast(pl.String).str.zfill(12)
+
+
+def _contract() -> Contract:
+    parties = {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}}
+    alignment = {"keys": [{"name": "id"}]}
+    values = {"version": 1, "name": "bench", "parties": parties, "alignment": alignment, "target": {"type": "binary"}, "seed": 1}
+    return Contract.model_validate(values)
+
+
+def _check(alignment: Alignment, numbers: "np.ndarray[Any, Any]", job: Figures) -> None:
+    own = alignment.rows_N[alignment.rows_N >= 0]
+    if job["protocol"] in INTERSECTIONS:
+        first_common = job["rows"] - job["common"]
+        right = np.array_equal(np.sort(numbers[own]), np.arange(first_common, job["rows"]))
+    else:
+        union = job["rows"] + job["others"] - job["common"]
+        right = len(own) == len(numbers) and union <= len(alignment) <= union + 2 * job["dummies"]
+    if not right:
+        raise TallystickError(f"the alignment is wrong: {len(alignment)} positions, {len(own)} own rows")
+
+
+_Role = Callable[[Ids, Mapping[str, Channel], Figures], Alignment]
+
+
+def _intersect(role: Callable[..., Alignment], ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
+    of = list(channels.values()) if role is intersect_label_party else channels[LABEL]
+    return role(ids, of, rng=SecureRandom(), protocol=INTERSECTIONS[job["protocol"]], threads=job["threads"])
+
+
+def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:
+    """Make a role of a union protocol callable as the benchmark calls every role."""
+
+    def joined(ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
+        peer = next(channel for name, channel in channels.items() if name != HELPER)
+        options = {"rng": SecureRandom(), "dummies": job["dummies"]}
+        outcome: Alignment = (
+            role(ids, peer, channels[HELPER], **options) if helper else role(ids, peer, threads=job["threads"], **options)
+        )
+        return outcome
+
+    return joined
+
+
+_ROLES: dict[str, dict[str, _Role]] = {
+    **{
+        name: {LABEL: partial(_intersect, intersect_label_party), FEATURE: partial(_intersect, intersect_feature_party)}
+        for name in INTERSECTIONS
+    },
+    "union": {LABEL: _join(union_label_party), FEATURE: _join(union_feature_party)},
+    "union-with-helper": {
+        LABEL: _join(union_with_helper_party, helper=True),
+        FEATURE: _join(union_with_helper_party, helper=True),
+    },
+}
+
+
+def memory_mib(field: str) -> float:
+    """Read this process's resident memory, now (VmRSS) or at its highest (VmHWM)."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+        return int(line.split()[1]) / 1024
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 2**20 if sys.platform == "darwin" else peak / 1024
+
+
+def _bare_multiplications_per_s() -> float:
+    """Measure libsodium's scalar multiplication in one process per core, nothing else running."""
+    cores = os.cpu_count() or 1
+    # Not multiprocessing.Pool: it starts a worker that died anew and waits for the lost task for ever.
+    with ProcessPoolExecutor(cores, mp_context=multiprocessing.get_context("spawn")) as pool:
+        try:
+            return sum(pool.map(_bare_loop, range(cores), timeout=BARE_TIMEOUT_S))
+        except (BrokenProcessPool, TimeoutError) as error:
+            raise TallystickError(
+                f"the bare loop of scalar multiplications did not end: {error or type(error).__name__}"
+            ) from None
+
+
+def _bare_loop(_: int) -> float:
+    points, key = hash_to_group([b"%d" % number for number in range(1000)]), SecureRandom().scalar()
+    started, rounds = time.perf_counter(), 0
+    while (elapsed := time.perf_counter() - started) < BARE_LOOP_S:
+        points = multiply(points, key)
+        rounds += 1
+    return rounds * len(points) / elapsed

@@ -1,0 +1,122 @@
+"""Is federated training lossless? ``tallystick bench lossless`` compares every weight with training in one process."""
+
+import hashlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from tallystick.config.contract import NetworkModel, TrainingConfig, TrainingTerms
+from tallystick.data.features import Features, FeatureShape
+from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.models.build import build_bottom, build_label_model
+from tallystick.models.split import CentralizedModel, LabelModel
+from tallystick.storage import Origin
+from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
+from tallystick.training.feature_party import train_feature_party
+from tallystick.training.joined import train_joined
+from tallystick.training.label_party import FeaturePeer, train_label_party
+from tallystick.training.objective import Supervised
+from tallystick.training.plan import Schedule
+from tallystick.training.run import TrainingRun
+
+EDGES = tuple(x / 8 for x in range(-16, 17))
+FEATURE_SHAPE = FeatureShape(numeric=6, cardinalities=(50, 7, 300), numbers="piecewise-linear", edges=(EDGES,) * 6)
+OWN_SHAPE = FeatureShape(numeric=4, cardinalities=(12,))
+NETWORK = NetworkModel(hidden=(64, 32, 32), cut_after=2)
+_WIDTH = NETWORK.hidden[NETWORK.cut_after - 1]
+ROWS, BATCH, EPOCHS = 5_000, 250, 10
+
+
+def run(*, seed: int = 1, timeout_s: float = 300) -> dict[str, Any]:
+    """Train 200 steps as two processes and as one; give the largest difference of any weight, and hashes of the weights."""
+    with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
+        run_parties(Path(folder), __name__, PAIR, {"seed": seed}, timeout_s=timeout_s)
+        federated = {
+            role: read_tensors(Path(folder) / role / "model.safetensors", origin=Origin(folder=Path(folder) / role))[0]
+            for role in (LABEL, FEATURE)
+        }
+    bottom, label = _modules(seed)
+    data = _Data(seed)
+    steps = EPOCHS * data.schedule.steps_per_epoch
+    train_joined(
+        CentralizedModel([bottom], label),
+        [data.feature.rows],
+        data.own.rows,
+        data.objective,
+        training=_training(),
+        schedule=data.schedule,
+        steps=steps,
+    )
+    joined = {LABEL: dict(label.state_dict()), FEATURE: dict(bottom.state_dict())}
+    differences = [
+        (joined[role][name].double() - tensor.double()).abs().max().item()
+        for role, tensors in federated.items()
+        for name, tensor in tensors.items()
+    ]
+    initial = {LABEL: _modules(seed)[1], FEATURE: _modules(seed)[0]}
+    moved = max(
+        (joined[role][name] - tensor).abs().max().item() for role in joined for name, tensor in initial[role].state_dict().items()
+    )
+    return {
+        "max_abs_weight_difference": max(differences),
+        "max_abs_weight_change_by_training": moved,
+        "steps": steps,
+        "tensors": len(differences),
+        "weights": sum(tensor.numel() for tensors in federated.values() for tensor in tensors.values()),
+        "sha256": {role: _digest(module) for role, module in ((FEATURE, bottom), (LABEL, label))},
+    }
+
+
+def party(stage: PartyContext, arguments: dict[str, Any]) -> dict[str, Any]:
+    """One party's process."""
+    bottom, label = _modules(arguments["seed"])
+    data = _Data(arguments["seed"])
+    (channel,) = stage.channels.values()
+    run = TrainingRun(training=_training(), schedule=data.schedule, store=CheckpointStore(stage.home / "checkpoints"))
+    if stage.name == LABEL:
+        train_label_party(label, data.own.rows, data.objective, [FeaturePeer(channel=channel, width=_WIDTH)], run)
+    else:
+        train_feature_party(bottom, data.feature.rows, channel, run)
+    write_tensors(
+        stage.home / "model.safetensors",
+        dict((label if stage.name == LABEL else bottom).state_dict()),
+        {},
+        origin=Origin(folder=stage.home),
+    )
+    return {"done": True}
+
+
+class _Data:
+    def __init__(self, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self.feature = _features(FEATURE_SHAPE, generator)
+        self.own = _features(OWN_SHAPE, generator)
+        logit_N = self.feature.numeric_NF.sum(dim=1) + self.own.numeric_NF.sum(dim=1)
+        self.objective = Supervised("binary", (torch.rand(ROWS, generator=generator) < torch.sigmoid(logit_N)).float())
+        empty = torch.empty(0, dtype=torch.int64)
+        self.schedule = Schedule(train_N=torch.arange(ROWS), validation_N=empty, batch_size=BATCH, seed=seed)
+
+
+def _features(shape: FeatureShape, generator: torch.Generator) -> Features:
+    codes = [torch.randint(0, size, (ROWS,), generator=generator) for size in shape.cardinalities]
+    return Features(numeric_NF=torch.randn(ROWS, shape.numeric, generator=generator), categorical_NG=torch.stack(codes, dim=1))
+
+
+def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
+    bottom = build_bottom(NETWORK, "feature", FEATURE_SHAPE, seed=seed)
+    return bottom, build_label_model(NETWORK, LABEL, OWN_SHAPE, [_WIDTH], outputs=1, seed=seed)
+
+
+def _training() -> TrainingConfig:
+    terms = TrainingTerms(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+    return terms.for_rows(ROWS)
+
+
+def _digest(module: nn.Module) -> str:
+    digest = hashlib.sha256()
+    for name, tensor in module.state_dict().items():
+        digest.update(name.encode() + tensor.numpy().tobytes())
+    return digest.hexdigest()

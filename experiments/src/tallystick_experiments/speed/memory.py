@@ -1,0 +1,216 @@
+"""How much memory a large table takes: a Criteo-shaped file, generated, through ``bench label-leakage`` and ``tallystick run``.
+
+Every process is started as a user starts it; what is measured is the highest resident memory that the kernel saw of it.
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import yaml
+
+from tallystick.config.linkage import LINKAGES
+from tallystick.config.party import load_party
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.network.addresses import free_port
+from tallystick.network.certificates import write_test_certificates
+from tallystick.party.ledger import create_ledger
+from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
+
+LABEL, FEATURE, HELPER = "bank", "shop", "post"
+GENERATED_ROWS = 2**17  # at a time
+DISTINCT = (
+    1460, 583, 100_000, 100_000, 305, 24, 12_517, 633, 3, 93_145, 5683, 100_000, 3194,
+    27, 14_992, 100_000, 10, 5652, 2173, 4, 100_000, 18, 15, 100_000, 105, 100_000,
+)  # fmt: skip
+"""How many values the 26 categorical columns have: Criteo's own counts, at most 100,000."""
+_MISSING = 0.1
+UNCOMMON = 100  # one id of so many is not common: a union of two sides with the same ids would protect nobody
+OWN_NUMERIC, OWN_CATEGORICAL = CRITEO_NUMERIC[:6], CRITEO_CATEGORICAL[:13]  # the label party's columns
+_CONTRACT: Mapping[str, Any] = {
+    "name": "memory",
+    "target": {"type": "binary"},
+    "training": {"epochs": 1, "batch_size": 8192},
+    "audit": False,
+    "network": {"wait_s": 7200.0, "deadline_s": 120.0},  # a large table takes its time before anything is said
+    "seed": 1,
+}
+
+
+def run(
+    *,
+    sizes: Sequence[int],
+    leakage: bool = True,
+    job: bool = True,
+    alignment: str = "intersection",
+    aligned: float = 1.0,
+    seed: int = 1,
+) -> dict[str, Any]:
+    """Measure the peak of every process at each size, and what it grows by per row.
+
+    With ``aligned`` below 1 the feature party of the run has that share of the rows only, and the others train too.
+
+    Gives per process its peak in MiB by size, and bytes per row between each size and the next. Raises TallystickError, with the
+    process's last line, where one fails.
+    """
+    if alignment not in LINKAGES:
+        raise ConfigError(f"alignment = {alignment!r}: expected one of {', '.join(LINKAGES)}")
+    if not 0 < aligned <= 1:
+        raise ConfigError(f"aligned = {aligned}: expected a share of the rows, above 0 and at most 1")
+    found_at: dict[str, list[float]] = {}
+    for rows in sizes:
+        with tempfile.TemporaryDirectory(prefix="tallystick-memory-") as name:
+            folder = Path(name)
+            found = _leakage(folder, rows, seed) if leakage else {}
+            found |= job_peaks(folder, rows, alignment, seed, aligned=aligned) if job else {}
+        for process, peak in found.items():
+            found_at.setdefault(process, []).append(peak)
+    return {
+        "rows": list(sizes),
+        "processes": {
+            process: {
+                "peak_mib": [round(peak / 2**20, 1) for peak in found],
+                "bytes_per_row": [
+                    round((more - less) / (larger - smaller), 1)
+                    for smaller, larger, less, more in zip(sizes, sizes[1:], found, found[1:], strict=False)
+                ],
+            }
+            for process, found in found_at.items()
+        },
+    }
+
+
+class CriteoLike:
+    """Rows of the shape of Criteo's: a label, 13 counts, 26 columns of eight hexadecimal digits.
+
+    Values are drawn with frequencies that fall like Criteo's (the k-th about as 1 / k), a tenth of the cells is empty, and the
+    label follows the first count and two categories. A piece of rows is the same whatever was drawn before it.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.words = [
+            pl.Series(np.char.mod("%08x", (np.arange(distinct, dtype=np.uint64) * 2_654_435_761 + 40_503 * place) % 2**32))
+            for place, distinct in enumerate(DISTINCT)
+        ]
+
+    def pieces(self, rows: int) -> Iterator[pl.DataFrame]:
+        """Draw so many rows, a piece at a time."""
+        for number, first in enumerate(range(0, rows, GENERATED_ROWS)):
+            yield self._piece(min(GENERATED_ROWS, rows - first), np.random.default_rng([self.seed, number]))
+
+    def _piece(self, rows: int, rng: np.random.Generator) -> pl.DataFrame:
+        counts = np.floor(rng.lognormal(mean=1.5, sigma=1.5, size=(rows, len(CRITEO_NUMERIC)))).astype(np.int64)
+        places = [np.floor(np.exp(rng.random(rows) * np.log(distinct + 1))).astype(np.int64) - 1 for distinct in DISTINCT]
+        logit = 0.4 * np.log1p(counts[:, 0]) + np.sin(places[0]) + np.cos(places[1]) - 2.0
+        cells = {name: pl.Series(counts[:, place]) for place, name in enumerate(CRITEO_NUMERIC)}
+        cells |= {name: self.words[place].gather(places[place]) for place, name in enumerate(CRITEO_CATEGORICAL)}
+        columns = {"label": pl.Series(rng.random(rows) < 1 / (1 + np.exp(-logit))).cast(pl.Int64)}
+        for name, column in cells.items():
+            columns[name] = pl.select(pl.when(pl.lit(pl.Series(rng.random(rows) >= _MISSING))).then(pl.lit(column))).to_series()
+        return pl.DataFrame(columns)
+
+
+def write_criteo(path: Path, rows: int, *, seed: int) -> None:
+    """Write a file in Kaggle's format."""
+    with path.open("wb") as file:
+        for piece in CriteoLike(seed).pieces(rows):
+            piece.write_csv(file, include_header=False, separator="\t")
+
+
+def write_tables(homes: Mapping[str, Path], rows: int, *, aligned: float = 1.0, seed: int) -> None:
+    """Write both parties' CSV files: the same ids but for one in a hundred, in each piece in another order.
+
+    The feature party has ``aligned`` of the rows.
+    """
+    first = 0
+    with (homes[LABEL] / "table.csv").open("wb") as ours, (homes[FEATURE] / "table.csv").open("wb") as theirs:
+        for piece in CriteoLike(seed).pieces(rows):
+            ids = pl.Series("id", np.char.mod("c%09d", np.arange(first, first + piece.height)))
+            whole = piece.insert_column(0, ids)
+            whole.select("id", "label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(ours, include_header=first == 0)
+            other = pl.when(pl.int_range(pl.len()) % UNCOMMON == 0).then("s" + pl.col("id")).otherwise(pl.col("id")).alias("id")
+            mixed = whole.with_columns(other).sample(fraction=aligned, shuffle=True, seed=seed)
+            mixed.drop("label", *OWN_NUMERIC, *OWN_CATEGORICAL).write_csv(theirs, include_header=first == 0)
+            first += piece.height
+
+
+def _leakage(folder: Path, rows: int, seed: int) -> dict[str, float]:
+    write_criteo(folder / "train.txt", rows, seed=seed)
+    command = ["bench", "label-leakage", "--data", "train.txt", "--seeds", "1", "--epochs", "1", "--scenario", "none", "--json"]
+    found = peaks({"bench label-leakage": (command, folder)})
+    (folder / "train.txt").unlink()
+    return found
+
+
+def job_peaks(folder: Path, rows: int, alignment: str, seed: int, *, aligned: float = 1.0, **changes: Any) -> dict[str, float]:
+    """Run a job of generated tables, a process per party, its contract changed by ``changes``; gives each one's peak in bytes."""
+    helper = (HELPER,) if LINKAGES[alignment].helper else ()
+    homes = {name: folder / name for name in (LABEL, FEATURE, *helper)}
+    for home in homes.values():
+        home.mkdir()
+    write_tables(homes, rows, aligned=aligned, seed=seed)
+    write_test_certificates(folder / "certificates", list(homes))
+    addresses = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, *helper)}
+    roles = {LABEL: "label", FEATURE: "feature", HELPER: "helper"}
+    contract = {
+        **_CONTRACT,
+        "parties": {name: {"role": roles[name]} for name in homes},
+        "alignment": {"method": alignment, "keys": [{"name": "id"}]},
+        "unaligned": {"method": "none"} if aligned == 1 else {"method": "warm-start", "epochs": 1},
+        **changes,
+    }
+    (folder / "contract.yaml").write_text(yaml.safe_dump(contract))
+    dialled = {LABEL: helper, FEATURE: (LABEL, *helper), HELPER: ()}
+    for name, home in homes.items():
+        values: dict[str, Any] = {
+            "party": name,
+            "threads": 1,
+            "tls": {kind: f"../certificates/{file}" for kind, file in _files_of(name).items()},
+            "peers": {peer: {"address": addresses[peer]} for peer in dialled[name]},
+        }
+        if name in addresses:
+            values["listen"] = addresses[name]
+        if name != HELPER:
+            values |= {
+                "table": {"path": "table.csv"},
+                "keys": {"id": "id"},
+                "encoding": {"numeric": "log", "min_count": 10},
+            }
+        if name == LABEL:
+            values["label"] = "label"
+        (home / "party.yaml").write_text(yaml.safe_dump(values))
+    create_ledger(load_party(homes[LABEL] / "party.yaml"))
+    command = ["run", "../contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
+    return peaks({f"run, {roles[name]}": (command, home) for name, home in homes.items()})
+
+
+def _files_of(name: str) -> dict[str, str]:
+    return {"ca": "ca.pem", "certificate": f"{name}.pem", "key": f"{name}.key"}
+
+
+def peaks(commands: Mapping[str, tuple[list[str], Path]]) -> dict[str, float]:
+    """Run these commands side by side; gives each one's highest resident memory in bytes."""
+    running = {}
+    for name, (arguments, folder) in commands.items():
+        with (folder / "said").open("wb") as said:
+            running[name] = subprocess.Popen(
+                [sys.executable, "-m", "tallystick", *arguments], cwd=folder, stdout=subprocess.DEVNULL, stderr=said
+            )
+    highest, failed = {}, []
+    for name, process in running.items():
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        highest[name] = usage.ru_maxrss * 1024.0
+        if process.returncode:
+            words = (commands[name][1] / "said").read_text(errors="replace").split()
+            failed.append(f"{name} ended with {process.returncode}: {' '.join(words)[-500:] or 'it said nothing'}")
+    if failed:
+        raise TallystickError("; ".join(failed))
+    return highest

@@ -1,0 +1,36 @@
+"""``tallystick bench`` is another package's: found where it is installed, named where it is not."""
+
+import pytest
+from tallystick_experiments.app import app
+from typer.main import get_command
+from typer.testing import CliRunner
+
+from tallystick.cli import app as cli
+
+COMMANDS = sorted(get_command(app).commands)
+
+
+def test_robustness_adds_its_command():
+    assert "faults" in COMMANDS
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_measures(name):
+    shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 0, shown.output
+    assert get_command(app).commands[name].help.split()[0] in shown.stdout
+
+
+def test_a_command_that_does_not_exist_is_named():
+    shown = CliRunner().invoke(cli.app, ["bench", "flroist"], env={"COLUMNS": "200"})
+    assert shown.exit_code == 2
+    assert "No such command 'flroist'" in shown.output
+
+
+def test_where_it_is_not_installed_one_line_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(cli, "entry_points", lambda **_: ())
+    shown = CliRunner().invoke(cli.app, ["bench", "florist", "--data", "x"])
+    assert shown.exit_code == 2
+    assert "bench is not installed" in shown.output
+    assert "pip install ./experiments ./robustness" in shown.output
+    assert shown.output.count("\n") == 1

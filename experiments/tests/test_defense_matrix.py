@@ -1,0 +1,79 @@
+"""Every label attack against every defence: one small table through the product, and the book-keeping on made-up runs."""
+
+from pathlib import Path
+
+import pytest
+from tallystick_experiments.label_leakage import defended
+from tallystick_experiments.label_leakage.defended_page import page_of
+from tallystick_experiments.page import render_benchmark
+from tallystick_experiments.shared import Keeping
+
+from tallystick.errors import ConfigError
+
+SHORT = defended.Terms(epochs=1)
+
+
+@pytest.mark.long
+def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    chosen = {"tables": ["wine"], "data": None, "terms": SHORT}
+    found = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log))
+    (run,) = found["runs"]
+    assert run["attacks"]["direction-5"]["symmetric_auc"] > 0.9
+    assert run["attacks"]["direction-5"]["told"]
+    assert run["attacks"]["probe"]["upper_bound"]
+    assert [line.split(",")[0] for line in run["not_measured"]] == ["enumeration", "enumeration-clusters"]
+    assert run["attacks"]["completion-fine-tuned"]["symmetric_auc"] > 0.8  # a simulation has both sides
+    assert run["attacks"]["completion-both"]["reads"] == "cut gradients and cut embeddings"
+    assert run["attacks"]["direction-5"]["reads"] == "cut gradients"
+    again = defended.run(**chosen, seeds=[1], only=["none"], keeping=Keeping(log=log, resume=True))
+    assert again["runs"] == found["runs"]  # its seconds too: not run anew
+    page = page_of(found, command="tallystick bench label-defenses")
+    assert "wine: the strongest attack of each view" in render_benchmark(page, tmp_path / "page.html").read_text()
+
+
+def test_what_is_tried_follows_from_the_target() -> None:
+    found = {}
+    for name in ("wine", "breast"):
+        _, tried = defended.trials(defended.load_table(name, None), SHORT, seed=1)
+        found[name] = {each.defense for each in tried}
+        assert [each.contract.model.cut_after for each in tried if each.defense == "cut-after"] == [2, 3]
+        assert {each.contract.model.cut_after for each in tried if each.defense != "cut-after"} == {1}
+    assert found["breast"] - found["wine"] == {"marvell", "gaussian-labels", "ladsg"}
+    assert found["wine"] - found["breast"] == {"label-dp-prior"}
+
+
+def made_up(defense: str, seed: int, test: float, **aucs: float) -> dict[str, object]:
+    attacks = {
+        name.replace("_", "-"): {
+            "symmetric_auc": auc,
+            "chance": 0.5,
+            "reads": "cut embeddings" if name.startswith("e_") else "cut gradients",
+            "told": name.endswith("told"),
+            "upper_bound": name.startswith("probe"),
+        }
+        for name, auc in aucs.items()
+    }
+    return {"defense": defense, "seed": seed, "test": test, "attacks": attacks}
+
+
+def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> None:
+    runs = [made_up("none", seed, 0.8 + seed / 100, one=0.9, two=0.8, probe_told=1.0, e_told=0.7) for seed in (1, 2, 3)]
+    runs += [made_up("noise", seed, 0.7 + seed / 100, one=0.5, two=0.6, probe_told=0.9, e_told=0.7) for seed in (1, 2, 3)]
+    none, noise = defended.rows_of(runs)
+    assert none["strongest"]["gradients, no label"]["attack"] == "one"
+    assert noise["strongest"]["gradients, no label"] | {"sd": 0, "low": 0, "high": 0} == {
+        "attack": "two", "mean": pytest.approx(0.6), "n": 3, "sd": 0, "low": 0, "high": 0,
+    }  # fmt: skip
+    assert noise["strongest"]["gradients, few labels"]["attack"] == "two"  # who knows labels may run what needs none
+    assert noise["strongest"]["embeddings, no label"] is None
+    assert noise["strongest"]["everything, few labels"]["attack"] == "e-told"
+    assert noise["strongest"]["embeddings, few labels"]["attack"] == "e-told"
+    assert noise["change"]["mean"] == pytest.approx(-0.1)
+
+
+def test_tables_and_defences_that_cannot_be_tried_are_named() -> None:
+    with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
+        defended.run(tables=["diabetes"], data=None, seeds=[1])
+    with pytest.raises(ConfigError, match="--only marvell 7: no such defence of breast_cancer; choose from none, marvell 8"):
+        defended.run(tables=["breast"], data=None, seeds=[1], only=["marvell 7"])

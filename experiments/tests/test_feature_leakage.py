@@ -1,0 +1,116 @@
+"""The feature-leakage benchmark on small made-up tables: what comes back of a planted column, and the sweep's book-keeping."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.feature_leakage import sweep
+from tallystick_experiments.feature_leakage.page import PICTURES, page_of, unbeaten
+from tallystick_experiments.feature_leakage.runs import AIDED, ANY, EMBEDDINGS
+from tallystick_experiments.page import benchmark_html, pictures
+from tallystick_experiments.shared import Keeping
+
+from tallystick.errors import ConfigError, DataError
+
+ROWS = 400
+CHOSEN = (sweep.ALONE, sweep.DEFAULT, "width 4, quantized-embeddings 3")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Two tables; of the feature party one column is a category, and one nearly a copy of a label party column."""
+    rng = np.random.default_rng(3)
+    own, theirs = rng.normal(size=(ROWS, 2)), rng.normal(size=(ROWS, 3))
+    y = (own[:, 0] + theirs.sum(axis=1) + rng.logistic(size=ROWS) > 0).astype(int)
+    theirs[:, 2] = own[:, 1] + 0.1 * theirs[:, 2]
+    label = pl.DataFrame({"id": range(ROWS), "y": y, "a": own[:, 0], "b": own[:, 1]})
+    kind = np.where(theirs[:, 1] > 0.5, "high", "low")
+    feature = pl.DataFrame({"id": range(ROWS), "c": theirs[:, 0], "kind": kind, "d": theirs[:, 2]})
+    label.write_csv(tmp_path / "label.csv")
+    feature.write_csv(tmp_path / "feature.csv")
+    return {"data": tmp_path / "label.csv", "partner": tmp_path / "feature.csv"}
+
+
+@pytest.mark.long
+def test_what_comes_back_and_what_it_costs(files, tmp_path):
+    plan = TrainingPlan(epochs=1, batch_size=64)
+    how = {**files, "seeds": (1,), "only": CHOSEN, "plan": plan}
+    found = sweep.run(**how, keeping=Keeping(log=tmp_path / "runs.jsonl"))
+    alone, default, rounded = found["table"]
+    assert [row["setting"] for row in found["table"]] == list(CHOSEN)
+    assert default["change"]["mean"] == 0
+    assert default["target"] is False
+    assert default["rebuilt"]["embeddings, 200 rows"]["mean"] > 0.9  # one layer of 128 of three columns
+    assert rounded["share"]["mean"] < 0.8
+    assert alone["rebuilt"]["embeddings, 200 rows"]["mean"] == 0
+    by_column = {each["setting"]: each[ANY] for each in found["columns"]}
+    assert set(by_column[sweep.DEFAULT]) == {"partner_c", "partner_kind", "partner_d"}
+    assert alone["rebuilt"]["embeddings and own columns, 200 rows"]["mean"] > 0.3  # partner_d is an own column with noise
+    page = page_of(found, command="tallystick bench feature-leakage")
+    assert "What hiding columns costs" in benchmark_html(page)
+    _counts_own_columns(found, page)
+    again = sweep.run(**how, keeping=Keeping(log=tmp_path / "runs.jsonl", resume=True))
+    assert json.dumps(again) == json.dumps(found)  # seconds too: nothing was trained again
+
+
+def _counts_own_columns(found, page):
+    """The strongest of all attacks decides, column by column, and both pictures have a line per family."""
+    rounded = found["table"][2]
+    for row in found["table"]:
+        figures = {reads: value["mean"] for reads, value in row["rebuilt"].items()}
+        assert figures["strongest of all, 200 rows"] >= max(figures[f"{reads}, 200 rows"] for reads in (EMBEDDINGS, AIDED))
+    of_all = [row["rebuilt"]["strongest of all, 200 rows"]["mean"] for row in found["table"]]
+    assert rounded["share"]["mean"] == pytest.approx(of_all[2] / of_all[1])
+    assert of_all[0] > 0.3  # of the own columns, which no defence of embeddings takes away
+    assert [curve.name for curve in page.curves] == list(PICTURES.values())
+    names = {series.name for curve in page.curves for series in curve.series}
+    assert names == {sweep.ALONE, "quantized-embeddings"}
+    assert len(pictures(page)) == 2  # as files, beside the report
+    (codes,) = [table for table in page.tables if table.name.startswith("Accuracy") and ANY in table.name]
+    guess, *settings = [row[1].value for row in codes.rows]
+    assert 0.5 <= guess < settings[1] <= 1  # the planted category is told better than by guessing
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), max_size=8))
+def test_the_frontier_is_what_nothing_beats(points):
+    def beats(one, other):
+        return one != other and one[0] <= other[0] and one[1] >= other[1]
+
+    assert unbeaten(points) == sorted({each for each in points if not any(beats(other, each) for other in points)})
+
+
+def test_what_was_not_measured_is_no_low_figure(files):
+    """Of 130 rows no attack can know 200: no figure, and a sentence that says so."""
+    found = sweep.run(**files, seeds=(1,), only=CHOSEN[:2], plan=TrainingPlan(epochs=1, batch_size=64), limit=130)
+    assert [row["rebuilt"]["strongest of all, 200 rows"] for row in found["table"]] == [None, None]
+    assert [row["strongest"] for row in found["table"]] == [None, None]
+    assert "target" not in found["table"][1]
+    assert any("200 known rows of" in note for note in page_of(found, command="").notes)
+
+
+def test_every_setting_is_named_once_and_the_default_is_the_contracts():
+    settings = sweep.settings()
+    assert len({setting.name for setting in settings}) == len(settings)
+    (default,) = [setting for setting in settings if setting.name == sweep.DEFAULT]
+    assert (default.depth, default.cut_width) == (1, 128)  # of a contract that says nothing: model.cut_after, the first of hidden
+
+
+def test_unusable_arguments_are_refused(files, tmp_path):
+    with pytest.raises(ConfigError, match="no setting; known are"):
+        sweep.run(**files, only=("width 3",))
+    with pytest.raises(DataError, match="not two CSV files"):
+        sweep.run(data=files["data"], partner=tmp_path / "absent.csv")
+    label = pl.read_csv(files["data"])
+    for changed, reason in (
+        (pl.concat([label, label[:1]]), "id 0 is there more than once"),
+        (label.with_columns(y=pl.col("y") + 1), "y is 2 in a row"),
+        (label.with_columns(y=pl.when(pl.col("id") > 0).then("y")), "y is None in a row"),
+        (label.with_columns(id=pl.col("id") + 1000), "no id is in both files"),
+    ):
+        changed.write_csv(tmp_path / "changed.csv")
+        with pytest.raises(DataError, match=reason):
+            sweep.run(data=tmp_path / "changed.csv", partner=files["partner"])

@@ -1,0 +1,156 @@
+"""FedAds' Table 3 on small made-up data: which rows are aligned, that each row trains, what is tabulated."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tallystick_experiments.fedads import leaks, unaligned
+from tallystick_experiments.fedads.data import CREDIT
+from tallystick_experiments.fedads.page import unaligned_leaks_page_of, unaligned_page_of
+from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
+from tallystick_experiments.shared import Keeping
+
+from tallystick.config import contract
+from tallystick.errors import ConfigError, DataError
+
+
+@pytest.fixture
+def criteo(tmp_path: Path, criteo_lines: Callable[[int], str]) -> Path:
+    path = tmp_path / "train.txt"
+    path.write_text(criteo_lines(900))
+    return path
+
+
+def test_criteo_is_split_by_kind_of_column_and_a_fifth_of_training_rows_is_aligned(criteo: Path) -> None:
+    table = read_both_parties(criteo)
+    assert all(name.startswith("C") for name in table.label_party.categorical)
+    assert not table.label_party.numeric
+    assert all(name.startswith("I") for name in table.feature_party.numeric)
+    rows = share_out(table, seed=1)
+    parts = [rows.aligned_N, rows.unaligned_N, rows.validation_N, rows.test_N]
+    assert [len(part_N) for part_N in parts] == [126, 504, 90, 180]
+    assert len(torch.cat(parts).unique()) == 900
+    again = share_out(table, seed=1)
+    assert torch.equal(again.aligned_N, rows.aligned_N)
+    assert not torch.equal(share_out(table, seed=2).aligned_N, rows.aligned_N)
+
+
+def test_fates_credit_files_are_joined_on_their_id(tmp_path: Path) -> None:
+    guest = pl.DataFrame({"id": [3, 1, 2], "y": [1, 0, 1], "x0": [0.3, 0.1, 0.2]})
+    host = pl.DataFrame({"id": [1, 2, 3], "x0": [10.0, 20.0, 30.0]})
+    for frame, name in zip((guest, host), CREDIT, strict=True):
+        frame.write_csv(tmp_path / name.removesuffix(".gz"))
+        (tmp_path / name.removesuffix(".gz")).rename(tmp_path / name)
+    table = read_both_parties(tmp_path)
+    assert (table.label_party.numeric, table.feature_party.numeric) == (("x0",), ("host_x0",))
+    assert table.frame.get_column("host_x0").to_list() == [30.0, 10.0, 20.0]
+    with pytest.raises(DataError, match="one class only"):
+        share_out(table, seed=1)
+
+
+def test_a_probe_starts_what_it_freezes(criteo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Warm start takes the first model's logits before the first step, in a probe too."""
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 1)
+    (row,) = (each for each in unaligned.rows() if each.name == "warm start")
+    rows = share_out(read_both_parties(criteo), seed=1)
+    found = unaligned.MethodTrial(rows=rows, row=replace(row, frozen=True), seed=1).run()
+    assert found["steps"] == 1
+
+
+def test_rows_train_are_resumed_and_tabulated(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
+    only = ["Local", "VanillaVFL", "ORALE", "average"]
+    log = tmp_path / "runs.jsonl"
+    first = unaligned.run(data=criteo, seeds=[1], only=only, keeping=Keeping(log=log))
+    found = unaligned.run(data=criteo, seeds=[1, 2], only=only, keeping=Keeping(log=log, resume=True))
+    assert found["runs"][: len(only)] == first["runs"]
+    table = {row["method"]: row for row in found["table"]}
+    assert list(table) == only
+    gains = [
+        next(run["auc"] for run in found["runs"] if (run["method"], run["seed"]) == ("average", seed))
+        - next(run["auc"] for run in found["runs"] if (run["method"], run["seed"]) == ("VanillaVFL", seed))
+        for seed in (1, 2)
+    ]
+    assert table["average"]["over_vanilla"]["mean"] == pytest.approx(np.mean(gains))
+    assert table["average"]["time_ratio"] > 1
+    losses = [{run["seed"]: run["nll"] for run in found["runs"] if run["method"] == name} for name in ("average", "VanillaVFL")]
+    assert table["average"]["nll_over_vanilla"]["mean"] == pytest.approx(np.mean([losses[0][s] - losses[1][s] for s in (1, 2)]))
+    assert found["order"] is None
+    assert set(table["average"]["alone"]) >= {"half with a partner's row", "half without", "both halves"}
+    page = unaligned_page_of(found, command="tallystick bench fedads --table 3")
+    assert [len(part.rows) for part in page.tables] == [4, 1]
+
+
+def test_rows_and_shares_that_there_are_not(criteo: Path) -> None:
+    with pytest.raises(ConfigError, match="is no row of the table; it has Local, VanillaVFL"):
+        unaligned.run(data=criteo, seeds=[1], only=["SplitNN"])
+    with pytest.raises(ConfigError, match=r"--aligned 1\.0: expected a share of the training rows, above 0 and below 1"):
+        unaligned.run(data=criteo, seeds=[1], aligned=1.0)
+
+
+def test_the_papers_order_by_hand() -> None:
+    """Six methods as in the paper but for the first two: 1 - 6 (1 + 1) / (6 (36 - 1)); bounds and ablations do not count."""
+    aucs = [("Local", 0.9), ("HeuristicVFL", 0.72), ("SS-VFL", 0.71), ("FedCVT", 0.73), ("VFL-MPD", 0.74), ("FedHSSL", 0.75)]
+    aucs += [("JPL", 0.76), ("ORALE", 0.1), ("regressor", 0.2)]
+    paper = {row.name: row.paper for row in unaligned.rows()}
+    table = [{"method": name, "paper": paper[name], "auc": {"mean": value}} for name, value in aucs]
+    assert unaligned.order_like_the_papers(table) == pytest.approx(1 - 12 / 210)
+    assert unaligned.order_like_the_papers(table[:3]) is None
+
+
+@pytest.mark.parametrize("name", ["VanillaVFL, frozen", "SS-VFL, frozen"])
+def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_named(
+    name: str, criteo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unaligned, "MOST_EPOCHS", 2)
+    assert not any(row.frozen for row in unaligned.chosen_of(read_both_parties(criteo), []))
+    table = read_both_parties(criteo)
+    (row,) = unaligned.chosen_of(table, [name])
+    trial = unaligned.MethodTrial(rows=share_out(table, seed=1), row=row, seed=1)
+    made: list[Any] = []
+    modules = trial._modules
+
+    def listening(method: Any) -> Any:
+        model, bottoms = modules(method)
+        made.extend([model, *bottoms])
+        return model, bottoms
+
+    before: list[Any] = []
+    train = unaligned._train
+
+    def at_the_start(*arguments: Any) -> Any:
+        before.extend({key: weight.clone() for key, weight in module.state_dict().items()} for module in made)
+        return train(*arguments)
+
+    monkeypatch.setattr(trial, "_modules", listening)
+    monkeypatch.setattr(unaligned, "_train", at_the_start)
+    found = trial.run()
+    assert 0 < found["auc"] < 1
+    moved = {key for key, weight in made[0].state_dict().items() if not torch.equal(weight, before[0][key])}
+    assert any(key.startswith("top.") for key in moved)
+    assert not any(key.startswith("bottom.") for key in moved)
+    assert any(not torch.equal(weight, before[1][key]) for key, weight in made[1].state_dict().items())
+
+
+@pytest.mark.long
+def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    monkeypatch.setattr(leaks, "DEFENSES", {"no defence": []})
+    found = leaks.run(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log"))
+    again = leaks.run(
+        data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log", resume=True)
+    )
+    assert again["rows"] == found["rows"]
+    rows = {row["figure"]: row for row in found["rows"]["no defence"]}
+    attacks = [run["figures"] for run in found["runs"] if run["defense"] == "no defence"]
+    assert rows["norm"]["change"]["multi-task"]["mean"] == pytest.approx(attacks[1]["norm"] - attacks[0]["norm"])
+    known_half = {"probe", "probe-network", "probe-gradient"}
+    others = set(attacks[0]) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}
+    assert attacks[0][leaks.STRONGEST] == max(attacks[0][name] for name in others)
+    page = unaligned_leaks_page_of(found, command="tallystick bench fedads --table leaks")
+    assert [len(table.rows) for table in page.tables] == 2 * [len(rows)]

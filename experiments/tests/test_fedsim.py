@@ -1,0 +1,236 @@
+"""FedSim's experiments on small made-up sets: who holds what, what is linked, and a sweep that resumes."""
+
+import json
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import numpy as np
+import polars as pl
+import pytest
+import torch
+from tallystick_experiments.fedsim import linkage, runs, sweep
+from tallystick_experiments.fedsim.data import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
+from tallystick_experiments.fedsim.frontier import link_places
+from tallystick_experiments.fedsim.methods import METHODS
+from tallystick_experiments.fedsim.page import page_of
+from tallystick_experiments.page import benchmark_html
+from tallystick_experiments.shared import write_folder
+
+from tallystick.alignment.federal import Pivots
+from tallystick.dataset.similarity import AllCandidates
+from tallystick.errors import ConfigError, DataError
+
+PLACES = {"town", "block", "street_name", "lat", "lon", "Unnamed: 11", "Unnamed: 12"}
+
+
+@pytest.fixture
+def hdb(tmp_path):
+    rng = np.random.default_rng(1)
+    rows, schools = 300, 12
+    frame = pl.DataFrame(
+        {
+            "month": [f"2015-{1 + month:02}" for month in rng.integers(0, 12, rows)],
+            **{name: ["x"] * rows for name in ("town", "block", "street_name", "flat_model", "Unnamed: 11")},
+            "flat_type": rng.choice(["3 ROOM", "4 ROOM"], rows),
+            "storey_range": ["07 TO 09"] * rows,
+            "floor_area_sqm": rng.uniform(50, 120, rows),
+            "lease_commence_date": rng.integers(1970, 2010, rows),
+            "remaining_lease": rng.integers(50, 90, rows),
+            "resale_price": rng.uniform(2e5, 6e5, rows),
+            "Unnamed: 12": rng.uniform(0, 1, rows),
+            "lat": rng.uniform(1.3, 1.4, rows),
+            "lon": rng.uniform(103.7, 103.9, rows),
+        }
+    )
+    frame.write_csv(tmp_path / "hdb.csv")
+    (tmp_path / "hdb_with_latlon.csv.gz").write_bytes((tmp_path / "hdb.csv").read_bytes())
+    levels = {f"{what}_{grade}": rng.uniform(0, 1, schools) for grade in range(4) for what in ("n_places", "vacancy_rate")}
+    pl.DataFrame(
+        {
+            "school_name": [f"s{i}" for i in range(schools)],
+            **levels,
+            "lat": rng.uniform(1.3, 1.4, schools),
+            "lon": rng.uniform(103.7, 103.9, schools),
+        }
+    ).write_csv(tmp_path / "school_clean.csv")
+    return tmp_path
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    recipe = runs.Recipe(neighbors=3, hidden=(8, 6, 6), epochs=2, batch_size=64, learning_rate=0.01)
+    monkeypatch.setitem(runs.RECIPES, "hdb", recipe)
+    monkeypatch.setitem(runs.RECIPES, "synthetic", recipe)
+
+
+def test_no_party_has_a_column_that_gives_the_place_away(hdb):
+    pair = read_hdb(hdb)
+    columns = {*pair.own_columns.numeric, *pair.own_columns.categorical, *pair.their_columns.numeric}
+    assert not columns & PLACES
+    assert pair.own.get_column("resale_price").max() < 1000  # thousands
+    linked = runs.link_pair(pair, neighbors=3, seed=1)
+    flat = pair.own_key_NP[5]
+    distance_M = np.linalg.norm(pair.their_key_MP - flat, axis=1)
+    assert linked.numbers_NK[5].tolist() == distance_M.argsort()[:3].tolist()
+    assert linked.similarity_NK[linked.train_N].mean() == pytest.approx(0, abs=1e-5)
+    assert linked.similarity_NK[linked.train_N].std() == pytest.approx(1, abs=1e-5)
+
+
+def test_splits_are_seven_one_two_and_differ_by_seed():
+    train_N, validation_N, test_N = runs.split_rows(100, seed=1)
+    assert (len(train_N), len(validation_N), len(test_N)) == (70, 10, 20)
+    assert sorted([*train_N, *validation_N, *test_N]) == list(range(100))
+    assert not np.array_equal(test_N, runs.split_rows(100, seed=2)[2])
+
+
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "Combine"])
+def test_every_method_trains(hdb, quick, name):
+    linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
+    figures = runs.train_method(linked, name, runs.RECIPES["hdb"], seed=1).figures
+    assert np.isfinite([figures["rmse"], figures["r2"]]).all()
+    merge = METHODS[name].merge
+    assert (figures["weights"] is not None) == (merge is not None and merge.weight == "learnt")
+
+
+def test_rmse_is_in_the_labels_units(hdb):
+    linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
+    found = runs.score_outputs(linked, torch.zeros(len(linked.test_N)))  # the mean of the training rows
+    price_N = linked.pair.own.get_column("resale_price").to_numpy()
+    expected = np.sqrt(np.mean((price_N[linked.test_N] - price_N[linked.train_N].mean()) ** 2))
+    assert found["rmse"] == pytest.approx(expected, rel=1e-6)
+
+
+def test_without_the_sort_gate_links_come_in_random_order(hdb):
+    linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
+    numbers_NK, similarity_NK = runs._links(linked, METHODS["FedSim without sort gate"], 1)
+    assert not np.array_equal(numbers_NK, linked.numbers_NK)
+    assert np.array_equal(np.sort(numbers_NK, axis=1), np.sort(linked.numbers_NK, axis=1))
+    assert np.array_equal(np.sort(similarity_NK, axis=1), np.sort(linked.similarity_NK, axis=1))
+
+
+def test_every_link_crosses_or_each_row_once(hdb, quick):
+    linked = runs.link_pair(read_hdb(hdb), neighbors=3, seed=1)
+    few, every = (
+        runs.network_of(linked, METHODS["FedSim"], runs.RECIPES["hdb"], seed=1, crossing=form)
+        for form in (runs.DistinctCandidates, AllCandidates)
+    )
+    index_B = few.schedule.train_N[:64]
+    assert few.schedule.cut_rows(index_B, 0) == 12
+    assert every.schedule.cut_rows(index_B, 0) == 64 * 3
+    torch.testing.assert_close(few.logits([index_B]), every.logits([index_B]))
+
+
+def test_noise_from_tau_keeps_the_variance_and_a_smaller_tau_has_more(hdb):
+    pair = read_hdb(hdb)
+    plain, little, more = (runs.link_pair(pair, neighbors=3, seed=1, tau=tau).similarity_NK for tau in (1.0, 1e-3, 1e-4))
+    assert np.abs(plain - little).mean() < np.abs(plain - more).mean()
+    assert more.std() == pytest.approx(plain.std(), rel=0.2)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
+    log = tmp_path / "runs.jsonl"
+    how = {"data": [hdb], "only": ["table-1"], "methods": ["Solo", "FedSim", sweep.TREES], "log": log}
+    found = sweep.run(**how, seeds=(1,))
+    again = sweep.run(**how, seeds=(1, 2), resume=True)
+    assert again["runs"][:3] == found["runs"]
+    rows = {row["method"]: row for row in again["parts"]["table-1"]}
+    assert rows["FedSim"]["rmse"]["n"] == 2
+    assert rows["FedSim"]["paper"] == 29.38  # of K = 3
+    page = page_of(again, command="x")
+    assert "29.38" in benchmark_html(page)
+    assert [curve.name for curve in page.curves] == ["hdb: learnt weight by similarity, of the first seed"]
+    assert json.loads(json.dumps(again))["benchmark"] == "fedsim"
+
+
+@pytest.mark.long
+def test_the_frontier_has_what_noise_costs_beside_what_it_hides(hdb, quick, tmp_path, monkeypatch):
+    settings = ("tau 1", "keys moved by 1000 m")
+    monkeypatch.setattr(sweep, "noise_settings", lambda: settings)
+    found = sweep.run(data=[hdb], only=["frontier"], methods=["Solo", "attention"], seeds=(1,))
+    rows = {(row["noise"], row["method"]): row for row in found["parts"]["frontier"]}
+    assert set(rows) == {(noise, method) for noise in settings for method in ("Solo", "attention")}
+    plain, moved = (rows[noise, "attention"]["located"]["trilateration"] for noise in settings)
+    assert plain < 100 < moved < 10_000  # of places that 1,000 m are added to on average, by 12 distances
+    assert rows["tau 1", "Solo"]["rmse"] == rows["keys moved by 1000 m", "Solo"]["rmse"]  # it links nothing
+    page = page_of(found, command="x")
+    (table,) = page.tables
+    assert len(table.rows) == len(settings)
+    assert page.curves[0].name == "hdb: RMSE by what is located"
+    write_folder(tmp_path, found, page)
+    picture = (tmp_path / "hdb-rmse-by-what-is-located.svg").read_text()
+    assert ElementTree.fromstring(picture).tag.endswith("svg")
+    assert "attention, noise on keys" in picture
+
+
+def test_places_are_linked_as_a_job_links_them(hdb):
+    pair = read_hdb(hdb)
+    middle_P = pair.own_key_NP.mean(axis=0)  # a small town: beyond their window filters do not tell far from farther
+    pair = replace(pair, own_key_NP=(pair.own_key_NP + 19 * middle_P) / 20, their_key_MP=(pair.their_key_MP + 19 * middle_P) / 20)
+    linked = link_places(pair, "tau 1", neighbors=3, seed=1)
+    by_distance = runs.link_pair(pair, neighbors=3, seed=1)
+    assert np.array_equal(linked.train_N, by_distance.train_N)
+    same = (np.sort(linked.numbers_NK) == np.sort(by_distance.numbers_NK)).mean()
+    assert same > 0.7  # filters add up the axes
+    assert linked.similarity_NK.std() == pytest.approx(1, abs=1e-3)
+
+
+def test_differences_are_of_the_same_split():
+    figures = [("FedSim", 1, 30.0), ("Top1Sim", 1, 32.0), ("FedSim", 2, 40.0), ("Top1Sim", 2, 43.0), ("attention", 2, 39.0)]
+    made = [{"set": "hdb", "method": method, "seed": seed, "rmse": rmse} for method, seed, rmse in figures]
+    rows = {(row["method"], row["less"]): row["difference"] for row in sweep._paired(made)}
+    assert rows["FedSim", "Top1Sim"]["mean"] == -2.5
+    assert rows["FedSim", "Top1Sim"]["n"] == 2
+    assert rows["attention", "FedSim"] == {"mean": -1.0, "n": 1}
+
+
+def test_ranks_are_checked_against_filters_as_they_are_defined(monkeypatch):
+    job = {"rows": 200, "others": 100, "neighbors": 5}
+    checked = linkage._check_filters(job, sample=20, others=30, deviation=0.2)
+    assert (checked["rows"], checked["others"], checked["different"]) == (20, 30, 0)
+    shifted = Pivots.ranks
+    monkeypatch.setattr(Pivots, "ranks", lambda pivots, values_N: shifted(pivots, values_N + 0.001))
+    with pytest.raises(DataError, match="not those of true filters"):
+        linkage._check_filters(job, sample=20, others=30, deviation=0.2)
+
+
+def test_one_table_split_by_columns():
+    pair = read_synthetic(rows=400)
+    assert not set(pair.own_columns.numeric) & set(pair.their_columns.numeric)
+    noisy = runs.link_pair(pair, neighbors=3, seed=1, key_noise=0.5)
+    exact = runs.link_pair(pair, neighbors=3, seed=1)
+    assert (exact.numbers_NK[:, 0] == np.arange(400)).all()
+    assert (noisy.numbers_NK[:, 0] != np.arange(400)).any()
+    numbers_N1, _ = runs._links(noisy, METHODS["Combine"], 1)
+    assert numbers_N1[:, 0].tolist() == list(range(400))
+
+
+def test_three_feature_parties_share_the_columns_out(hdb, quick):
+    found = sweep.run(data=[hdb], only=["table-6"], seeds=(1,))
+    rows = {(row["parties"], row["method"]): row for row in found["parts"]["table-6"]}
+    assert {parties for parties, _ in rows} == set(sweep.PARTIES)
+    assert rows["1+2+3", "FedSim"]["parameters"] > rows["1+2", "FedSim"]["parameters"] > rows["1", "FedSim"]["parameters"]
+    pair = read_hdb(hdb)
+    dealt = [name for columns in pair.shared_out([1, 2, 3]).parties for name in columns.numeric]
+    assert sorted(dealt) == sorted(pair.their_columns.numeric)
+    assert len(page_of(found, command="x").tables[0].rows) == 14
+
+
+def test_keys_that_tell_nothing_but_which_rows_are_one_thing():
+    pair, plain = read_independent(rows=400), read_synthetic(rows=400)
+    assert (runs.link_pair(pair, neighbors=3, seed=1).numbers_NK[:, 0] == np.arange(400)).all()
+    columns_NF = pair.theirs.select(pair.their_columns.numeric).to_numpy()
+    most = [abs(np.corrcoef(columns_NF.T, each.own_key_NP.T)[:20, 20:]).max() for each in (pair, plain)]
+    assert most[0] < 0.25 < most[1]  # a correlation of 400 rows by chance has deviation .05
+
+
+def test_what_there_is_not_is_refused(tmp_path):
+    with pytest.raises(DataError, match="holds none of hdb_with_latlon"):
+        sweep.run(data=[tmp_path], seeds=(1,))
+    with pytest.raises(ConfigError, match="unknown part figure-1"):
+        sweep.run(data=[], seeds=(1,), only=["figure-1"])
+    with pytest.raises(ConfigError, match="unknown method Median"):
+        sweep.run(data=[], seeds=(1,), methods=["Median"])
+    for read in (read_hdb, read_bike, read_frogs):
+        with pytest.raises(DataError, match="cannot be read"):
+            read(tmp_path)

@@ -1,0 +1,187 @@
+"""The FLORIST benchmark on small made-up data: the loop against plain training, the sweep's book-keeping."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tallystick_experiments.clicks import ClickData
+from tallystick_experiments.florist import page as florist_page
+from tallystick_experiments.florist import sweep as florist
+from tallystick_experiments.florist.runs import Membership, Setting, Trained, Treatment
+from tallystick_experiments.page import Spread, benchmark_html
+from tallystick_experiments.shared import Keeping, summarize_seeds
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from tallystick.errors import ConfigError
+from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.settled_labels import SettledLabels
+from tallystick.models.build import seeded
+from tallystick.models.tabular import TabularBottom, TabularTop
+
+SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
+
+
+def test_with_nothing_absent_the_loop_is_plain_training_to_the_bit(clicks: ClickData) -> None:
+    rows = len(clicks.training)
+    everything = torch.ones(rows, dtype=torch.bool)
+    membership = Membership(has_labels_U=everything, has_features_U=everything)
+    trained = Trained(Treatment(membership=membership, rows=torch.arange(rows)), clicks, SMALL, seed=5, record=False)
+
+    with seeded(5, "florist"):
+        bottom = TabularBottom(clicks.shape, embedding_width=4, hidden=(16,))
+        top = TabularTop(16, hidden=(16,), outputs=1)
+    optimizer = torch.optim.Adam([*bottom.parameters(), *top.parameters()], lr=SMALL.learning_rate, fused=True)
+    for epoch in range(2):
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed((5 << 16) + epoch))
+        for rows_B in torch.split(order, 64):
+            optimizer.zero_grad()
+            logits_B = top(bottom(clicks.training.rows(rows_B))).squeeze(1)
+            binary_cross_entropy_with_logits(logits_B, clicks.training_labels_N[rows_B]).backward()
+            optimizer.step()
+    for ours, plain in ((trained.bottom, bottom), (trained.top, top)):
+        for name, weight in plain.state_dict().items():
+            assert torch.equal(ours.state_dict()[name], weight), name
+
+
+def test_membership_takes_the_same_rows_for_every_strategy_and_the_stated_share() -> None:
+    labels, features = (Membership.of(side, rows=1000, ratio=0.3, seed=7) for side in ("labels", "features"))
+    both = Membership.of("both", rows=1000, ratio=0.3, seed=7)
+    assert torch.equal(labels.has_labels_U, features.has_features_U)
+    assert torch.equal(both.has_labels_U, labels.has_labels_U)
+    assert int(labels.has_labels_U.sum()) == 700 == int(both.has_features_U.sum())
+    assert bool(labels.has_features_U.all())
+    shared = int((both.has_labels_U & both.has_features_U).sum())
+    assert shared == pytest.approx(490, abs=60)  # independent: 4 standard deviations
+    shift = both.shift(0.25, imputed_rate=0.0)
+    assert shift.shared == shared / 1000
+    assert shift.positive == pytest.approx((700 - shared) / 1000 * 0.25)
+
+
+def test_sweep(file: Path) -> None:
+    wanted = ["majority", "majority-te", "majority-tr", "sampling", "florist-tr", "florist-vanilla", "random-pred:k=2"]
+    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
+    assert json.loads(json.dumps(found))["benchmark"] == "florist"
+    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in found["summaries"]}
+    assert {key[1] for key in by_key if key[0] == "labels"} == {*wanted[:3], "random-pred:k=2", *florist.BASELINES}
+    plain, undone = by_key["labels", "majority", 0.5], by_key["labels", "majority-te", 0.5]
+    assert plain["attacks"] == undone["attacks"]  # one training run
+    assert plain["auc"]["mean"] == pytest.approx(undone["auc"]["mean"], abs=1e-6)  # a monotone map keeps ranks
+    assert plain["ace"]["mean"] != undone["ace"]["mean"]
+    assert not by_key["labels", "majority", 0.25]["attacks"]
+    assert by_key["labels", "baseline-partial", 0.5]["auc_change_percent"]["mean"] == 0
+    assert found["tables"]["3"]["rows"][1]["florist-tr"] == by_key["both", "florist-tr", 0.5]["auc_change_percent"]
+    assert plain["auc"]["low"] < plain["auc"]["mean"] < plain["auc"]["high"]
+    assert by_key["features", "baseline-partial", 0.5]["auc"] == by_key["labels", "baseline-partial", 0.5]["auc"]
+    assert {row["strategy"] for row in found["tables"]["1"]["rows"]} == {"majority", "majority-tr", "majority-te"}
+    assert found["tables"]["1"]["rows"][0]["paper"] == 0.5761
+    assert [row["ratio"] for row in found["tables"]["3"]["rows"]] == [0.25, 0.5]
+    assert set(found["curves"]) == {"2a", "2b", "2c", "2d", "2e", "2f"}
+    assert len(found["curves"]["2d"]["curves"]["majority"]) == 2
+    assert "feature party/direction" in by_key["both", "florist-tr", 0.5]["attacks"]
+    assert "label party/spectral" in by_key["both", "florist-tr", 0.5]["attacks"]
+    merged = florist.report_of([florist.FloristRun(**each) for each in found["runs"]], data=found["data"])
+    assert merged["summaries"] == found["summaries"]
+
+
+def test_majority_labels_leak_by_direction_in_a_real_run(file: Path) -> None:
+    """End to end: the feature party's share of certain finds is near the rate of positives. Seeded."""
+    found = florist.run(data=file, seeds=(1,), ratios=(0.5,), sides=("labels",), strategies=["majority"], setting=SMALL)
+    attacks = next(each["attacks"] for each in found["runs"] if each["strategy"] == "majority")
+    assert attacks["feature party/direction"]["tpr_at_fpr"] == pytest.approx(found["data"]["positive_rate"], abs=0.1)
+
+
+def test_labels_settled_before_training_never_change_in_a_run(clicks: ClickData) -> None:
+    """Labels drawn from the current prediction flip on some rows of every run this short. Seeded."""
+    rows = len(clicks.training)
+    membership = Membership.of("labels", rows=rows, ratio=0.5, seed=3)
+    changed = {}
+    for name, labels in (("settled", SettledLabels()), ("random-pred", RandomPredictedLabels())):
+        treatment = Treatment(membership=membership, rows=torch.arange(rows), labels=labels, redraw="once")
+        trained = Trained(treatment, clicks, replace(SMALL, epochs=4, learning_rate=1e-2), seed=5, record=True)
+        target_EU = torch.zeros(4, rows)
+        for step in trained.views[1]:
+            target_EU[step.epoch, step.rows_B] = step.targets_B
+        real_U = membership.has_labels_U
+        assert torch.equal(target_EU[0][real_U], clicks.training_labels_N[real_U])
+        changed[name] = (target_EU != target_EU[0]).any(dim=0)
+        assert not changed[name][real_U].any()
+    assert not changed["settled"].any()
+    assert changed["random-pred"].any()
+
+
+def test_own_columns_of_the_label_party_join_the_network_and_the_attacks(file: Path) -> None:
+    """Made-up columns are independent of each other, so they tell nothing of it; the attack's own test plants a leak."""
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "sides": ("features",), "strategies": ["splice-tr"]}
+    found = florist.run(**how, setting=replace(SMALL, own_columns=4))
+    alone = florist.run(**how, setting=SMALL)
+    attacks, without = ({each["strategy"]: each for each in runs["runs"]}["splice-tr"]["attacks"] for runs in (found, alone))
+    assert set(attacks) - set(without) == {"label party/agreement-own"}
+    assert 0.5 <= attacks["label party/agreement-own"]["symmetric_auc"] < 0.6  # 630 rows: a standard error of .023
+    assert found["data"]["own_columns"] == 4
+    assert "own_columns" not in alone["data"]
+    with pytest.raises(
+        ConfigError, match="own columns are for the side features, where the label party has every row; found both"
+    ):
+        florist.run(**{**how, "sides": ("both",)}, setting=replace(SMALL, own_columns=4))
+
+
+def test_spread_is_students(clicks: ClickData) -> None:
+    found = summarize_seeds([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert (found["mean"], found["n"]) == (3.0, 5)
+    assert found["high"] - 3 == pytest.approx(2.776 * 2.5**0.5 / 5**0.5, rel=2e-3)
+    assert summarize_seeds([2.0]) == {"mean": 2.0, "n": 1}
+
+
+def test_unusable_arguments_are_refused(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"ratio 1\.0"):
+        florist.run(data=file, ratios=(1.0,))
+    with pytest.raises(ConfigError, match="unknown strategies best"):
+        florist.run(data=file, strategies=["best"])
+
+
+def test_a_sweep_that_is_cut_short_goes_on_and_ends_the_same(file: Path, tmp_path: Path) -> None:
+    log = tmp_path / "runs.jsonl"
+    how: dict[str, Any] = {"data": file, "seeds": (1,), "ratios": (0.5,), "setting": SMALL}
+    how |= {"sides": ("labels",), "strategies": ["majority", "majority-te", "random-pos"]}
+
+    def cut(what: str, done: int, total: int) -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        florist.run(**how, keeping=Keeping(log=log, progress=cut))
+    done = len(log.read_text().splitlines()) - 1
+    assert done == 3
+    made: list[tuple[str, int, int]] = []
+    resumed = florist.run(**how, keeping=Keeping(log=log, resume=True, progress=lambda *told: made.append(told)))
+    whole = florist.run(**how)
+    for found in (resumed, whole):
+        for each in found["runs"]:
+            each.pop("seconds")
+        found.pop("seconds")
+    assert resumed == whole
+    assert len(log.read_text().splitlines()) == 1 + len(made) == 1 + len(whole["runs"])
+    assert [told[1:] for told in made] == [(done, len(made)) for done in range(1, len(made) + 1)]
+    with pytest.raises(ConfigError, match="epochs differ"):
+        florist.run(**{**how, "setting": replace(SMALL, epochs=SMALL.epochs + 1)}, keeping=Keeping(log=log, resume=True))
+
+
+@pytest.mark.long
+def test_the_page_shows_every_table_and_curve_beside_the_paper(file: Path) -> None:
+    wanted = ["majority", "sampling", "florist-vanilla", "random-pred:k=2"]
+    found = florist.run(data=file, seeds=(1, 2), ratios=(0.25, 0.5), strategies=wanted, setting=SMALL)
+    page = florist_page.page_of(found, command="tallystick bench florist")
+    tables = {table.name: table for table in page.tables}
+    by_key = {(each["side"], each["strategy"], each["ratio"]): each for each in found["summaries"]}
+    attack = by_key["labels", "majority", 0.5]["attacks"]["feature party/spectral"]["symmetric_auc"]
+    assert tables["Table 1"].rows[0][:2] == ["majority", 0.5761]
+    assert tables["Table 1"].rows[0][2] == Spread(value=attack["mean"], low=attack["low"], high=attack["high"])
+    assert [row[0] for row in tables["Table 3"].rows] == ["0.25", "0.5"]
+    assert {curve.name.split(":")[0] for curve in page.curves} == {f"Figure 2{letter}" for letter in "abcdef"}
+    line = next(series for series in page.curves[0].series if series.name == "majority")
+    assert list(line.xs) == [0.25, 0.5]
+    assert list(line.ys) == [by_key["labels", "majority", ratio]["auc"]["mean"] for ratio in (0.25, 0.5)]
+    assert "2 seeds" in benchmark_html(page)

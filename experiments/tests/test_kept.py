@@ -1,0 +1,154 @@
+"""What an audit keeps, beside everything: equal where all fits, less where it does not, and the price of it in a run."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import torch
+from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.label_leakage import kept
+from tallystick_experiments.page import benchmark_html
+from typer.testing import CliRunner
+
+from tallystick.attacks.feature_inference.evaluate import draws_of_known
+from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.view import StepView
+from tallystick.cli.app import app
+from tallystick.cli.output import EXIT_USAGE
+from tallystick.party.recorder import RecordingPlan
+from tallystick.report.result import ContractInfo, PhaseRecord, Result
+
+CHOSEN = ("norm", "completion-both")
+
+
+@pytest.mark.long
+def test_where_everything_fits_the_audit_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        kept, "LABEL_INFERENCE_ATTACKS", {n: kept.LABEL_INFERENCE_ATTACKS[n] for n in ("norm", "completion-both")}
+    )
+    monkeypatch.setattr(kept.embeddings, "ATTACKS", {"ridge-looks": kept.embeddings.ATTACKS["ridge-looks"]})
+    monkeypatch.setattr(kept, "MEASURED", {**kept.MEASURED, "features": ("none",)})
+    found = kept.run(rows=600, seeds=[1], plan=TrainingPlan(epochs=2, batch_size=128), priced=False)
+    assert [(row["defense"], row["attack"]) for row in found["attacks"]] == [
+        (defense, attack) for defense in ("none", "marvell 8") for attack in CHOSEN
+    ]
+    names = [f"{name}, {known} rows" for name in ("ridge-looks", "the strongest per column") for known in (20, 200)]
+    assert [(row["defense"], row["attack"]) for row in found["features"]] == [("none", name) for name in names]
+    for row in found["attacks"] + found["features"]:
+        assert row["difference"]["mean"] == 0.0
+        assert row["close"]
+    assert found["attacks"][0]["audit"]["mean"] > 0.7  # there is something to find
+    assert found["features"][1]["audit"]["mean"] > 0.1
+    page = benchmark_html(kept.page_of(found, command="tallystick bench audit"))
+    assert "within 0.02" in page
+    assert "What the audit of features reports" in page
+
+
+def test_the_audit_has_a_few_epochs_some_batches_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept, "most_rows", lambda *_, **__: 5)
+    found = kept.KeptSteps.of(torch.arange(20), RecordingPlan(first=1, later=2, batches=1), width=3)
+    for epoch in range(6):
+        found.steps[epoch] = [
+            StepView(epoch=epoch, rows_B=rows_B, own_B=rows_B >= 0, received_BD=torch.ones(10, 3), sent_BD=torch.ones(10, 3))
+            for rows_B in torch.arange(20).split(10)
+        ]
+        for sums in (found.every, found.chosen):
+            for step in found.steps[epoch]:
+                sums.add(step.rows_B, torch.ones(10, 3), torch.randn(10, 3))
+            sums.epoch_ended(epoch)
+    (audited, chosen), (whole, every) = found.views().values()
+    assert len(audited.epochs) == 3
+    assert {0, 5} <= set(audited.epochs)
+    assert len(audited.steps) == 3
+    assert len(whole.steps) == 12
+    assert [len(view.steps[0].rows_B) for view in (chosen, every)] == [5, 20]
+
+
+def test_a_feature_partys_audit_has_two_epochs_of_a_wide_cut_and_evenly_chosen_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kept.embeddings, "most_rows", lambda *_, **__: 150)
+    monkeypatch.setattr(kept.embeddings, "ATTACKS", {"ridge-looks": kept.embeddings.ATTACKS["ridge-looks"]})
+    random = torch.Generator().manual_seed(1)
+    number_N1 = torch.randn(600, 1, generator=random)
+    columns = ColumnValues(
+        numeric_NF=number_N1,
+        categorical_NG=torch.empty(600, 0, dtype=torch.int64),
+        numeric=("x",),
+        categorical=(),
+        categories=(),
+    )
+    sent = kept.embeddings.KeptEmbeddings.of(torch.arange(600), width=128, epochs=6)
+    for epoch in range(6):
+        embedding_ND = torch.randn(600, 128, generator=random)
+        if epoch == 3:  # which tells all; the audit has the first and the last
+            embedding_ND = number_N1.expand(600, 128)
+        for sums in (sent.chosen, sent.every):
+            sums.add(torch.arange(600), embedding_ND, embedding_ND)
+            sums.epoch_ended(epoch)
+    assert (sent.chosen.look_epochs, sent.every.look_epochs) == ((0, 5), (0, 1, 2, 3, 4, 5))
+    assert (len(sent.chosen.rows_N), len(sent.every.rows_N)) == (150, 600)
+    found = {who: leaks.mean(20) for who, leaks in sent.leaks(columns, seed=3).items()}
+    assert found["audit"] < 0.1
+    assert found["everything"] > 0.7
+    (first, *_), (same, *_) = draws_of_known(150, seed=3)[20], sent.told(seed=3)[20]
+    assert sent.chosen.rows_N[first].tolist() == sent.every.rows_N[same].tolist()
+
+
+def test_a_side_that_there_is_not_is_refused() -> None:
+    refused = CliRunner().invoke(app, ["bench", "audit", "--sides", "labels,columns", "--json"])
+    assert refused.exit_code == EXIT_USAGE
+    assert "--sides 'columns': must be labels or features, or both with a comma between" in refused.output
+
+
+def test_who_kept_everything_is_told_the_rows_that_the_audit_is_told() -> None:
+    sums = kept.RowSums.zero("cut_gradient", torch.arange(0, 300, 3), 2)
+    sums.add(sums.rows_N, torch.randn(100, 2), torch.randn(100, 2))
+    told_T = kept.told_rows(sums.view(), torch.arange(300) // 150, seed=1)
+    assert len(told_T) == 40
+    assert set(told_T.tolist()) <= set(range(0, 300, 3))
+    assert torch.bincount(told_T // 150).tolist() == [20, 20]
+
+
+def test_a_difference_is_of_the_same_seed_and_only_a_shortfall_is_far() -> None:
+    runs = [
+        {"defense": "none", "seed": seed, "audit": {"a": 0.7, "b": 0.6}, "everything": {"a": 0.6, "b": 0.6 + 0.01 * seed}}
+        for seed in (2, 4)
+    ]
+    first, second = kept.beside_all(runs)
+    assert first["difference"]["mean"] == pytest.approx(0.1)
+    assert first["close"]
+    assert second["difference"]["mean"] == pytest.approx(-0.03)
+    assert not second["close"]
+
+
+def test_the_price_is_that_of_recording_and_of_attacking(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of three turns whose phases are known: medians of 10 s of training, with an audit 11 s, and 0.5 and 0.8 s of attacks."""
+    turns: Counter[bool] = Counter()
+
+    def job_peaks(folder: Path, rows: int, *_: object, audit: bool, **__: object) -> dict[str, float]:
+        slower = (0.0, 3.0, -1.0)[turns[audit]]
+        turns[audit] += 1
+        for party, attacking in (("bank", 0.5), ("shop", 0.8)):
+            phases = [("training", (11.0 if audit else 10.0) + slower)] + [("audit", attacking)] * audit
+            result = Result(
+                run_id="r",
+                party=party,
+                parties=[],
+                contract=ContractInfo(name="memory", hash="00"),
+                started="2026-01-01T00:00:00+00:00",
+                seconds=0.0,
+                phases=[PhaseRecord(name=name, party=party, seconds=seconds) for name, seconds in phases],
+            )
+            path = folder / party / "runs" / "memory-1"
+            path.mkdir(parents=True)
+            (path / "result.json").write_text(result.to_json())
+        return {"run, label": (rows + turns[audit]) * 2**20}
+
+    monkeypatch.setattr(kept.memory, "job_peaks", job_peaks)
+    found = kept.audit_cost(1000)
+    assert turns == {False: 3, True: 3}
+    assert found["recording"] == pytest.approx(0.1)
+    assert found["attacking"] == pytest.approx({"label": 0.05, "feature": 0.08})
+    assert found["share"] == pytest.approx({"label": 0.15, "feature": 0.18})
+    assert found["a fifth at most"]
+    audits = {"label": 0.5, "feature": 0.8}
+    assert found["with"] == {"training_s": 11.0, "audit_s": audits, "peak_mib": {"run, label": 1003.0}}

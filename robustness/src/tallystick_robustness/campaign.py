@@ -1,0 +1,236 @@
+"""Run campaigns: their cases over several workers, what became of them as a log that resumes, and all of it as figures.
+
+Cases of messages and files run in worker processes (worker.py), which are killed where they hang; those of kills and network
+faults are processes already, and run from threads.
+"""
+
+import itertools
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tallystick_experiments.shared import SweepLog
+
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.network.channel import Progress, no_progress
+from tallystick_robustness.kills import Kills
+from tallystick_robustness.network import NetworkFaults
+from tallystick_robustness.outcome import CaseOutcome
+from tallystick_robustness.worker import Worker
+
+Figures = dict[str, Any]
+
+COUNTS = {"messages": 100_000, "methods": 10_000, "files": 10_000, "folders": 1_000, "kills": 200, "network": 100}
+"""Campaign to how many cases it has unless the caller says otherwise."""
+CHUNKS = {"messages": 500, "methods": 50, "files": 50, "folders": 10, "kills": 1, "network": 1}
+"""Cases of a line of the log."""
+IN_WORKERS = ("messages", "methods", "files", "folders")
+KEPT_EXAMPLES = 3  # of each way to fail
+MEMORY_MIB = 256  # that a worker may hold more at the end than after its first cases
+
+
+@dataclass(frozen=True, kw_only=True)
+class CampaignSettings:
+    """What makes a campaign repeatable: its name, how many cases, from which seed."""
+
+    campaign: str
+    count: int
+    seed: int
+
+
+def names(campaign: str) -> list[str]:
+    """Name the campaigns that are asked for; raises ConfigError for an unknown one."""
+    if campaign == "all":
+        return list(COUNTS)
+    if campaign not in COUNTS:
+        raise ConfigError(f"--campaign {campaign}: must be {', '.join(COUNTS)} or all")
+    return [campaign]
+
+
+def run(
+    *,
+    campaign: str = "all",
+    count: int | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    case: int | None = None,
+    log: Path | None = None,
+    resume: bool = False,
+    progress: Progress = no_progress,
+) -> Figures:
+    """Run campaigns and say what became of every case.
+
+    Args:
+        campaign: messages, methods, files, folders, kills, network or all.
+        count: cases of each; if left out, as many as COUNTS says.
+        seed: what the cases are drawn from.
+        jobs: cases at a time; as many as there are cores if left out.
+        case: run this case alone.
+        log: a file that keeps finished cases.
+        resume: go on with the cases that ``log`` lacks.
+        progress: told of finished cases.
+
+    Raises ConfigError for an unknown campaign, and for a log of another setting.
+    """
+    found: Figures = {"seed": seed, "campaigns": {}}
+    jobs = jobs or os.cpu_count() or 1
+    for name in names(campaign):
+        setting = CampaignSettings(campaign=name, count=count or COUNTS[name], seed=seed)
+        if case is not None:
+            setting = CampaignSettings(campaign=name, count=case + 1, seed=seed)
+            found["campaigns"][name] = _run(setting, [range(case, case + 1)], 1, None, no_progress)
+            continue
+        kept = _log(setting, log, resume=resume)
+        found["campaigns"][name] = _run(setting, _missing(setting, kept), jobs, kept, progress)
+    found["failed"] = sum(figures["ended"].get("failed", 0) for figures in found["campaigns"].values())
+    return found
+
+
+def _log(setting: CampaignSettings, log: Path | None, *, resume: bool) -> SweepLog | None:
+    if log is None:
+        return None
+    path = log.with_name(f"{log.stem}-{setting.campaign}{log.suffix}")
+    return SweepLog(path, setting={"campaign": setting.campaign, "seed": setting.seed}, resume=resume)
+
+
+def _missing(setting: CampaignSettings, log: SweepLog | None) -> list[range]:
+    size = CHUNKS[setting.campaign]
+    done = {line["first"] for line in log.runs} if log is not None else set()
+    starts = range(0, setting.count, size)
+    return [range(start, min(start + size, setting.count)) for start in starts if start not in done]
+
+
+def _run(setting: CampaignSettings, chunks: Sequence[range], jobs: int, log: SweepLog | None, progress: Progress) -> Figures:
+    began = time.monotonic()
+    lines = [line for line in (log.runs if log is not None else []) if line["first"] < setting.count]
+    done = sum(line["cases"] for line in lines)
+    with tempfile.TemporaryDirectory(prefix="tallystick-faults-", ignore_cleanup_errors=True) as scratch:
+        play = _in_workers if setting.campaign in IN_WORKERS else _in_threads
+        for line in play(setting, chunks, jobs, Path(scratch)):
+            lines.append(line)
+            if log is not None:
+                log.add(line)
+            done += line["cases"]
+            progress(setting.campaign, done, setting.count)
+    return figures_of(setting, lines, time.monotonic() - began)
+
+
+def _in_threads(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
+    """Run cases that are processes themselves."""
+    if not chunks:
+        return
+    kinds: dict[str, type[Kills] | type[NetworkFaults]] = {"kills": Kills, "network": NetworkFaults}
+    with kinds[setting.campaign](scratch, seed=setting.seed) as ground, ThreadPoolExecutor(jobs) as pool:
+        waiting = {pool.submit(lambda chunk: [ground.case(number) for number in chunk], chunk): chunk for chunk in chunks}
+        try:
+            for future in as_completed(waiting):
+                yield line_of(waiting[future], future.result(), facts=ground.facts())
+        finally:
+            for future in waiting:
+                future.cancel()
+
+
+def _in_workers(setting: CampaignSettings, chunks: Sequence[range], jobs: int, scratch: Path) -> Iterator[Figures]:
+    """Run cases in processes that may be killed; one that hangs or dies fails its case, and the rest of its chunk goes on."""
+    if not chunks:
+        return
+    numbers = itertools.count()
+    pending = iter(chunks)
+
+    def serve() -> Generator[Figures, None, None]:
+        worker: Worker | None = None
+        try:
+            for chunk in iter(lambda: next(pending, None), None):
+                left, outcomes, memory, facts = chunk, list[CaseOutcome](), list[int](), {}
+                while len(left):
+                    worker = worker or Worker(setting.campaign, setting.seed, scratch / f"worker-{next(numbers)}")
+                    some, lost = worker.run(left)
+                    outcomes += some
+                    memory.append(worker.memory_mib)
+                    facts = worker.facts
+                    left = left[len(some) :]
+                    if lost is not None:
+                        outcomes.append(lost)
+                        left = left[1:]
+                        worker.close()
+                        worker = None
+                yield line_of(chunk, outcomes, facts=facts, memory=max(memory), baseline=worker.baseline_mib if worker else None)
+        finally:
+            if worker is not None:
+                worker.close()
+
+    serving = [serve() for _ in range(min(jobs, len(chunks)))]
+    try:
+        with ThreadPoolExecutor(len(serving)) as pool:
+            waiting = {pool.submit(next, server, None): server for server in serving}
+            while waiting:
+                future = next(as_completed(waiting))
+                server = waiting.pop(future)
+                line = future.result()
+                if line is not None:
+                    waiting[pool.submit(next, server, None)] = server
+                    yield line
+    finally:
+        for server in serving:
+            server.close()
+
+
+def line_of(chunk: range, outcomes: Sequence[CaseOutcome], *, facts: Figures, **memory: Any) -> Figures:
+    """Sum a chunk of cases up for the log: counts, and what failed."""
+    if len(outcomes) != len(chunk):
+        raise TallystickError(f"cases {chunk}: {len(outcomes)} outcomes for {len(chunk)} cases")
+    table: dict[str, Counter[str]] = {}
+    slowest: dict[str, float] = {}
+    for outcome in outcomes:
+        table.setdefault(outcome.what, Counter())[outcome.ended] += 1
+        slowest[outcome.what] = max(slowest.get(outcome.what, 0.0), outcome.seconds)
+    return {
+        "first": chunk.start,
+        "cases": len(chunk),
+        "table": table,
+        "slowest": slowest,
+        "seconds": [round(outcome.seconds, 3) for outcome in outcomes] if len(outcomes) == 1 else [],
+        "failures": [outcome.to_dict() for outcome in outcomes if outcome.ended == "failed"],
+        "facts": facts,
+        **memory,
+    }
+
+
+def figures_of(setting: CampaignSettings, lines: Sequence[Figures], seconds: float) -> Figures:
+    """Put a campaign's lines together."""
+    table: dict[str, Counter[str]] = {}
+    slowest: dict[str, float] = {}
+    failures: dict[str, Figures] = {}
+    for line in sorted(lines, key=lambda line: line["first"]):
+        for what, counts in line["table"].items():
+            table.setdefault(what, Counter()).update(counts)
+            slowest[what] = max(slowest.get(what, 0.0), line["slowest"][what])
+        for failure in line["failures"]:
+            known = failures.setdefault(failure["failure"], {"cases": 0, "examples": []})
+            known["cases"] += 1
+            if len(known["examples"]) < KEPT_EXAMPLES:
+                known["examples"].append(failure)
+    memory = [line["memory"] for line in lines if line.get("memory")]
+    grown = [line["memory"] - line["baseline"] for line in lines if line.get("memory") and line.get("baseline")]
+    found = {
+        "cases": sum(line["cases"] for line in lines),
+        "seconds": seconds,
+        "ended": dict(sum((counts for counts in table.values()), Counter())),
+        "table": {what: {**counts, "slowest_s": round(slowest[what], 3)} for what, counts in sorted(table.items())},
+        "failures": dict(sorted(failures.items(), key=lambda item: -item[1]["cases"])),
+        "facts": lines[-1]["facts"] if lines else {},
+    }
+    if memory:
+        found["memory_mib"] = {"highest": max(memory), "most_grown": max(grown, default=0)}
+        if max(grown, default=0) > MEMORY_MIB:
+            why = f"memory that grows: by {max(grown)} MiB over the campaign"
+            found["failures"][why] = {"cases": 1, "examples": []}
+            found["ended"]["failed"] = found["ended"].get("failed", 0) + 1
+    found["campaign"] = setting.campaign
+    return found

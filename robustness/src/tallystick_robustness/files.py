@@ -1,0 +1,457 @@
+"""Damaged files: contract, party file, certificates, tables, and all that a run folder and a ledger hold.
+
+What people write goes through ``check`` and, where that finds nothing, through a run. What tallystick wrote goes through the
+command that reads it back: ``run --resume`` or ``predict``, both parties in threads over real TLS. A damaged file is refused or
+does no harm; weights, scores and totals that differ from the undamaged run's are a failure.
+"""
+
+import hashlib
+import io
+import json
+import random
+import shutil
+import struct
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+import yaml
+
+from tallystick.check import check_party_file
+from tallystick.config.contract import load_contract
+from tallystick.config.party import load_party
+from tallystick.errors import ConfigError, DataError, TallystickError
+from tallystick.job.log import Silent
+from tallystick.job.predict import predict
+from tallystick.job.process import run_process
+from tallystick.network.addresses import free_port
+from tallystick.privacy.events import PureDP
+from tallystick.privacy.ledger import Ledger
+from tallystick_robustness.both import BOUND_S, both
+from tallystick_robustness.ground import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree
+from tallystick_robustness.outcome import CaseOutcome, Ended, attempt, broken_weights, hearing_warnings
+
+_ROWS = 120
+STOP_AFTER = 6  # steps, of an interrupted run
+JOINT_WORDS = ("aligned", "common")  # of an error that needs both tables: how many rows they share, and how they are split
+
+_KINDS = {
+    # how often of a hundred
+    "contract": 12,
+    "party file": 11,
+    "CA certificate": 4,
+    "certificate": 5,
+    "key": 4,
+    "CSV table": 10,
+    "Parquet table": 8,
+    "checkpoint": 12,
+    "alignment": 7,
+    "model": 6,
+    "encoder": 6,
+    "label coder": 3,
+    "note": 6,
+    "ledger": 6,
+}
+
+
+class _Interrupted(TallystickError):
+    """Ends the run that is to be resumed."""
+
+
+class StopsAfter(Silent):
+    """Ends a training after some steps."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Raise once the step is reached."""
+        if what == "training" and done >= STOP_AFTER:
+            raise _Interrupted(f"stopped after {done} of {total} steps")
+
+
+class Files:
+    """The campaign's ground: a job, an interrupted run of it and a finished one, with what both lead to."""
+
+    parallel = 0  # cases run one after the other in each worker
+
+    def __init__(self, scratch: Path, *, seed: int) -> None:
+        """Make the undamaged files once."""
+        self._scratch, self._seed = scratch, seed
+        values = contract(
+            training__epochs=2,
+            training__checkpoint_every=2,
+            evaluation__bootstrap=2,
+            audit=True,
+            network={"heartbeat_s": 0.5, "deadline_s": 5.0, "wait_s": 10.0},
+        )
+        self._frames = tables(_ROWS)
+        self._fresh = lay_out(scratch / "fresh", values, self._frames, listen="127.0.0.1:7443")
+        for name in PARTIES:
+            self._frames[name].write_csv(self._fresh.home(name) / "table.csv")
+        self._half = self._copy(self._fresh, "half")
+        both(lambda name: run_process(*files_of(self._half, name), watcher=StopsAfter()))
+        self._done = self._copy(self._fresh, "done")
+        undamaged = both(lambda name: run_process(*files_of(self._done, name), watcher=Silent()))
+        if undamaged.errors or undamaged.failure:
+            raise TallystickError(f"the undamaged run failed: {undamaged.failure or undamaged.errors[0]}")
+        self._digests = self._done.digests()
+        self._scores = self._predicted(self._copy(self._done, "scored"))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the weights that the undamaged run ended with."""
+        return self._digests
+
+    def copy_of_the_finished(self, name: str) -> Homes:
+        """A copy of the finished job, to try something on."""
+        return self._copy(self._done, name)
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know of the ground."""
+        return {"rows": _ROWS, "kinds": list(_KINDS)}
+
+    def kind(self, number: int) -> str:
+        """Say which kind of file a case damages."""
+        return _kind(self._draw(number))
+
+    def _draw(self, number: int) -> random.Random:
+        return random.Random(f"{self._seed}/files/{number}")  # noqa: S311 - which fault comes when is no secret
+
+    def case(self, number: int) -> CaseOutcome:
+        """Run one case."""
+        draw = self._draw(number)
+        kind = _kind(draw)
+        started = time.monotonic()
+        homes: Homes | None = None
+        try:
+            if kind in ("contract", "party file", "CA certificate", "certificate", "key", "CSV table", "Parquet table"):
+                homes = self._copy(self._fresh, f"case-{number}")
+                what, how, ended, failure, detail = self._written_by_people(kind, homes, draw)
+            elif kind == "ledger":
+                homes = self._copy(self._fresh, f"case-{number}")
+                what, how, ended, failure, detail = self._ledger(homes, draw)
+            else:
+                resumes = kind in ("checkpoint", "alignment") or (kind == "note" and draw.random() < 0.5)
+                homes = self._copy(self._half if resumes else self._done, f"case-{number}")
+                what, how, ended, failure, detail = self._read_back(kind, homes, draw, resumes=resumes)
+        finally:
+            if homes is not None:
+                shutil.rmtree(homes.root, ignore_errors=True)
+        seconds = time.monotonic() - started
+        return CaseOutcome(
+            case=number, what=what, how=how, ended=ended, seconds=seconds, failure=failure, detail=detail if failure else ""
+        )
+
+    # --- what people write
+
+    def _written_by_people(self, kind: str, homes: Homes, draw: random.Random) -> tuple[str, str, Ended, str, str]:
+        name = draw.choice(PARTIES)
+        home = homes.home(name)
+        if kind == "CSV table":
+            _use_csv(homes, name)
+        path = {
+            "contract": home / "contract.yaml",
+            "party file": home / "party.yaml",
+            "CA certificate": home / "ca.pem",
+            "certificate": home / "own.pem",
+            "key": home / "own.key",
+            "CSV table": home / "table.csv",
+            "Parquet table": home / "table.parquet",
+        }[kind]
+        how, spoilt = _SPOIL[kind](path.read_bytes(), draw)
+        path.write_bytes(spoilt)
+        with hearing_warnings() as warned:
+            checked = attempt(lambda: check_party_file(home / "party.yaml", home / "contract.yaml"), bound_s=BOUND_S)
+        if checked.failure or warned:
+            return kind, how, "failed", checked.failure or warned[0], checked.detail
+        if checked.error is not None or checked.value["problems"]:
+            return kind, how, "refused", "", ""
+        if kind in ("contract", "party file"):  # what passes may be a job of any size, or one that writes elsewhere
+            return kind, how, "accepted", "", ""
+        ended = both(lambda party: run_process(*files_of(homes, party), watcher=Silent()), first=name)
+        failure = ended.failure or broken_weights(homes.root)
+        own = ended.tried[name].error
+        if not failure and own is not None and _is_own(own):
+            failure = f"passes check, then ends the run: {kind}, {how}"
+        detail = "; ".join(f"{party}: {tried.detail}" for party, tried in ended.tried.items())
+        if failure:
+            return kind, how, "failed", failure, detail
+        if ended.errors:
+            return kind, how, "refused", "", ""
+        return kind, how, "withstood" if homes.digests() == self._digests else "accepted", "", ""
+
+    # --- what tallystick wrote
+
+    def _read_back(self, kind: str, homes: Homes, draw: random.Random, *, resumes: bool) -> tuple[str, str, Ended, str, str]:
+        name = LABEL if kind == "label coder" else draw.choice(PARTIES)
+        run = homes.latest(name)
+        assert run is not None
+        path = draw.choice(_paths(kind, run))
+        what = f"{kind}, {'run --resume' if resumes else 'predict'}"
+        if kind == "checkpoint" and draw.random() < 0.05:
+            how = "a stray file beside it"
+            stray = draw.choice(("step-abc.safetensors", "step--1.safetensors", "step-.safetensors", "step-1e9.safetensors"))
+            shutil.copy(path, path.with_name(stray))
+        elif draw.random() < 0.05:
+            how = "deleted"
+            path.unlink()
+        else:
+            spoil = spoil_safetensors if path.suffix == ".safetensors" else spoil_json
+            how, spoilt = spoil(path.read_bytes(), draw)
+            path.write_bytes(spoilt)
+        if resumes:
+            ended = both(lambda party: run_process(*files_of(homes, party), watcher=Silent(), resume=True), first=name)
+        else:
+            ended = both(lambda party: _predict(homes, party), first=name)
+        failure = ended.failure or (broken_weights(homes.home(name) / "runs") if resumes and not ended.errors else "")
+        detail = "; ".join(f"{party}: {tried.detail}" for party, tried in ended.tried.items())
+        if not failure and ended.errors:
+            return what, how, "refused", "", ""
+        if not failure:
+            same = homes.digests() == self._digests if resumes else _digest_of_scores(homes) == self._scores
+            failure = "" if same else f"a damaged file is used silently: {kind}, {path.name.partition('-')[0]}"
+        return what, f"{path.name}: {how}", "failed" if failure else "withstood", failure, detail
+
+    def _ledger(self, homes: Homes, draw: random.Random) -> tuple[str, str, Ended, str, str]:
+        path = homes.home(LABEL) / "privacy-ledger.sqlite"
+        ledger = Ledger(path, party=LABEL)
+        for number in range(4):
+            ledger.spend("labels", PureDP(epsilon=0.5), what=f"release {number}")
+        for beside in path.parent.glob(f"{path.name}-*"):  # SQLite's journal, of an older state
+            beside.unlink()
+        how, spoilt = spoil_bytes(path.read_bytes(), draw)
+        path.write_bytes(spoilt)
+        tried = attempt(lambda: Ledger(path, party=LABEL).total("labels"), bound_s=BOUND_S)
+        failure = tried.failure
+        if not failure and tried.error is None and tried.value != 2.0:
+            failure = "a ledger with another total than was spent"
+        ended: Ended = "failed" if failure else "refused" if tried.error is not None else "withstood"
+        return "ledger", how, ended, failure, tried.detail
+
+    def _copy(self, homes: Homes, name: str) -> Homes:
+        """A copy with an address of its own."""
+        copy = Homes(root=self._scratch / name)
+        shutil.copytree(homes.root, copy.root)
+        address = f"127.0.0.1:{free_port()}"
+        for party in PARTIES:
+            path = copy.home(party) / "party.yaml"
+            values = yaml.safe_load(path.read_text())
+            if party == LABEL:
+                values["listen"] = address
+            else:
+                values["peers"][LABEL]["address"] = address
+            copy.write_party(party, values)
+        return copy
+
+    def _predicted(self, homes: Homes) -> str:
+        ended = both(lambda party: _predict(homes, party))
+        if ended.failure or ended.errors:
+            raise TallystickError(f"the undamaged prediction failed: {ended.failure or ended.errors[0]}")
+        return _digest_of_scores(homes)
+
+
+def _kind(draw: random.Random) -> str:
+    (kind,) = draw.choices(list(_KINDS), list(_KINDS.values()))
+    return kind
+
+
+def _is_own(error: TallystickError) -> bool:
+    """Whether a run ended over what this side could have seen alone, in its own files."""
+    cause = error.__cause__ if error.__cause__ is not None else error
+    return isinstance(cause, ConfigError | DataError) and not any(word in str(cause) for word in JOINT_WORDS)
+
+
+def files_of(homes: Homes, name: str) -> tuple[Any, Any]:
+    """A party's contract and its own file, read."""
+    home = homes.home(name)
+    return load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
+
+
+def _predict(homes: Homes, name: str) -> Any:
+    output = homes.home(name) / "scores.csv" if name == LABEL else None
+    return predict(*files_of(homes, name), table=None, output=output, watcher=Silent())
+
+
+def _digest_of_scores(homes: Homes) -> str:
+    scores = homes.home(LABEL) / "scores.csv"
+    return hashlib.sha256(scores.read_bytes()).hexdigest() if scores.exists() else ""
+
+
+def _use_csv(homes: Homes, name: str) -> None:
+    values: Values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
+    homes.write_party(name, values | {"table": {"path": "table.csv"}})
+
+
+def _paths(kind: str, run: Path) -> list[Path]:
+    """The files of a kind in a run folder."""
+    found = {
+        "checkpoint": sorted((run / "checkpoints").glob("*.safetensors")),
+        "alignment": [run / "alignment.safetensors"],
+        "model": [run / "model.safetensors"],
+        "encoder": [run / "encoder.json"],
+        "label coder": [run / "label.json"],
+        "note": sorted(path for path in run.glob("*.json") if path.name not in ("encoder.json", "label.json", "result.json")),
+    }[kind]
+    if not found:
+        raise TallystickError(f"{run} holds no {kind}: the layout of run folders has changed, and this benchmark has not")
+    return found
+
+
+# --- how each kind of file is spoilt, beyond blind damage
+
+Spoil = Callable[[bytes, random.Random], tuple[str, bytes]]
+
+
+def _spoil_yaml(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    act = draw.random()
+    if act < 0.6:
+        how, tree = spoil_tree(yaml.safe_load(content), draw)
+        if isinstance(tree, dict) and tree.get("runs"):
+            tree.pop("runs")
+        return how, yaml.safe_dump(tree, sort_keys=False).encode("utf-8", "surrogatepass")
+    if act < 0.75:
+        tags = (
+            "!!python/object:os.system",
+            "!!int",
+            "!!binary",
+            "!!timestamp",
+            "!!set",
+            "!!omap",
+            "!!null",
+            "!x",
+            "&a *a",
+            "!!float",
+        )
+        lines = content.decode().splitlines()
+        place = draw.randrange(len(lines))
+        key, colon, rest = lines[place].partition(":")
+        lines[place] = f"{key}: {draw.choice(tags)}{rest}" if colon else draw.choice(tags)
+        return "an explicit tag", "\n".join(lines).encode()
+    if act < 0.8:
+        return "nested rubbish", b"a: " + draw.choice((b"[", b"{a: ", b"- ")) * draw.choice((50, 5000))
+    return spoil_bytes(content, draw)
+
+
+def spoil_json(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    """Half blind damage, half another tree."""
+    if draw.random() < 0.5:
+        return spoil_bytes(content, draw)
+    try:
+        how, tree = spoil_tree(json.loads(content), draw)
+        return how, json.dumps(tree, default=repr).encode("utf-8", "surrogatepass")
+    except ValueError:
+        return spoil_bytes(content, draw)
+
+
+def _spoil_pem(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    act = draw.random()
+    if act < 0.1:
+        return "another label", content.replace(b"CERTIFICATE", draw.choice((b"PUBLIC KEY", b"X509 CRL", b"PRIVATE KEY")))
+    if act < 0.2:
+        return "twice", content * 2
+    if act < 0.3:
+        return "a comment in UTF-8", "# Schlüssel für die Bank \U0001f511\n".encode() + content
+    if act < 0.4:
+        return "other line ends", content.replace(b"\n", draw.choice((b"\r\n", b"\r", b"", b" ")))
+    return spoil_bytes(content, draw)
+
+
+def spoil_safetensors(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    """Half blind damage, half a header that lies."""
+    if draw.random() < 0.5:
+        return spoil_bytes(content, draw)
+    (length,) = struct.unpack_from("<Q", content)
+    header, body = json.loads(content[8 : 8 + length]), content[8 + length :]
+    act = draw.random()
+    if act < 0.2:
+        return "a header of another length", struct.pack("<Q", draw.choice((0, 1, 2**40, 2**63, length - 1))) + content[8:]
+    if act < 0.4 and "__metadata__" in header:
+        header["__metadata__"] = {name: draw.choice(TEXTS)[:200] for name in header["__metadata__"]}
+        how = "other metadata"
+    else:
+        how, header = spoil_tree(header, draw)
+    encoded = json.dumps(header, default=repr).encode("utf-8", "surrogatepass")
+    return f"the header: {how}", struct.pack("<Q", len(encoded)) + encoded + body
+
+
+def _spoil_csv(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    if draw.random() < 0.3:
+        return spoil_bytes(content, draw)
+    lines = content.decode().splitlines()
+    cells = [line.split(",") for line in lines]
+    row, column = draw.randrange(1, len(cells)), draw.randrange(len(cells[0]))
+    act = draw.choice(("a cell", "a column", "the header", "a row", "quotes", "encoding", "separator"))
+    value = str(draw.choice((*ODD_NUMBERS, *TEXTS[:7], "NA", "null", "1,5", "1e999", "0x10", "True", "2020-01-01")))
+    if act == "a cell":
+        cells[row][column] = value
+    elif act == "a column":
+        for line in cells[1:]:
+            line[column] = value
+    elif act == "the header":
+        cells[0][column] = draw.choice((*cells[0], "", value))
+    elif act == "a row":
+        cells[row] = draw.choice(([], cells[row] * 2, cells[row][:-1], cells[0]))
+    elif act == "quotes":
+        cells[row][column] = draw.choice(('"', '"a', 'a"b', '""', '"a\nb"'))
+    text = draw.choice((";", "\t", "|")).join if act == "separator" else ",".join
+    encoding = draw.choice(("utf-16", "latin-1", "utf-8-sig")) if act == "encoding" else "utf-8"
+    return f"table: {act}", "\n".join(text(line) for line in cells).encode(encoding, "replace")
+
+
+def _spoil_parquet(content: bytes, draw: random.Random) -> tuple[str, bytes]:
+    if draw.random() < 0.4:
+        return spoil_bytes(content, draw)
+    frame = pl.read_parquet(io.BytesIO(content))
+    column = draw.choice(frame.columns)
+    act = draw.choice(("retyped", "dropped", "renamed", "no rows", "one value", "missing values", "numbers", "repeated rows"))
+    if act == "retyped":
+        frame = draw.choice(
+            (
+                frame.with_columns(pl.col(column).cast(pl.Utf8)),
+                frame.with_columns(pl.lit([1, 2]).alias(column)),
+                frame.with_columns(pl.lit(b"x").alias(column)),
+                frame.with_columns(pl.struct(pl.all()).alias(column)),
+                frame.with_columns(pl.lit(None).alias(column)),
+                frame.with_columns(pl.lit(1).cast(pl.Datetime).alias(column)),
+                frame.with_columns(pl.col(column).cast(pl.Utf8).cast(pl.Categorical)),
+            )
+        )
+    elif act == "dropped":
+        frame = frame.drop(column)
+    elif act == "renamed":
+        frame = frame.rename({column: draw.choice(TEXTS[1:7])})
+    elif act == "no rows":
+        frame = frame.head(draw.choice((0, 1, 2)))
+    elif act == "one value":
+        frame = frame.with_columns(pl.lit(frame[column][0]).alias(column))
+    elif act == "missing values":
+        share = draw.choice((1, len(frame) // 2, len(frame)))
+        frame = frame.with_columns(pl.when(pl.int_range(pl.len()) < share).then(None).otherwise(pl.col(column)).alias(column))
+    elif act == "numbers":
+        number = float(draw.choice(ODD_NUMBERS))
+        place = draw.randrange(len(frame))
+        frame = frame.with_columns(pl.when(pl.int_range(pl.len()) == place).then(number).otherwise(pl.lit(1.0)).alias(column))
+    else:
+        frame = pl.concat([frame, frame.head(draw.randrange(1, 20))])
+    kept = io.BytesIO()
+    frame.write_parquet(kept)
+    return f"table: {act}", kept.getvalue()
+
+
+_SPOIL: dict[str, Spoil] = {
+    "contract": _spoil_yaml,
+    "party file": _spoil_yaml,
+    "CA certificate": _spoil_pem,
+    "certificate": _spoil_pem,
+    "key": _spoil_pem,
+    "CSV table": _spoil_csv,
+    "Parquet table": _spoil_parquet,
+}

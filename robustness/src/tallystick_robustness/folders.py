@@ -1,0 +1,275 @@
+"""Run folders whose files are swapped or damaged, however rows are linked: what one command wrote, another reads back.
+
+A file in a run folder becomes that of another run of the same contract, of another party, step or kind, is damaged or removed.
+``run --resume`` or ``predict`` then refuses it, or gives what it gives without the fault.
+"""
+
+import math
+import random
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import polars as pl
+import yaml
+
+from tallystick.errors import TallystickError
+from tallystick.job.log import Silent
+from tallystick.job.predict import predict
+from tallystick.job.process import run_process
+from tallystick.network.addresses import free_port
+from tallystick_robustness.both import BothEnded, both
+from tallystick_robustness.files import StopsAfter, files_of, spoil_json, spoil_safetensors
+from tallystick_robustness.ground import FEATURE, LABEL, PARTIES, Homes, Values, contract, lay_out, tables
+from tallystick_robustness.outcome import CaseOutcome, broken_weights
+
+_ROWS = 120
+_BOUND_S = 50.0
+TOLERANCE = 1e-5  # of scores in the mean, where the same rows are linked each time
+_AGAIN = 4  # undisturbed predictions, where linking draws at random: scores may differ three times as much as theirs
+HELPER = "helper"
+_SIMILAR: Values = {
+    "dimensions": [{"name": "place", "unit": "metre", "low": 0.0, "high": 100.0}],
+    "neighbors": 3,
+    "window": 20.0,
+    "deviation": 0.03,
+    "failure": 0.1,
+}
+LINKAGES: dict[str, Values] = {
+    "intersection": {},
+    "union": {"alignment__method": "union", "union": {"audit": False}},
+    "similarity": {
+        "alignment": {"method": "similarity", "similarity": _SIMILAR},
+        "model__merge": {"width": 8, "heads": 2, "top": [8]},
+        "parties__helper": {"role": "helper"},
+    },
+    "unaligned": {"unaligned": {"method": "warm-start", "epochs": 2}},
+}
+FAULTS = ("another run's", "another party's", "another step's", "another kind's", "damaged", "missing")
+_UNREAD = ("contract.json", "result.json")  # neither command reads them back
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Linked:
+    """One linkage's run, interrupted and finished, the same of another run, and what the first leads to."""
+
+    half: Homes
+    done: Homes
+    other: Homes
+    weights: dict[str, str]
+    scores: dict[str, float]
+    slack: float  # by which scores may differ
+
+
+class Folders:
+    """The campaign's ground: for each way of linking rows two runs of one contract, on labels and columns that differ."""
+
+    parallel = 0  # cases run one after the other in each worker
+
+    def __init__(self, scratch: Path, *, seed: int) -> None:
+        """Make the undamaged run folders once."""
+        self._scratch, self._seed = scratch, seed
+        self._linked = {name: self._prepare(name) for name in LINKAGES}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know of the ground."""
+        return {"rows": _ROWS, "kinds": [f"{linkage}, {fault}" for linkage in LINKAGES for fault in FAULTS]}
+
+    def case(self, number: int) -> CaseOutcome:
+        """Run one case: the linkages and the faults take turns."""
+        draw = random.Random(f"{self._seed}/folders/{number}")  # noqa: S311 - which fault comes when is no secret
+        linkage, fault = list(LINKAGES)[number % len(LINKAGES)], FAULTS[number // len(LINKAGES) % len(FAULTS)]
+        linked, resumes, party = self._linked[linkage], draw.random() < 0.5, draw.choice(PARTIES)
+        began = time.monotonic()
+        homes = _copy(linked.half if resumes else linked.done, self._scratch / f"case-{number}")
+        try:
+            how = _spoil(homes, linked.other, party, fault, draw)
+            ended = _resumed(homes, first=party) if resumes else _predicted(homes, linkage, first=party)
+            failure = ended.failure or (broken_weights(homes.root) if resumes and not ended.errors else "")
+            if not failure and not ended.errors:
+                same = homes.digests() == linked.weights if resumes else _distance(_scores(homes), linked.scores) <= linked.slack
+                failure = "" if same else f"{fault} file is used silently: {how.partition(' ')[0]}"
+        finally:
+            shutil.rmtree(homes.root, ignore_errors=True)
+        detail = "; ".join(f"{name}: {tried.detail or tried.error}" for name, tried in ended.tried.items())
+        return CaseOutcome(
+            case=number,
+            what=f"{linkage}, {fault}",
+            how=f"{'run --resume' if resumes else 'predict'}, {party}: {how}",
+            ended="failed" if failure else "refused" if ended.errors else "withstood",
+            seconds=time.monotonic() - began,
+            failure=failure,
+            detail=detail if failure else "",
+        )
+
+    def _prepare(self, linkage: str) -> _Linked:
+        changes = {**LINKAGES[linkage], "network": {"heartbeat_s": 0.5, "deadline_s": 10.0, "wait_s": 20.0}}
+        values = contract(training__epochs=3, training__checkpoint_every=2, evaluation__bootstrap=2, **changes)
+        halves, wholes = [], []
+        for which in ("one", "other"):
+            frames = _frames(linkage, other=which == "other")
+            fresh = lay_out(self._scratch / f"{linkage}, {which}", values, frames, listen="127.0.0.1:7443")
+            if linkage == "similarity":
+                _by_place(fresh)
+            half = _copy(fresh, self._scratch / f"{linkage}, {which}, half")
+            _interrupted(half)
+            done = _copy(half, self._scratch / f"{linkage}, {which}, done")
+            _undisturbed(_resumed(done))
+            halves.append(half)
+            wholes.append(done)
+        found = []
+        for number in range(_AGAIN if linkage == "similarity" else 1):
+            scored = _copy(wholes[0], self._scratch / f"{linkage}, scored {number}")
+            _undisturbed(_predicted(scored, linkage))
+            found.append(_scores(scored))
+        slack = 3 * max((_distance(found[0], again) for again in found[1:]), default=TOLERANCE / 3)
+        weights = wholes[0].digests()
+        return _Linked(half=halves[0], done=wholes[0], other=wholes[1], weights=weights, scores=found[0], slack=slack)
+
+
+def _frames(linkage: str, *, other: bool) -> dict[str, pl.DataFrame]:
+    frames = tables(_ROWS)
+    if linkage == "similarity":
+        for shift, name in enumerate(PARTIES):
+            places = frames[name]["id"].str.strip_prefix("id-").cast(pl.Float64) * (95 / _ROWS) + 0.3 * shift
+            frames[name] = frames[name].with_columns(place=places)
+    if linkage == "unaligned":
+        frames[FEATURE] = frames[FEATURE].filter(pl.col("id") < f"id-{_ROWS * 2 // 3:06}")
+    if other:
+        frames[LABEL] = frames[LABEL].with_columns(y=1 - pl.col("y"), x=2 - pl.col("x"))
+        frames[FEATURE] = frames[FEATURE].with_columns(x=2 * pl.col("x") + 1)
+    return frames
+
+
+def _by_place(homes: Homes) -> None:
+    """Link by place, with a helper, which both other parties call."""
+    helper = homes.home(HELPER)
+    helper.mkdir()
+    shutil.copy(homes.home(LABEL) / "contract.yaml", helper)
+    for source, target in (("ca.pem", "ca.pem"), (f"{HELPER}.pem", "own.pem"), (f"{HELPER}.key", "own.key")):
+        shutil.copy(homes.root / "certificates" / source, helper / target)
+    for name in PARTIES:
+        values = yaml.safe_load((homes.home(name) / "party.yaml").read_text())
+        values |= {"keys": {"place": "place"}, "units": {"place": "metre"}}
+        values.setdefault("peers", {})[HELPER] = {"address": "127.0.0.1:7444"}
+        homes.write_party(name, values)
+    tls = {"ca": "ca.pem", "certificate": "own.pem", "key": "own.key"}
+    homes.write_party(HELPER, {"party": HELPER, "tls": tls, "threads": 1, "listen": "127.0.0.1:7444"})
+
+
+def _names(homes: Homes) -> list[str]:
+    return [name for name in (*PARTIES, HELPER) if homes.home(name).exists()]
+
+
+def _copy(homes: Homes, root: Path) -> Homes:
+    """A copy whose listeners have addresses of their own."""
+    copy = Homes(root=root)
+    shutil.copytree(homes.root, root)
+    at = {name: f"127.0.0.1:{free_port()}" for name in (LABEL, HELPER)}
+    for name in _names(copy):
+        values = yaml.safe_load((copy.home(name) / "party.yaml").read_text())
+        if name in at:
+            values["listen"] = at[name]
+        for peer in values.get("peers", {}):
+            values["peers"][peer] = {"address": at[peer]}
+        copy.write_party(name, values)
+    return copy
+
+
+def _interrupted(homes: Homes) -> None:
+    _all(homes, lambda name: run_process(*files_of(homes, name), watcher=StopsAfter()))
+
+
+def _resumed(homes: Homes, *, first: str | None = None) -> BothEnded:
+    return _all(homes, lambda name: run_process(*files_of(homes, name), watcher=Silent(), resume=True), first=first)
+
+
+def _predicted(homes: Homes, linkage: str, *, first: str | None = None) -> BothEnded:
+    scored = PARTIES if linkage == "union" else (LABEL,)
+
+    def work(name: str) -> Any:
+        output = homes.home(name) / "scores.csv" if name in scored else None
+        return predict(*files_of(homes, name), table=None, output=output, watcher=Silent())
+
+    return _all(homes, work, first=first)
+
+
+def _all(homes: Homes, work: Callable[[str], Any], *, first: str | None = None) -> BothEnded:
+    return both(work, first=first, names=_names(homes), bound_s=_BOUND_S)
+
+
+def _undisturbed(ended: BothEnded) -> None:
+    if ended.errors or ended.failure:
+        raise TallystickError(f"the undisturbed job failed: {ended.failure or ended.errors[0]}")
+
+
+def _scores(homes: Homes) -> dict[str, float]:
+    """The label party's scores of rows that both sides have; on a union others are imputed, differently each time."""
+    frame = pl.read_csv(homes.home(LABEL) / "scores.csv")
+    theirs = pl.read_parquet(homes.home(FEATURE) / "table.parquet")
+    if "row" in frame.columns:
+        return {str(row): score for row, score in frame.select("row", "score").iter_rows()}
+    common = frame if "scored_by" in frame.columns else frame.join(theirs, on="id", how="semi")
+    return dict(common.select("id", "score").iter_rows())
+
+
+def _distance(found: dict[str, float], expected: dict[str, float]) -> float:
+    """How much scores differ in the mean; of other rows infinitely."""
+    if found.keys() != expected.keys():
+        return math.inf
+    return sum(abs(found[key] - expected[key]) for key in expected) / len(expected)
+
+
+# --- what is done to a file
+
+
+def _spoil(homes: Homes, other: Homes, party: str, fault: str, draw: random.Random) -> str:
+    """Do it to a file of the party's newest run; say to which, and how. A run has no file for some faults: then to another."""
+    run, theirs = homes.latest(party), other.latest(party)
+    peer = homes.latest(LABEL if party == FEATURE else FEATURE)
+    assert run is not None
+    assert theirs is not None
+    assert peer is not None
+    files = _sealed(run)
+    path = draw.choice(files)
+    place = path.relative_to(run)
+    sources = {
+        "another run's": [theirs / place],
+        "another party's": [peer / place],
+        "another step's": [each for each in files if each.parent == path.parent and each.stem[:4] == path.stem[:4]],
+        "another kind's": [each for each in files if each.suffix == path.suffix],
+    }
+    if fault == "missing":
+        path.unlink()
+        return f"{_kind(path)} is missing: {place}"
+    if fault == "damaged":
+        spoil = spoil_safetensors if path.suffix == ".safetensors" else spoil_json
+        how, content = spoil(path.read_bytes(), draw)
+        path.write_bytes(content)
+        return f"{_kind(path)} is damaged: {place}, {how}"
+    found = [each for each in sources[fault] if each.exists() and each != path]
+    if not found:
+        return _spoil(homes, other, party, fault, draw)
+    source = draw.choice(found)
+    shutil.copy(source, path)
+    return f"{_kind(path)} is {fault}: {place} is {source.name}"
+
+
+def _sealed(run: Path) -> list[Path]:
+    """The files of a run folder that a command may read back."""
+    kinds = (".json", ".safetensors")
+    return sorted(path for path in run.rglob("*") if path.suffix in kinds and path.name not in _UNREAD)
+
+
+def _kind(path: Path) -> str:
+    return path.stem.partition("-")[0]

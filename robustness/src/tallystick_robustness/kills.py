@@ -1,0 +1,298 @@
+"""Kills: real processes over real TLS are killed, interrupted or stopped at random moments, then resumed.
+
+A case runs a job, disturbs it by its plan, follows the advice that the surviving side printed until both sides end well, and
+compares both sides' weights with the undisturbed run's, bit for bit.
+"""
+
+import random
+import shutil
+import signal
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from tallystick.errors import TallystickError
+from tallystick.network.addresses import free_port
+from tallystick_robustness.ground import DEADLINE_S, FEATURE, LABEL, PARTIES, WAIT_S, Homes, contract, lay_out, tables
+from tallystick_robustness.outcome import CaseOutcome, Ended
+from tallystick_robustness.processes import Process, Zygote
+
+ROWS = 700
+GRACE_S = 4.0  # beside the deadline, from one death to the other side's exit; the time of an undisturbed run where that is more
+PATIENCE_S = 90.0  # a hang
+LOADING_S = (0.3, 3.0)  # of a process that has begun to load the product's modules, and Python's own no longer
+LATEST = 1.15  # of the undisturbed run: some kills come after its end
+TURNS = 4  # runs after the disturbed one until both sides must have ended well
+
+_KINDS = {
+    # what happens to whom; how often of a hundred
+    "SIGKILL": 22,
+    "SIGKILL both": 8,
+    "SIGKILL at a file": 24,
+    "SIGINT": 10,
+    "SIGTERM": 10,
+    "SIGTERM both": 4,
+    "SIGSTOP, then SIGCONT": 9,
+    "SIGSTOP, then SIGKILL": 7,
+    "a short SIGSTOP": 6,
+    "SIGINT while modules load": 4,
+    "SIGTERM while modules load": 4,
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Undisturbed:
+    """What a run is when nothing happens to it."""
+
+    digests: dict[str, str]
+    seconds: float
+    files: dict[str, int]  # by party: how often it changed a file or a folder
+
+    @property
+    def grace_s(self) -> float:
+        """What a process may take beside the deadline, on a machine that is so busy."""
+        return max(GRACE_S, self.seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillPlan:
+    """What happens to a run, and when."""
+
+    kind: str
+    victim: str
+    at: float  # share of the undisturbed run
+    stopped_s: float = 0.0
+
+    @classmethod
+    def draw(cls, draw: random.Random) -> "KillPlan":
+        """Draw a plan."""
+        (kind,) = draw.choices(list(_KINDS), list(_KINDS.values()))
+        stopped = draw.uniform(0.2, 0.5) * DEADLINE_S if kind == "a short SIGSTOP" else DEADLINE_S * draw.uniform(1.4, 2.0)
+        return cls(kind=kind, victim=draw.choice(PARTIES), at=draw.uniform(0, LATEST), stopped_s=stopped)
+
+    @property
+    def loads(self) -> bool:
+        """Whether the victim is hit while it loads its modules."""
+        return self.kind.endswith("while modules load")
+
+    @property
+    def hits(self) -> tuple[str, ...]:
+        """Who is hit."""
+        return PARTIES if self.kind.endswith("both") else (self.victim,)
+
+
+@dataclass(kw_only=True)
+class _Seen:
+    """What a case's runs showed."""
+
+    problems: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+    to_exit_s: float | None = None
+    detours: int = 0
+
+
+class Kills:
+    """The campaign's ground: processes to fork from, and the undisturbed run."""
+
+    parallel = 2
+
+    def __init__(self, scratch: Path, *, seed: int, zygote: Zygote | None = None) -> None:
+        """Start the zygote, if there is none yet, and measure the undisturbed run."""
+        self._scratch, self._seed = scratch, seed
+        self._frames = tables(ROWS)
+        self._contract = contract()
+        self._zygote = zygote or Zygote(scratch)
+        try:
+            self._undisturbed = self._measure()
+        except BaseException:
+            if zygote is None:  # another's goes on
+                self._zygote.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._zygote.close()
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know of the ground."""
+        return {
+            "rows": ROWS,
+            "deadline_s": DEADLINE_S,
+            "undisturbed_s": round(self._undisturbed.seconds, 2),
+            "bound_from_death_to_exit_s": round(DEADLINE_S + self._undisturbed.grace_s, 2),
+        }
+
+    def plans(self, number: int) -> list[KillPlan]:
+        """Draw what happens in a case: to the first run and, in a third of all cases, to the resumed one."""
+        draw = random.Random(f"{self._seed}/kills/{number}")  # noqa: S311 - which fault comes when is no secret
+        return [KillPlan.draw(draw) for _ in range(2 if draw.random() < 1 / 3 else 1)]
+
+    def case(self, number: int) -> CaseOutcome:
+        """Run one case."""
+        plans = self.plans(number)
+        folder = Path(tempfile.mkdtemp(prefix=f"kill-{number}-", dir=self._scratch))
+        started = time.monotonic()
+        seen = _Seen()
+        try:
+            homes = lay_out(folder, self._contract, self._frames, listen=f"127.0.0.1:{free_port()}")
+            self._follow(homes, plans, seen)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        ended: Ended = "failed" if seen.problems else "withstood"
+        how = ", then in the resumed run ".join(f"{plan.kind} of {'/'.join(plan.hits)} at {plan.at:.2f}" for plan in plans)
+        exit_ = f"; exit {seen.to_exit_s:.1f} s after the death" if seen.to_exit_s is not None else ""
+        return CaseOutcome(
+            case=number,
+            what=plans[0].kind + (", again when resumed" if len(plans) > 1 else ""),
+            how=how,
+            ended=ended,
+            seconds=seen.to_exit_s if seen.to_exit_s is not None else time.monotonic() - started,
+            failure=seen.problems[0] if seen.problems else "",
+            detail=f"{'; '.join(seen.problems)}{exit_}; detours: {seen.detours}; said: {' | '.join(seen.lines)}"[:3000],
+        )
+
+    def _measure(self) -> Undisturbed:
+        folder = Path(tempfile.mkdtemp(prefix="undisturbed-", dir=self._scratch))
+        homes = lay_out(folder, self._contract, self._frames, listen=f"127.0.0.1:{free_port()}")
+        began = time.time()  # noqa: TID251  # to compare with what the file system wrote down
+        tallies = {name: folder / f"{name}.tally" for name in PARTIES}
+        running = {name: self._start(homes, name, resume=False, tally=str(tallies[name])) for name in PARTIES}
+        for process in running.values():
+            if not process.wait(time.monotonic() + PATIENCE_S) or process.code != 0:
+                raise TallystickError(f"the undisturbed run of {process.name} failed: {process.line or 'it does not end'}")
+        return Undisturbed(
+            digests=homes.digests(),
+            # Until the reports lie there: what follows is the interpreter's end, of which a signal has little to spoil.
+            seconds=max(report.stat().st_mtime for report in folder.glob("*/runs/*/report.html")) - began,
+            files={name: tallies[name].stat().st_size for name in PARTIES},
+        )
+
+    def _loading_s(self) -> float:
+        """What a process that loads everything itself takes to load and to end."""
+        began = time.monotonic()
+        if not self._zygote.start("cold", "tallystick", ["--version"], self._scratch, cold=True).wait(began + PATIENCE_S):
+            raise TallystickError("`tallystick --version` does not end")
+        return time.monotonic() - began
+
+    def _start(self, homes: Homes, name: str, *, resume: bool, **options: Any) -> Process:
+        arguments = ["run", "contract.yaml", "--party", "party.yaml", "--progress", "none", "--json"]
+        return self._zygote.start(name, "tallystick", arguments + ["--resume"] * resume, homes.home(name), **options)
+
+    def _follow(self, homes: Homes, plans: list[KillPlan], seen: _Seen) -> None:
+        """Run, disturbed as long as there are plans, and go on as advised until both sides have ended well."""
+        resume = False
+        for turn in range(len(plans) + TURNS):
+            plan = plans[turn] if turn < len(plans) else None
+            running = self._run(homes, plan, resume=resume, seen=seen)
+            if seen.problems:
+                return
+            if all(process.code == 0 for process in running.values()):
+                if plan is None or turn == len(plans) - 1:
+                    break
+                return  # over before the next plan's turn
+            if plan is None:
+                seen.detours += 1
+            resume = _advice(homes, running, resume=resume)
+        else:
+            seen.problems.append("the advice leads in circles")
+            return
+        if problem := self.other_weights(homes):
+            seen.problems.append(problem)
+
+    def other_weights(self, homes: Homes) -> str:
+        """Say whose weights are not the undisturbed run's; empty if all are."""
+        different = [name for name in PARTIES if homes.digest(name) != self._undisturbed.digests[name]]
+        return f"other weights than the undisturbed run's: {', '.join(different)}" if different else ""
+
+    def _run(self, homes: Homes, plan: KillPlan | None, *, resume: bool, seen: _Seen) -> dict[str, Process]:
+        options: dict[str, dict[str, Any]] = {name: {} for name in PARTIES}
+        if plan is not None and plan.kind == "SIGKILL at a file":
+            options[plan.victim] = {"die_at": 1 + int(plan.at / LATEST * self._undisturbed.files[plan.victim])}
+        if plan is not None and plan.loads:
+            options[plan.victim] = {"cold": True}
+        running = {name: self._start(homes, name, resume=resume, **options[name]) for name in PARTIES}
+        dead_at = _disturb(plan, running, self._undisturbed.seconds) if plan is not None else None
+        until = time.monotonic() + PATIENCE_S
+        for process in running.values():
+            process.wait(until)
+        for process in running.values():
+            if process.code is None:
+                process.kill()
+                seen.problems.append(f"a process that does not end: {process.name}")
+            elif problem := process.problem():
+                seen.problems.append(problem)
+            if process.line:
+                seen.lines.append(f"{process.name}: {process.line[:300]}")
+        if dead_at is not None and plan is not None:
+            self._judge_time(plan, running, dead_at, seen)
+        return running
+
+    def _judge_time(self, plan: KillPlan, running: dict[str, Process], dead_at: float, seen: _Seen) -> None:
+        """Hold the time from a death to the other side's exit against the deadline, or against wait_s where they had not met.
+
+        Who waits for a peer that never comes may have begun to only after the death; who loads its modules ends with one of them.
+        A machine that was quiet at the beginning may be busy now: before an exit counts as late, the undisturbed run is timed
+        again.
+        """
+        if plan.kind == "a short SIGSTOP":
+            return
+        for process in running.values():
+            if process.code in (0, None, -signal.SIGKILL):
+                continue
+            took = (process.ended or 0.0) - dead_at
+            seen.to_exit_s = max(took, seen.to_exit_s or 0.0)
+            met = "did not come up" not in process.said
+            if took <= _bound(self._undisturbed, met=met):
+                continue
+            bound = _bound(self._measure(), met=met) + (self._loading_s() if plan.loads else 0.0)
+            if took > bound:
+                seen.problems.append("exit later than the deadline and what a process takes to end")
+                seen.lines.append(f"{process.name} took {took:.1f} s, more than {bound:.1f} s")
+
+
+def _bound(undisturbed: Undisturbed, *, met: bool) -> float:
+    return (DEADLINE_S if met else WAIT_S + undisturbed.seconds) + undisturbed.grace_s
+
+
+def _disturb(plan: KillPlan, running: dict[str, Process], seconds: float) -> float | None:
+    """Do what the plan says; gives the moment of the last death or goodbye, None where nobody was hit in time."""
+    hit = [running[name] for name in plan.hits]
+    if plan.kind == "SIGKILL at a file":
+        hit[0].wait(time.monotonic() + PATIENCE_S)
+        return hit[0].ended if hit[0].code == -signal.SIGKILL else None
+    if plan.kind.startswith(("SIGINT", "SIGTERM")):
+        for process in hit:
+            process.await_handlers()
+    time.sleep(LOADING_S[0] + plan.at * (LOADING_S[1] - LOADING_S[0]) if plan.loads else plan.at * seconds)
+    if all(process.code is not None for process in running.values()):
+        return None
+    if plan.kind.startswith("SIGKILL"):
+        for process in hit:
+            process.signal(signal.SIGKILL)
+    elif "SIGSTOP" in plan.kind:
+        hit[0].signal(signal.SIGSTOP)
+        stopped = time.monotonic()
+        time.sleep(plan.stopped_s)
+        hit[0].signal(signal.SIGKILL if plan.kind.endswith("SIGKILL") else signal.SIGCONT)
+        if plan.kind.endswith("SIGKILL"):
+            return stopped
+    else:
+        number = signal.SIGINT if plan.kind.startswith("SIGINT") else signal.SIGTERM
+        for process in hit:
+            process.signal(number)
+    return time.monotonic()
+
+
+def _advice(homes: Homes, running: dict[str, Process], *, resume: bool) -> bool:
+    """Whether to go on with --resume, by the words of those who could still speak; by the run folders where nobody could."""
+    words = " ".join(process.said for process in running.values())
+    if "without --resume" in words:
+        return False
+    if any(process.code in (2, 3) for process in running.values()):
+        return "--resume" in words
+    return resume or all(homes.latest(name) is not None for name in (LABEL, FEATURE))

@@ -1,0 +1,279 @@
+"""Mutated messages: honest conversations are said again with one message spoilt, to the decoder alone and to every role."""
+
+import random
+import resource
+import shutil
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec.inspect
+import numpy as np
+
+from tallystick.errors import TallystickError
+from tallystick.network.messages import MEBIBYTE, Array, MalformedMessage, Message, Stopped, decode, encode
+from tallystick.network.session import Hello, Refusal
+from tallystick.serving.predict import UnionScores
+from tallystick_robustness.mutate import Due, due, spoil_message
+from tallystick_robustness.outcome import Attempt, CaseOutcome, Ended, attempt, broken_weights, hearing_warnings, signature
+from tallystick_robustness.scenes import Heard, Scene, general_scenes, method_scenes, recorded
+
+_BOUND_S = 10.0  # of one role
+MEMORY_BYTES = 256 * MEBIBYTE  # that one case may take beyond what the process had before
+ADDRESSES_BYTES = 4 << 30  # likewise of address space: what only reserves memory
+MADE_UP = (Hello, Refusal, Stopped, UnionScores)  # what crosses below the channels, or where no conversation here goes
+DECODER, SMALL = 0.4, 0.4  # shares of cases; the rest goes to whole jobs
+
+
+class Messages:
+    """The campaign's ground: the recorded conversations."""
+
+    parallel = 0  # cases run one after the other in each worker
+    shares = DECODER, SMALL
+
+    @staticmethod
+    def scenes(scratch: Path) -> list[Scene]:
+        """What is recorded."""
+        return general_scenes(scratch)
+
+    def __init__(self, scratch: Path, *, seed: int, limited: bool = True) -> None:
+        """Record every conversation once; ``limited`` bounds this process's address space from then on."""
+        self._scratch, self._seed = scratch, seed
+        self._heard = recorded(scratch, self.scenes(scratch))
+        self._small = [heard for heard in self._heard if not heard.scene.whole_job]
+        self._whole = [heard for heard in self._heard if heard.scene.whole_job]
+        self._kinds = {kind.__name__: kind for kind in _kinds(Message) if kind.__module__.startswith("tallystick.")}
+        self._corpus = self._frames_by_kind()
+        self._unheard = sorted({kind.__name__ for kind in MADE_UP} - {*self._corpus})
+        for name in self._unheard:
+            self._corpus[name] = [bytes(encode(specimen(self._kinds[name])))]
+        for heard in self._heard:
+            self._check_honest(heard)
+        if limited:
+            _limit_addresses()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        pass
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader must know of the ground."""
+        return {
+            "roles": sorted(f"{heard.scene.name}: {heard.role}" for heard in self._heard),
+            "message types": sorted(self._corpus),
+            "for the decoder alone, made up": self._unheard,
+        }
+
+    def case(self, number: int) -> CaseOutcome:
+        """Run one case."""
+        draw = random.Random(f"{self._seed}/messages/{number}")  # noqa: S311 - which fault comes when is no secret
+        share, (decoder, small) = draw.random(), self.shares
+        if share < decoder:
+            return self._decode(number, draw)
+        heard = draw.choice(self._small if share < decoder + small else self._whole)
+        return self._replay(number, heard, draw)
+
+    def _decode(self, number: int, draw: random.Random) -> CaseOutcome:
+        """Feed a spoilt message to the decoder and open all that it gives."""
+        name = draw.choice(list(self._corpus))
+        kind, honest = self._kinds[name], draw.choice(self._corpus[name])
+        how, spoilt = spoil_message(honest, draw)
+
+        def work() -> Message | None:
+            try:
+                found = decode(spoilt, kind)
+                for field in found.__struct_fields__:
+                    value = getattr(found, field)
+                    if isinstance(value, Array):
+                        value.numpy()
+                        value.tensor()
+            except MalformedMessage:
+                return None
+            return found
+
+        before = _peak()
+        with hearing_warnings() as warned:
+            tried = attempt(work, bound_s=1.0)
+        failure = tried.failure or _grown(before) or "".join(warned[:1])
+        ended: Ended = "failed" if failure else "refused" if tried.value is None else "accepted"
+        return CaseOutcome(
+            case=number,
+            what=f"decoder: {name}",
+            how=how,
+            ended=ended,
+            seconds=tried.seconds,
+            failure=failure,
+            detail=tried.detail if failure else "",
+        )
+
+    def _replay(self, number: int, heard: Heard, draw: random.Random) -> CaseOutcome:
+        peer = draw.choice(list(heard.frames))
+        honest = list(heard.frames[peer])
+        place = draw.randrange(len(honest))
+        how, said, owed = self._spoil(honest, place, draw)
+        folder = heard.folder(self._scratch, number)
+        before = _peak()
+        try:
+            frames = {name: list(frames) for name, frames in heard.frames.items()} | {peer: said}
+            with hearing_warnings() as warned:
+                tried = attempt(lambda: heard.replay(frames, folder), bound_s=_BOUND_S)
+            failure = tried.failure or _grown(before) or broken_weights(folder) or "".join(warned[:1])
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        name = _name(honest[place])
+        failure = failure or _verdict(heard, tried, owed, name, how)
+        ended: Ended = "failed" if failure else "refused" if tried.error is not None else "accepted"
+        if not failure and tried.error is None and owed == "same":
+            ended = "withstood"
+        return CaseOutcome(
+            case=number,
+            what=f"{heard.scene.name}: {heard.role}",
+            how=f"{name}: {how}",
+            ended=ended,
+            seconds=tried.seconds,
+            failure=failure,
+            detail=tried.detail if failure else "",
+        )
+
+    def _spoil(self, honest: list[bytes], place: int, draw: random.Random) -> tuple[str, list[bytes], Due]:
+        """Spoil one message, or the order of messages, or put one of another conversation in its place."""
+        act = draw.random()
+        if act < 0.8:
+            how, spoilt = spoil_message(honest[place], draw)
+            return how, [*honest[:place], spoilt, *honest[place + 1 :]], due(honest[place], spoilt, self._kind(honest[place]))
+        if act < 0.84:
+            return "left out", honest[:place] + honest[place + 1 :], "may"
+        if act < 0.88:
+            return "said twice", honest[: place + 1] + honest[place:], "may"
+        other = draw.randrange(len(honest))
+        if act < 0.92:
+            swapped = list(honest)
+            swapped[place], swapped[other] = honest[other], honest[place]
+            return "in another order", swapped, "may"
+        if act < 0.96:
+            return "replayed", [*honest[:place], honest[other], *honest[place + 1 :]], "may"
+        foreign = draw.choice(self._corpus[draw.choice(list(self._corpus))])
+        how = "of another conversation"
+        return how, [*honest[:place], foreign, *honest[place + 1 :]], due(honest[place], foreign, self._kind(honest[place]))
+
+    def _kind(self, frame: bytes) -> type[Message]:
+        return self._kinds[_name(frame)]
+
+    def _frames_by_kind(self) -> dict[str, list[bytes]]:
+        corpus: dict[str, dict[bytes, None]] = {}
+        for heard in self._heard:
+            for frames in heard.frames.values():
+                for frame in frames:
+                    corpus.setdefault(_name(frame), {})[frame] = None
+        return {name: list(frames)[:40] for name, frames in sorted(corpus.items())}
+
+    def _check_honest(self, heard: Heard) -> None:
+        """The recording itself must be taken, or nothing that is refused means anything."""
+        if heard.role in heard.scene.random_own:
+            return
+        folder = heard.folder(self._scratch, "checked")
+        try:
+            heard.replay({name: list(frames) for name, frames in heard.frames.items()}, folder)
+        except Exception as error:
+            raise TallystickError(
+                f"{heard.scene.name}: {heard.role} does not take its own recording: {signature(error)}: {error}"
+            ) from error
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+class MethodMessages(Messages):
+    """The same of methods that not every job has: similarity with its helper, importance, tuning, unaligned rows."""
+
+    shares = 0.1, 0.75
+
+    @staticmethod
+    def scenes(scratch: Path) -> list[Scene]:
+        """What is recorded."""
+        return method_scenes(scratch)
+
+
+def _verdict(heard: Heard, tried: Attempt, owed: Due, name: str, how: str) -> str:
+    """Hold the end against what the spoilt message deserved."""
+    if tried.error is None and owed == "refuse":
+        return f"used silently: {name}, {how}"
+    if tried.error is not None and owed == "same" and heard.role not in heard.scene.random_own:
+        return f"a harmless change is refused: {name}, {how}"
+    return ""
+
+
+def specimen(kind: type[Message]) -> Message:
+    """Make up a message of a type that no conversation here holds: every field has a value of its type."""
+    return kind(**{field.name: _made_up(field.type) for field in msgspec.inspect.type_info(kind).fields})  # type: ignore[attr-defined]
+
+
+def _made_up(type_: msgspec.inspect.Type) -> Any:
+    match type_:
+        case msgspec.inspect.IntType():
+            return type_.ge or 1
+        case msgspec.inspect.FloatType():
+            return 0.5
+        case msgspec.inspect.BoolType():
+            return True
+        case msgspec.inspect.BytesType():
+            return bytes(16)
+        case msgspec.inspect.LiteralType():
+            return type_.values[0]
+        case msgspec.inspect.ListType() | msgspec.inspect.VarTupleType():
+            return [_made_up(type_.item_type)]
+        case msgspec.inspect.UnionType():
+            return _made_up(type_.types[0])
+        case msgspec.inspect.StructType():
+            return Array.of(np.zeros(4))
+        case msgspec.inspect.NoneType():
+            return None
+        case _:
+            return "x"
+
+
+def _name(frame: bytes) -> str:
+    return frame[2 : 2 + frame[1]].decode()
+
+
+def _kinds(base: type[Message]) -> list[type[Message]]:
+    return [base, *(kind for child in base.__subclasses__() for kind in _kinds(child))]
+
+
+# --- memory: Linux tells a process's peak, and lets it be measured anew
+
+
+def _peak() -> int:
+    """Measure the peak of resident memory anew from here; gives what there is now, 0 where the system does not tell."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return 0
+    return _status("VmRSS:")
+
+
+def _grown(before: int) -> str:
+    grown = _status("VmHWM:") - before if before else 0
+    return f"a message that costs over {MEMORY_BYTES // MEBIBYTE} MiB" if grown > MEMORY_BYTES else ""
+
+
+def _status(field: str) -> int:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        return 0
+    line = next(line for line in status.read_text().splitlines() if line.startswith(field))
+    return int(line.split()[1]) * 1024
+
+
+def _limit_addresses() -> None:
+    """Let a reservation beyond all measure fail here, rather than the machine."""
+    size = _status("VmSize:")
+    if size:
+        _, hard = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (size + ADDRESSES_BYTES, hard))
+
+
+def resident_mib() -> int:
+    """Resident memory of this process now; 0 where the system does not tell."""
+    return _status("VmRSS:") // MEBIBYTE

@@ -1,0 +1,180 @@
+"""Real processes, quickly: commands forked from one that has loaded everything, and what is asked of how each of them ends."""
+
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, Self
+
+from tallystick.errors import TallystickError
+from tallystick_robustness.outcome import unclean
+
+_START_S = 120.0
+_POLL_S = 0.02
+CODES = (0, 2, 3, 130)  # docs/running.md
+CLEAN_STARTS = ("error: ", "interrupted")
+
+
+@dataclass(kw_only=True)
+class Process:
+    """One process, from its start to its end."""
+
+    name: str
+    out: Path
+    err: Path
+    zygote: "Zygote"
+    pid: int = 0
+    started: float = 0.0
+    ended: float | None = None
+    code: int | None = None
+    over: threading.Event = field(default_factory=threading.Event)
+
+    def signal(self, number: int) -> None:
+        """Send a signal, unless it has ended."""
+        self.zygote.ask({"signal": number, "pid": self.pid})
+
+    def kill(self) -> None:
+        """Kill it and wait."""
+        self.signal(signal.SIGCONT)
+        self.signal(signal.SIGKILL)
+        self.over.wait(10)
+
+    def wait(self, until: float) -> bool:
+        """Wait for the end, at most until that moment of the monotonic clock."""
+        return self.over.wait(max(0.0, until - time.monotonic()))
+
+    def await_handlers(self) -> None:
+        """Wait until it answers to signals, or is over: before its own first line the system ends it, without a word."""
+        status, until = Path(f"/proc/{self.pid}/status"), time.monotonic() + _START_S
+        while status.exists() and time.monotonic() < until and not self.over.wait(_POLL_S):
+            with suppress(OSError):
+                if int(status.read_text().partition("SigCgt:")[2].split()[0], 16) >> (signal.SIGTERM - 1) & 1:
+                    return
+
+    @property
+    def said(self) -> str:
+        """What it wrote to standard error."""
+        return self.err.read_text(errors="replace") if self.err.exists() else ""
+
+    @property
+    def line(self) -> str:
+        """The last line of that."""
+        lines = self.said.strip().splitlines()
+        return lines[-1] if lines else ""
+
+    def problem(self) -> str:
+        """Say what is wrong with how it ended; empty if nothing is. One that was killed from outside owes no words."""
+        if self.code is None:
+            return "a process that does not end"
+        if self.code == -signal.SIGKILL:
+            return ""
+        said = self.said
+        if "Traceback" in said:
+            last = [line for line in said.splitlines() if line and not line.startswith(" ")][-1]
+            return f"a traceback: {last.partition(':')[0]}"
+        if self.code not in CODES:
+            return f"exit code {self.code}"
+        lines = said.splitlines()
+        if self.code == 0:
+            return f"words on success: {said[:200]!r}" if lines else ""
+        if len(lines) != 1:
+            return f"{len(lines)} lines on standard error after exit code {self.code} instead of one"
+        if not lines[0].startswith(CLEAN_STARTS):
+            return f"a line of another kind: {lines[0][:80]!r}"
+        return unclean(lines[0])
+
+
+class Piped(subprocess.Popen[bytes]):
+    """A process that is asked through its standard input and answers through its standard output."""
+
+    stdin: IO[bytes]
+    stdout: IO[bytes]
+
+    def __init__(self, *arguments: str, stderr: IO[bytes] | None = None) -> None:
+        super().__init__(
+            [sys.executable, "-m", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            start_new_session=True,  # an interrupt at the terminal is for us, who end what runs
+        )
+
+
+class Zygote:
+    """The process that the others are forked from; a context manager that ends what is left of them."""
+
+    def __init__(self, scratch: Path) -> None:
+        """Start it and wait until it has loaded everything; what processes write goes under ``scratch``."""
+        self._scratch = scratch
+        self._numbers = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, tuple[Process, queue.SimpleQueue[bool]]] = {}
+        self._running: dict[int, Process] = {}
+        self._process = Piped("tallystick_robustness.zygote")
+        self._ready = threading.Event()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        if not self._ready.wait(_START_S) or self._process.poll() is not None:
+            self.close()
+            raise TallystickError("the process that starts the parties did not come up; its words are above")
+
+    def start(self, name: str, module: str, arguments: list[str], folder: Path, **options: Any) -> Process:
+        """Fork ``python -m module arguments`` in a folder; options: ``tally``, ``die_at`` and ``cold`` of zygote.py."""
+        number = next(self._numbers)
+        out, err = (self._scratch / f"{number}-{name}.{stream}" for stream in ("out", "err"))
+        process = Process(name=name, out=out, err=err, zygote=self)
+        begun: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._waiting[number] = (process, begun)
+        request = {"request": number, "module": module, "arguments": arguments, "folder": str(folder), **options}
+        self.ask({**request, "out": str(out), "err": str(err)})
+        begun.get(timeout=_START_S)
+        return process
+
+    def ask(self, request: dict[str, Any]) -> None:
+        """Send one request."""
+        with self._lock:
+            self._process.stdin.write(json.dumps(request).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            event = json.loads(line)
+            if "started" in event:
+                process, begun = self._waiting.pop(event["started"])
+                process.pid, process.started = event["pid"], event["at"]
+                self._running[process.pid] = process
+                begun.put(True)
+            elif "ended" in event:
+                process = self._running.pop(event["ended"])
+                process.code, process.ended = event["code"], event["at"]
+                process.over.set()
+            else:
+                self._ready.set()
+        self._ready.set()
+
+    def close(self) -> None:
+        """End it and all that it started."""
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join(5)
+        self._process.stdout.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()

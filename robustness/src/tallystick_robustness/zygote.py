@@ -1,0 +1,125 @@
+"""A process that has loaded tallystick and forks a command from itself on request: PyTorch's import takes longer than the job.
+
+``python -m tallystick_robustness.zygote`` reads a JSON line per request from standard input and writes one per event to
+standard output. What it forks is a process of its own, that runs ``python -m MODULE ARGUMENTS`` to the interpreter's very end.
+"""
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import sys
+import time
+from typing import Any
+
+PRELOADED = (
+    "tallystick.cli.app",
+    "tallystick.cli.main",
+    "tallystick.job.process",
+    "tallystick.job.predict",
+    "tallystick.cli.watch",
+    "tallystick.cli.leakage",
+    "torch._dynamo",
+    "tallystick_robustness.proxy",
+)
+POLL_S = 0.02
+
+
+def main() -> None:
+    """Serve until standard input ends, then kill what still runs."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    _say({"ready": True})
+    children: set[int] = set()
+    buffered = b""
+    while True:
+        readable, _, _ = select.select([0], [], [], POLL_S)
+        _reap(children)
+        if not readable:
+            continue
+        heard = os.read(0, 1 << 16)
+        if not heard:
+            break
+        *lines, buffered = (buffered + heard).split(b"\n")
+        for line in lines:
+            request = json.loads(line)
+            if "signal" in request:
+                if request["pid"] in children:  # not yet reaped: the number is still its own
+                    os.kill(request["pid"], request["signal"])
+                continue
+            pid = os.fork()
+            if pid == 0:
+                _become(request)
+                return
+            children.add(pid)
+            _say({"started": request["request"], "pid": pid, "at": time.monotonic()})
+    for pid in children:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    for pid in children:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _reap(children: set[int]) -> None:
+    for pid in list(children):
+        ended, status = os.waitpid(pid, os.WNOHANG)
+        if ended:
+            children.discard(pid)
+            _say({"ended": pid, "code": os.waitstatus_to_exitcode(status), "at": time.monotonic()})
+
+
+def _become(request: dict[str, Any]) -> None:
+    """Be the command; returns, or raises SystemExit, when it is over, so that the interpreter ends as it always does."""
+    os.chdir(request["folder"])
+    os.environ["OMP_NUM_THREADS"] = "1"
+    os.environ["COLUMNS"] = "200"
+    for number, name in ((1, request["out"]), (2, request["err"])):
+        file = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(file, number)
+        os.close(file)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
+    sys.argv = ["tallystick", *request["arguments"]]
+    if request.get("tally") or request.get("die_at"):
+        _watch_files(request.get("tally"), request.get("die_at"))
+    if request.get("cold"):  # a process that loads everything itself, as a user's does
+        os.execv(  # noqa: S606 - no shell is wanted
+            sys.executable, [sys.executable, "-m", request["module"], *request["arguments"]]
+        )
+    runpy.run_module(request["module"], run_name="__main__", alter_sys=False)
+
+
+def _watch_files(tally: str | None, die_at: int | None) -> None:
+    """Count what changes files, a byte of ``tally`` each; at number ``die_at`` be killed just before it happens."""
+    file = os.open(tally, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600) if tally is not None else -1
+    seen = 0
+
+    def hook(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal seen
+        if not (
+            event in ("os.rename", "os.remove", "os.mkdir")
+            or (event == "open" and arguments[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT))
+        ):
+            return
+        seen += 1
+        if file >= 0:
+            os.write(file, b".")
+        if seen == die_at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.addaudithook(hook)
+
+
+def _say(line: dict[str, Any]) -> None:
+    os.write(1, json.dumps(line).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()
