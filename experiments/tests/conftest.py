@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks
 
 

@@ -1,11 +1,11 @@
 """``tallystick bench`` is another package's: found where it is installed, named where it is not."""
 
 import pytest
-from tallystick_experiments.app import app
 from typer.main import get_command
 from typer.testing import CliRunner
 
 from tallystick.cli import app as cli
+from tallystick_experiments.app import app
 
 COMMANDS = sorted(get_command(app).commands)
 

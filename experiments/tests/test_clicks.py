@@ -5,9 +5,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tallystick_experiments.clicks import AVAZU_CATEGORICAL, encode_clicks, read_clicks, split_columns
 
 from tallystick.errors import DataError
+from tallystick_experiments.clicks import AVAZU_CATEGORICAL, encode_clicks, read_clicks, split_columns
 
 SHARED = Path(__file__).parents[3] / "shared" / "data"
 AVAZU_HEADER = (

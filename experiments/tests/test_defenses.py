@@ -1,9 +1,9 @@
 """bench defenses on a small batch: every defence is timed, and the closed form is the definition."""
 
 import pytest
-from tallystick_experiments.speed import defenses
 
 from tallystick.defenses.table import DEFENSES
+from tallystick_experiments.speed import defenses
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,14 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
+from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import sweep
 from tallystick_experiments.feature_leakage.page import PICTURES, page_of, unbeaten
 from tallystick_experiments.feature_leakage.runs import AIDED, ANY, EMBEDDINGS
 from tallystick_experiments.page import benchmark_html, pictures
 from tallystick_experiments.shared import Keeping
-
-from tallystick.errors import ConfigError, DataError
 
 ROWS = 400
 CHOSEN = (sweep.ALONE, sweep.DEFAULT, "width 4, quantized-embeddings 3")

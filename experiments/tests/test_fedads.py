@@ -8,15 +8,15 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+
+from tallystick.config.party import SequenceConfig
+from tallystick.data.categories import MISSING
+from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.fedads import defenses as fedads
 from tallystick_experiments.fedads import page as fedads_page
 from tallystick_experiments.fedads import unaligned
 from tallystick_experiments.fedads.data import TRAINING_FILE, UNALIGNED_FILE, encode_ads, read_ads
 from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
-
-from tallystick.config.party import SequenceConfig
-from tallystick.data.categories import MISSING
-from tallystick.errors import ConfigError, DataError
 
 
 @pytest.fixture

@@ -9,14 +9,14 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+
+from tallystick.config import contract
+from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.fedads import leaks, unaligned
 from tallystick_experiments.fedads.data import CREDIT
 from tallystick_experiments.fedads.page import unaligned_leaks_page_of, unaligned_page_of
 from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
 from tallystick_experiments.shared import Keeping
-
-from tallystick.config import contract
-from tallystick.errors import ConfigError, DataError
 
 
 @pytest.fixture

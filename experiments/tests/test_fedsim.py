@@ -8,6 +8,10 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+
+from tallystick.alignment.federal import Pivots
+from tallystick.dataset.similarity import AllCandidates
+from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.fedsim import linkage, runs, sweep
 from tallystick_experiments.fedsim.data import read_bike, read_frogs, read_hdb, read_independent, read_synthetic
 from tallystick_experiments.fedsim.frontier import link_places
@@ -15,10 +19,6 @@ from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import page_of
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.shared import write_folder
-
-from tallystick.alignment.federal import Pivots
-from tallystick.dataset.similarity import AllCandidates
-from tallystick.errors import ConfigError, DataError
 
 PLACES = {"town", "block", "street_name", "lat", "lon", "Unnamed: 11", "Unnamed: 12"}
 

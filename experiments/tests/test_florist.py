@@ -7,12 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from tallystick_experiments.clicks import ClickData
-from tallystick_experiments.florist import page as florist_page
-from tallystick_experiments.florist import sweep as florist
-from tallystick_experiments.florist.runs import Membership, Setting, Trained, Treatment
-from tallystick_experiments.page import Spread, benchmark_html
-from tallystick_experiments.shared import Keeping, summarize_seeds
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.errors import ConfigError
@@ -20,6 +14,12 @@ from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
 from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
+from tallystick_experiments.clicks import ClickData
+from tallystick_experiments.florist import page as florist_page
+from tallystick_experiments.florist import sweep as florist
+from tallystick_experiments.florist.runs import Membership, Setting, Trained, Treatment
+from tallystick_experiments.page import Spread, benchmark_html
+from tallystick_experiments.shared import Keeping, summarize_seeds
 
 SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 

@@ -5,9 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tallystick_experiments.experiment import TrainingPlan
-from tallystick_experiments.label_leakage import kept
-from tallystick_experiments.page import benchmark_html
 from typer.testing import CliRunner
 
 from tallystick.attacks.feature_inference.evaluate import draws_of_known
@@ -17,6 +14,9 @@ from tallystick.cli.app import app
 from tallystick.cli.output import EXIT_USAGE
 from tallystick.party.recorder import RecordingPlan
 from tallystick.report.result import ContractInfo, PhaseRecord, Result
+from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.label_leakage import kept
+from tallystick_experiments.page import benchmark_html
 
 CHOSEN = ("norm", "completion-both")
 

@@ -7,15 +7,6 @@ from typing import Any
 import pytest
 import torch
 from sklearn.metrics import roc_auc_score
-from tallystick_experiments import experiment
-from tallystick_experiments.clicks import ClickData, ClickTable
-from tallystick_experiments.experiment import TrainingPlan
-from tallystick_experiments.label_leakage import page as leakage_page
-from tallystick_experiments.label_leakage import paper
-from tallystick_experiments.label_leakage import sweep as leakage
-from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
-from tallystick_experiments.label_leakage.scenarios import parts, scenarios
-from tallystick_experiments.shared import Keeping
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from tallystick.defenses.chain import chain
@@ -26,6 +17,15 @@ from tallystick.errors import ConfigError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.plan import Schedule
+from tallystick_experiments import experiment
+from tallystick_experiments.clicks import ClickData, ClickTable
+from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.label_leakage import page as leakage_page
+from tallystick_experiments.label_leakage import paper
+from tallystick_experiments.label_leakage import sweep as leakage
+from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
+from tallystick_experiments.label_leakage.scenarios import parts, scenarios
+from tallystick_experiments.shared import Keeping
 
 SMALL = PaperNetwork(below=2, above=1, width=16)
 SHORT = TrainingPlan(epochs=2, batch_size=64)

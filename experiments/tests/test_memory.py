@@ -4,10 +4,10 @@ from pathlib import Path
 
 import polars as pl
 import pytest
-from tallystick_experiments.clicks import read_clicks
-from tallystick_experiments.speed import memory
 
 from tallystick.errors import TallystickError
+from tallystick_experiments.clicks import read_clicks
+from tallystick_experiments.speed import memory
 
 
 def test_a_generated_file_is_criteos_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,10 @@ import json
 import re
 
 import pytest
+
 from html_page import Page
+from tallystick.errors import DataError, StorageError
+from tallystick.report.formats import MINUS
 from tallystick_experiments.page import (
     Benchmark,
     Curve,
@@ -17,9 +20,6 @@ from tallystick_experiments.page import (
     render_benchmark,
 )
 from tallystick_experiments.shared import write_folder
-
-from tallystick.errors import DataError, StorageError
-from tallystick.report.formats import MINUS
 
 NASTY = '</script><b>&"evil'
 

@@ -5,15 +5,15 @@ import json
 import numpy as np
 import polars as pl
 import pytest
+
+from tallystick.config import contract
+from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, pace, sweep
 from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
 from tallystick_experiments.quality.methods import METHODS, BoostingMethod, former_training
 from tallystick_experiments.quality.page import leaks_page_of, pace_page_of, page_of
 from tallystick_experiments.quality.tables import PACKAGED, TABLES, load_table
-
-from tallystick.config import contract
-from tallystick.errors import ConfigError, DataError
 
 pytest.importorskip("sklearn")
 
@@ -160,6 +160,8 @@ def test_the_network_without_gradients_stands_beside_the_one_with_them(tmp_path)
     found = sweep.run(tmp_path, data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
     (row,) = found["tables"]
     assert min(figure["mean"] for figure in row["figures"].values()) > 0.95
+    figures = row["figures"]
+    assert row["price"]["mean"] == pytest.approx(figures["no-gradients"]["mean"] - figures["default"]["mean"])
     assert row["megabytes"]["no-gradients"]["mean"] == pytest.approx(4e-6 * 512 * 178)
     (_, costs) = page_of(found, command="tallystick bench quality").tables
     assert costs.rows[0][0] == "wine"

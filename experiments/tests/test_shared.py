@@ -1,9 +1,9 @@
 """A sweep's log gives back every finished run and nothing else, whatever cut it short."""
 
 import pytest
-from tallystick_experiments.shared import SweepLog
 
 from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.shared import SweepLog
 
 SETTING = {"name": "criteo", "hidden": (1, 2), "epochs": 3}
 

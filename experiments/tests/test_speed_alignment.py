@@ -3,9 +3,9 @@
 import sys
 
 import pytest
-from tallystick_experiments.speed import alignment, secretflow
 
 from tallystick.errors import ConfigError
+from tallystick_experiments.speed import alignment, secretflow
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 import torch
-from tallystick_experiments.app import app
-from tallystick_experiments.speed import unaligned
-from tallystick_experiments.speed.training import SCENARIOS
 from typer.testing import CliRunner
 
 from tallystick.config.contract import NetworkModel
 from tallystick.errors import ConfigError
 from tallystick.network.channel import memory_channels
+from tallystick_experiments.app import app
+from tallystick_experiments.speed import unaligned
+from tallystick_experiments.speed.training import SCENARIOS
 
 
 @pytest.mark.parametrize("method", ["warm-start", "multi-task", "diffu-at"])

@@ -12,6 +12,13 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from tallystick.cut.messages import CutEmbedding
+from tallystick.errors import ConfigError, PeerLost
+from tallystick.network.messages import Array, MalformedMessage, decode, encode
+from tallystick.storage import Origin
+from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.training.messages import CutWidth
 from tallystick_experiments.page import benchmark_html
 from tallystick_robustness import campaign, files, folders, ground, kills, messages, scenes
 from tallystick_robustness.files import Files
@@ -26,13 +33,6 @@ from tallystick_robustness.proxy import FaultPlan as NetworkPlan
 from tallystick_robustness.scenes import Heard, Scene
 from tallystick_robustness.worker import Worker
 from tiny import PATIENCE_S
-
-from tallystick.cut.messages import CutEmbedding
-from tallystick.errors import ConfigError, PeerLost
-from tallystick.network.messages import Array, MalformedMessage, decode, encode
-from tallystick.storage import Origin
-from tallystick.training.checkpoint import read_tensors, write_tensors
-from tallystick.training.messages import CutWidth
 
 HONEST = bytes(encode(CutEmbedding(step=3, values=Array.of(np.ones((2, 2), dtype=np.float32)))))
 

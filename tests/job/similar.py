@@ -2,8 +2,9 @@
 
 import numpy as np
 import polars as pl
-import tiny
 import yaml
+
+import tiny
 from tiny import lay_out
 
 PARTIES = ("bank", "club", "shop")

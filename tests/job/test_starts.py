@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import tiny
 import torch
-from tiny import columns, contract_values, tables
 
+import tiny
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -29,6 +28,7 @@ from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
 from tallystick.training.unaligned.method import OwnPart
 from tallystick.training.unaligned.table import method_of
+from tiny import columns, contract_values, tables
 
 PARTIES = ("bank", "shop")
 SHAPE = FeatureShape(numeric=2, cardinalities=(3,))

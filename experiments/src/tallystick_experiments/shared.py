@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.stats import t as student
 
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
@@ -25,8 +26,6 @@ from tallystick_experiments.page import Benchmark, pictures, render_benchmark
 PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
 """Training as the papers have it: Adam at one rate, and the weights of the last step."""
 
-_T_QUANTILE = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}  # Student, 97.5 %
-
 
 def summarize_seeds(values: Sequence[float]) -> dict[str, float]:
     """Mean, standard deviation over seeds, and a Student 95 % interval of the mean (no interval from one seed)."""
@@ -35,7 +34,7 @@ def summarize_seeds(values: Sequence[float]) -> dict[str, float]:
     if count < 2:
         return {"mean": mean, "n": count}
     deviation = float(array.std(ddof=1))
-    half = _T_QUANTILE.get(count, 1.96 + 2.5 / count) * deviation / count**0.5
+    half = float(student.ppf(0.975, count - 1)) * deviation / count**0.5
     return {"mean": mean, "sd": deviation, "low": mean - half, "high": mean + half, "n": count}
 
 

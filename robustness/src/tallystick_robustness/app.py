@@ -3,11 +3,11 @@
 from typing import Annotated
 
 import typer
-from tallystick_experiments.command import LOADS, OutFolder, automatic_watcher, finish_bench, prepare_folder
 
 from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import guarded
 from tallystick.errors import TallystickError
+from tallystick_experiments.command import LOADS, OutFolder, automatic_watcher, finish_bench, prepare_folder
 
 
 def faults(
@@ -27,7 +27,6 @@ def faults(
 
     def work() -> None:
         from tallystick_experiments.shared import command
-
         from tallystick_robustness import campaign as benchmark
         from tallystick_robustness.page import page_of
 

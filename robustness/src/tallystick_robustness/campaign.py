@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tallystick_experiments.shared import SweepLog
-
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Progress, no_progress
+from tallystick_experiments.shared import SweepLog
 from tallystick_robustness.kills import Kills
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import CaseOutcome

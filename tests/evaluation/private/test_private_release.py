@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
-from tallystick_experiments.dpauc.tables import _draw
 
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.private.aggregation import SecureSum
@@ -22,6 +21,7 @@ from tallystick.evaluation.private.result import NothingReleased, estimate_auc, 
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 from tallystick.privacy.noise import SecureNoise, SimulatedNoise
+from tallystick_experiments.dpauc.tables import _draw
 
 SIZE = Population(rows=5000, positive_rate=0.3, auc=0.77)
 

@@ -75,9 +75,13 @@ def _cost_table(rows: list[dict[str, Any]], methods: dict[str, str]) -> list[Res
     return [
         ResultTable(
             name="What it takes",
-            columns=["table", *columns],
+            columns=["table", "figure without less with gradients, by seed", *columns],
             rows=[
-                [row["table"], *(spread_of(row[of].get(name)) for of in ("megabytes", "seconds") for name in shown)]
+                [
+                    row["table"],
+                    spread_of(row.get("price")),
+                    *(spread_of(row[of].get(name)) for of in ("megabytes", "seconds") for name in shown),
+                ]
                 for row in rows
             ],
             note="Cut embeddings and cut gradients of training, validation and test rows, of four bytes a number. Seconds in one "

@@ -91,11 +91,19 @@ def summarise(
             for method, of in lines.items()
             if of[0].get("crossing_bytes") is not None
         }
+        if price := _by_seed(lines.get("no-gradients", []), lines.get("default", [])):
+            row["price"] = summarize_seeds(price)
         for rival in ("boosting", "boosting-early"):
             if "default" in figures and rival in figures:
                 row[f"behind_{rival}"] = behind(row["metric"], figures["default"]["mean"], figures[rival]["mean"])
         rows.append(row)
     return {"benchmark": "quality", "seeds": list(seeds), "tables": rows, **count_against(rows)}
+
+
+def _by_seed(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> list[float]:
+    """By how much one method's figure is above another's, seed by seed: both have the same rows and halves there."""
+    beside = {line["seed"]: line["value"] for line in theirs}
+    return [line["value"] - beside[line["seed"]] for line in ours if line["seed"] in beside]
 
 
 def behind(metric: str, ours: float, theirs: float) -> float:
