@@ -8,7 +8,6 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # a process per core: PyTorch's own thr
 import pytest
 import torch
 from hypothesis import settings
-
 from tiny import contract_values, lay_out, seed_system
 
 settings.register_profile("random", deadline=None)  # a busy machine is no error

@@ -11,9 +11,9 @@ from pathlib import Path
 import polars as pl
 import pytest
 import torch
+from tiny import PATIENCE_S
 
 import tallystick
-from tiny import PATIENCE_S
 
 DOCS = Path(__file__).parent.parent / "docs"
 HEAVY = {"torch", "scipy", "polars", "pyarrow", "numpy", "pandas", "sklearn", "duckdb", "opendp"}

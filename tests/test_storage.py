@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tiny import PATIENCE_S
 
 from tallystick.errors import ConfigError, DamagedFile, StorageError
 from tallystick.storage import (
@@ -26,7 +27,6 @@ from tallystick.storage import (
     written,
 )
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
-from tiny import PATIENCE_S
 
 
 def json_file(path):

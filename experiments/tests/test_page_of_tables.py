@@ -4,8 +4,8 @@ import json
 import re
 
 import pytest
-
 from html_page import Page
+
 from tallystick.errors import DataError, StorageError
 from tallystick.report.formats import MINUS
 from tallystick_experiments.page import (

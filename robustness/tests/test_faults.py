@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save_file
+from tiny import PATIENCE_S
 
 from tallystick.cut.messages import CutEmbedding
 from tallystick.errors import ConfigError, PeerLost
@@ -32,7 +33,6 @@ from tallystick_robustness.processes import Zygote
 from tallystick_robustness.proxy import FaultPlan as NetworkPlan
 from tallystick_robustness.scenes import Heard, Scene
 from tallystick_robustness.worker import Worker
-from tiny import PATIENCE_S
 
 HONEST = bytes(encode(CutEmbedding(step=3, values=Array.of(np.ones((2, 2), dtype=np.float32)))))
 

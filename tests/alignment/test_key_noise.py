@@ -4,9 +4,9 @@ import math
 
 import numpy as np
 import pytest
+from lower_bounds import epsilon_lower_bound
 from scipy.stats import gamma, kstest
 
-from lower_bounds import epsilon_lower_bound
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import GRID, drawn_noise, key_event, key_guarantee, noisy_keys
 from tallystick.alignment.outcome import Candidates

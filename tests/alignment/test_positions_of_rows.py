@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import error_of
 
 from tallystick.alignment.exchange import send_list
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.repeats import COUNTS, repeat_feature_party, repeat_label_party
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import memory_channels
-from tiny import error_of
 
 
 def aligned(rows: list[int]) -> Alignment:

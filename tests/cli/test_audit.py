@@ -11,6 +11,7 @@ import time
 import polars as pl
 import pytest
 import yaml
+from tiny import PATIENCE_S, columns, contract_values, seed_system, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -21,7 +22,6 @@ from tallystick.simulation import simulate
 from tallystick.sweep import sweep
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import candidate_trials, estimate, parse_sweep
-from tiny import PATIENCE_S, columns, contract_values, seed_system, tables
 
 PARTIES = ("bank", "shop")
 

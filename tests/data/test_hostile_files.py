@@ -11,13 +11,13 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tiny import PATIENCE_S
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
 from tallystick.config.party import TableConfig
 from tallystick.data.table import read_table
 from tallystick.errors import DataError
-from tiny import PATIENCE_S
 
 PACKED = """
 import resource, sys

@@ -8,11 +8,11 @@ from typing import Any
 import polars as pl
 import pytest
 from postgres import PASSWORD, server
+from tiny import tables
 
 from tallystick.config.party import parse_party
 from tallystick.data.table import read_table
 from tallystick.errors import DataError
-from tiny import tables
 
 URL_PASSWORD = PASSWORD.replace(" ", "%20").replace("@", "%40")
 

@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
 from defense_rows import DEFENSE_ROWS
+
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.defenses.chain import NO_DEFENSE, chain
 from tallystick.defenses.distance_correlation import DistanceCorrelation

@@ -11,10 +11,10 @@ import torch
 from dp_accounting.pld import common, privacy_loss_mechanism
 from hypothesis import given
 from hypothesis import strategies as st
+from lower_bounds import epsilon_lower_bound_of_outcomes
 from scipy.optimize import linprog
 from scipy.stats import binomtest, chisquare, kstest, norm
 
-from lower_bounds import epsilon_lower_bound_of_outcomes
 from tallystick.defenses.gaussian_labels import GaussianLabels
 from tallystick.defenses.label_dp import WORDS, LabelDP, LabelDPPrior, best_classes, estimated_prior, other_words, respond
 from tallystick.errors import ConfigError, DataError

@@ -6,8 +6,8 @@ A bound holds with 1 - 1e-7, and every draw is seeded. Each test is seen to work
 import numpy as np
 import pytest
 import torch
-
 from lower_bounds import epsilon_lower_bound, epsilon_lower_bound_of_outcomes
+
 from tallystick.defenses.gaussian import GaussianGradients
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.defenses.gaussian_labels import GaussianLabels

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
+from tiny import PATIENCE_S, within
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
@@ -18,7 +19,6 @@ from tallystick.demo.processes import PartyProcesses
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger
-from tiny import PATIENCE_S, within
 
 NAMES = ["client-1", "client-2", "client-3"]
 MODULE = "tallystick.demo.private_auc"

@@ -2,9 +2,8 @@
 
 import numpy as np
 import polars as pl
-import yaml
-
 import tiny
+import yaml
 from tiny import lay_out
 
 PARTIES = ("bank", "club", "shop")

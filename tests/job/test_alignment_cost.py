@@ -3,11 +3,11 @@
 import re
 
 import pytest
+from tiny import contract_values
 
 from tallystick.config.contract import Contract
 from tallystick.job import alignment_cost as module
 from tallystick.job.alignment_cost import alignment_cost
-from tiny import contract_values
 
 SAID = re.compile(
     r"with (\d+) ids .*?: some ([\d.e+]+) s of processor time .* and ([\d.e+]+) MB of messages \(([\d.e+]+) s at 100"

@@ -6,6 +6,7 @@ import shutil
 
 import pytest
 import torch
+from tiny import columns, contract_values
 from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
@@ -22,7 +23,6 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import known_ledger
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
-from tiny import columns, contract_values
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}

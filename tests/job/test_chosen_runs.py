@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import polars as pl
 import pytest
+from tiny import PATIENCE_S, error_of
 
 from tallystick import predict
 from tallystick.config.contract import load_contract
@@ -12,7 +13,6 @@ from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
 from tallystick.job.log import Silent
 from tallystick.job.process import run_process
-from tiny import PATIENCE_S, error_of
 
 PARTIES = ("bank", "shop")
 

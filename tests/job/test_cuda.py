@@ -6,10 +6,10 @@ CI has no CUDA device, so it skips these: run them on a machine that has one.
 import pytest
 import similar
 import torch
-
 from defense_rows import DEFENSE_ROWS
-from tallystick.simulation import Silent, simulate
 from tiny import columns, contract_values, tables
+
+from tallystick.simulation import Silent, simulate
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -6,9 +6,9 @@ import signal
 import stat
 
 import pytest
+from tiny import OnDisk, contract_values, lay_out
 
 from tallystick.network.addresses import free_port
-from tiny import OnDisk, contract_values, lay_out
 
 PARTIES = ("bank", "shop")
 

@@ -2,8 +2,8 @@
 
 import pytest
 import similar
-
 import tiny
+
 from tallystick.data import encoder
 from tallystick.simulation import simulate
 

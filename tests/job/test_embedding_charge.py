@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 import torch
+from tiny import columns, contract_values, tables
 
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
@@ -19,7 +20,6 @@ from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, tables
 
 PARTIES = ("bank", "shop")
 EPSILON, DELTA = 0.5, 1e-6

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny import columns, contract_values, weights
 
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
@@ -26,7 +27,6 @@ from tallystick.simulation import Silent, simulate
 from tallystick.training.joined import train_joined
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
-from tiny import columns, contract_values, weights
 
 PARTIES = ("bank", "shop")
 EVENTS = {"alignment__duplicates": "all"}

@@ -6,6 +6,7 @@ import stat
 import numpy as np
 import polars as pl
 import pytest
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.attacks.feature_inference import evaluate
 from tallystick.config.contract import parse_contract
@@ -25,7 +26,6 @@ from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
-from tiny import columns, contract_values, seed_system, tables, weights
 
 PARTIES = ("bank", "shop")
 NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}

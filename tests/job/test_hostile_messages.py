@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tiny import contract_values
 
 import tallystick
 from tallystick import __version__
@@ -27,7 +28,6 @@ from tallystick.privacy.masks import Join, Term, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
 from tallystick.serving.predict import UnionScores, receive_scores_message
 from tallystick.training.messages import CutWidth, EpochDecision, receive_decision, receive_width
-from tiny import contract_values
 
 NAN, INF = math.nan, math.inf
 RUN_ID, OTHER_RUN = "0123456789abcdef", "fedcba9876543210"

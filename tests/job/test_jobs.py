@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from tiny import tables
 
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.party.folder import RunFolder
-from tiny import tables
 
 PARTIES = ("bank", "shop")
 

@@ -7,6 +7,7 @@ import stat
 import polars as pl
 import pytest
 import torch
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.data.features import FeatureShape
@@ -24,7 +25,6 @@ from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
-from tiny import columns, contract_values, seed_system, tables, weights
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}

@@ -4,6 +4,7 @@ import json
 
 import polars as pl
 import pytest
+from tiny import columns, contract_values, weights
 
 from tallystick import simulation
 from tallystick.job.log import Silent
@@ -11,7 +12,6 @@ from tallystick.job.phases.audit import audit_recorded
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, weights
 
 PARTIES = ("bank", "shop")
 CHANGES = {

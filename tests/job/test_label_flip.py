@@ -11,6 +11,7 @@ import similar
 import torch
 from safetensors import safe_open
 from scipy.special import ndtr
+from tiny import columns, contract_values, seed_system, tables
 
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.target import LabelCoder
@@ -22,7 +23,6 @@ from tallystick.job.phases import defense
 from tallystick.network.channel import MemoryChannel
 from tallystick.network.messages import encode
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, seed_system, tables
 
 PARTIES = ("bank", "shop")
 ROWS = 160

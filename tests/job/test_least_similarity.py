@@ -4,11 +4,11 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from tiny import contract_values, free_port, lay_out, seed_system
 
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
 from tallystick.simulation import Silent, simulate
-from tiny import contract_values, free_port, lay_out, seed_system
 
 PARTIES = ("bank", "registry")
 LETTERS = np.array(list("abcdefghijklmnopqrstuvwxyz"))

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from tiny import columns, contract_values, tables
 
 from tallystick.attacks.view import StepView
 from tallystick.config.contract import parse_contract
@@ -15,7 +16,6 @@ from tallystick.report.result import merge
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.plan import Schedule
-from tiny import columns, contract_values, tables
 
 ROWS, BATCH = 400, 50
 PRESENT = torch.rand(ROWS, generator=torch.Generator().manual_seed(1)) < 0.5

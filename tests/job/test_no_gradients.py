@@ -10,6 +10,7 @@ import pytest
 import similar
 from msgspec.structs import replace
 from test_label_flip import files_of
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -28,7 +29,6 @@ from tallystick.party.ledger import create_ledger
 from tallystick.party.trained import Architecture
 from tallystick.report.leaks import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, seed_system, tables, weights
 
 PARTIES = ("bank", "shop")
 ROWS = 160

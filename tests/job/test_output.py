@@ -11,12 +11,12 @@ import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiny import PATIENCE_S, columns, contract_values
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.errors import ConfigError
 from tallystick.job.output import check_columns, write_scores
-from tiny import PATIENCE_S, columns, contract_values
 
 PARTIES = ("bank", "shop")
 STARTS = "=+-@\t\r\n\uff1d\uff0b\uff0d\uff20"

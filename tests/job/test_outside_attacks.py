@@ -4,6 +4,7 @@ import sys
 
 import pytest
 import torch
+from tiny import columns, contract_values, tables
 
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.config.contract import parse_contract
@@ -12,7 +13,6 @@ from tallystick.job.phases.audit import audit_labels
 from tallystick.party.folder import RunFolder
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, tables
 
 MODULE = """
 import sys

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import polars as pl
 import pytest
+from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -19,7 +20,6 @@ from tallystick.party.secret import noise_secret, row_noise_secret
 from tallystick.privacy.events import GaussianDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, tables, weights
 
 PARTIES = ("bank", "shop")
 NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}

@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import yaml
+from tiny import QUICK, error_of, within
 
 from tallystick.alignment.exchange import notify_peers
 from tallystick.errors import (
@@ -34,7 +35,6 @@ from tallystick.network.network import Network
 from tallystick.network.session import REFUSAL, Refusal, first_frame, open_hello
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.training.messages import CutWidth
-from tiny import QUICK, error_of, within
 
 NASTY = "\x1b[2K\x1b[1A\rall is well\n\x1b]0;title\x07\u202e\x9b31m\x00\ud800"
 

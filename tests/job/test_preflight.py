@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 import similar
+from tiny import columns, contract_values, error_of, tables
 from typer.testing import CliRunner
 
 from tallystick.alignment import encoding
@@ -24,7 +25,6 @@ from tallystick.job.process import run_process, way_on
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, error_of, tables
 
 PARTIES = ("bank", "shop")
 

@@ -1,6 +1,7 @@
 """A run that nobody asked to audit: each party attacks its own cut by the cheapest attacks, unless the contract says no."""
 
 import pytest
+from tiny import columns, contract_values, tables
 
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
@@ -10,7 +11,6 @@ from tallystick.job.log import Silent
 from tallystick.job.phases.audit import audit_recorded
 from tallystick.report.leaks import leak_lines
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, tables
 
 PARTIES = ("bank", "shop")
 

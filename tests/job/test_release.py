@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.data.keys import read_keys
@@ -9,7 +10,6 @@ from tallystick.data.split import TEST, split_by_hash
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, tables
 
 PARTIES = ("bank", "shop")
 

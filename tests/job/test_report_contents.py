@@ -4,6 +4,7 @@ import json
 
 import polars as pl
 import pytest
+from tiny import columns, contract_values, error_of, tables, weights
 
 from tallystick.errors import DataError
 from tallystick.job.watchers import Silent
@@ -11,7 +12,6 @@ from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
-from tiny import columns, contract_values, error_of, tables, weights
 
 PARTIES = ("bank", "shop")
 OFF = {"own_columns": False}

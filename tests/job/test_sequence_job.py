@@ -3,13 +3,13 @@
 import numpy as np
 import polars as pl
 import pytest
+from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.encoder import Encoder
 from tallystick.simulation import Silent, simulate
 from tallystick.sweep.partner import SimulatedPartner
-from tiny import columns, contract_values, tables, weights
 
 PARTIES = ("bank", "shop")
 SEQUENCE = {"length": 4, "target": "shown"}

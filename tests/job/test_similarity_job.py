@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import yaml
+from tiny import contract_values, free_port, lay_out
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.check import check_party_file
@@ -26,7 +27,6 @@ from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
-from tiny import contract_values, free_port, lay_out
 
 PLACES = [
     {"name": "lon", "unit": "degree", "low": 103.0, "high": 104.0, "metres": 111_320.0},

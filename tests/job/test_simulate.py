@@ -14,6 +14,7 @@ import polars as pl
 import pytest
 import torch
 from rich.console import Console
+from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
 from tallystick.cli.jobs import key_figures, show_headline
 from tallystick.data import encoder
@@ -21,7 +22,6 @@ from tallystick.errors import ConfigError, DataError, IdError
 from tallystick.job.phases import evaluate
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
-from tiny import PATIENCE_S, columns, contract_values, tables, weights
 
 PARTIES = ("bank", "shop")
 

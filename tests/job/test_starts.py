@@ -5,9 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
-
 import tiny
+import torch
+from tiny import columns, contract_values, tables
+
 from tallystick.alignment.outcome import Alignment
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -28,7 +29,6 @@ from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
 from tallystick.training.unaligned.method import OwnPart
 from tallystick.training.unaligned.table import method_of
-from tiny import columns, contract_values, tables
 
 PARTIES = ("bank", "shop")
 SHAPE = FeatureShape(numeric=2, cardinalities=(3,))

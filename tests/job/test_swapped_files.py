@@ -8,6 +8,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DamagedFile
@@ -15,7 +16,6 @@ from tallystick.job.log import Silent
 from tallystick.party.folder import RunFolder
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors
-from tiny import columns, contract_values, tables
 
 PARTIES = ("bank", "shop")
 VALUES = contract_values(

@@ -2,10 +2,10 @@
 
 import torch
 from threadpoolctl import threadpool_info, threadpool_limits
+from tiny import columns, contract_values, tables
 
 from tallystick.job.job import use_threads
 from tallystick.simulation import Silent, simulate
-from tiny import columns, contract_values, tables
 
 
 def blas_threads() -> set[int]:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tiny import contract_values, error_of
 
 from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract, parse_contract
@@ -18,7 +19,6 @@ from tallystick.job.phases.tuning import NextTrial, TuningTerms, _check_terms, _
 from tallystick.network.channel import memory_channels
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
-from tiny import contract_values, error_of
 
 optuna = pytest.importorskip("optuna")
 

@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 import torch
 from safetensors.torch import load_file
+from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as FACTS
@@ -20,7 +21,6 @@ from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
 from tallystick.training.unaligned.table import METHODS
-from tiny import columns, contract_values, tables, weights
 
 PARTIES = ("bank", "shop")
 ROWS, PARTNERS = 900, 400

@@ -7,6 +7,7 @@ import numpy as np
 import polars as pl
 import pytest
 import torch
+from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.attacks.view import StepView
@@ -34,7 +35,6 @@ from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
-from tiny import columns, contract_values, seed_system, tables, weights
 
 PARTIES = ("bank", "shop")
 

@@ -8,10 +8,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tiny import QUICK
 
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.network import Network
-from tiny import QUICK
 
 
 @pytest.fixture(scope="session")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tiny import QUICK, error_of, within
 
 from tallystick.errors import ConfigError, PeerLost
 from tallystick.network.addresses import free_port
@@ -15,7 +16,6 @@ from tallystick.network.certificates import probe
 from tallystick.network.link import LinkBroken
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, ProxyRefused, check_answer, is_whole, load_proxy
-from tiny import QUICK, error_of, within
 
 from .wire import Note
 

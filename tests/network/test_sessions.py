@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 
 import pytest
+from tiny import QUICK, error_of, within
 
 from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, PeerStopped, ProtocolError
 from tallystick.network import session as sessions
@@ -19,7 +20,6 @@ from tallystick.network.certificates import ALPN, load_identity, tls_context, wr
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.network import Network
 from tallystick.network.session import Limits
-from tiny import QUICK, error_of, within
 
 from .wire import Note, hung_up
 

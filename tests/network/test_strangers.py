@@ -15,6 +15,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from tiny import QUICK, error_of
 
 from tallystick.errors import ConfigError, PeerLost, StorageError
 from tallystick.network import network as networking
@@ -23,7 +24,6 @@ from tallystick.network.certificates import ALPN, load_identity
 from tallystick.network.messages import WIRE_VERSION
 from tallystick.network.session import HELLO, Hello, first_frame
 from tallystick.storage import write_bytes
-from tiny import QUICK, error_of
 
 from .wire import Note, hung_up
 

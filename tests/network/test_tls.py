@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
+from tiny import QUICK, error_of, within
 
 from tallystick.errors import ConfigError, PeerError, PeerLost
 from tallystick.network import session as sessions
@@ -21,7 +22,6 @@ from tallystick.network import tls
 from tallystick.network.certificates import ALPN, probe, tls_context
 from tallystick.network.messages import MEBIBYTE, WIRE_VERSION, Stopped, encode_parts
 from tallystick.network.session import BYE, DATA, HEADER, HEARTBEAT, HELLO, REFUSAL, Hello, first_frame
-from tiny import QUICK, error_of, within
 
 from .wire import Note, hung_up
 

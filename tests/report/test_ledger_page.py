@@ -5,9 +5,9 @@ import re
 
 import msgspec
 import pytest
+from html_page import Page
 from typer.testing import CliRunner
 
-from html_page import Page
 from tallystick.cli.app import app
 from tallystick.errors import StorageError
 from tallystick.privacy.events import ApproximateDP, GaussianDP, NotPrivate, PureDP

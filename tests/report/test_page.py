@@ -8,8 +8,8 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-
 from html_page import Page
+
 from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.errors import DataError, StorageError

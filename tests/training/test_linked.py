@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from defense_rows import DEFENSE_ROWS
 from hypothesis import given
 from hypothesis import strategies as st
 from loops import OWN, ROWS, SHAPES, Setting, assert_same_bits, training, weights_of, weights_of_joined
 from test_resume import Unplugged, Until
 from test_step import in_process
 
-from defense_rows import DEFENSE_ROWS
 from tallystick.config.merge import MergeConfig
 from tallystick.data.linked import distinct_candidates
 from tallystick.dataset.similarity import AllCandidates, CandidateSource, DistinctCandidates, LinkedSource, no_features

@@ -6,13 +6,13 @@ import sys
 import pytest
 import torch
 from loops import Setting, assert_same_bits, training, weights_of
+from tiny import PATIENCE_S
 
 from tallystick.errors import Diverged, StorageError
 from tallystick.storage import Origin, write_bytes
 from tallystick.training.checkpoint import CheckpointStore, TrainingState, read_tensors, write_tensors
 from tallystick.training.objective import Supervised
 from tallystick.training.updates import Updates
-from tiny import PATIENCE_S
 
 
 class Unplugged(Exception):

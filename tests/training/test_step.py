@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from defense_rows import DEFENSE_ROWS
 from loops import ROWS, SHAPES, Setting, assert_same_bits, features, training, weights_of
 from test_defended import cut_defense, defenses
 
-from defense_rows import DEFENSE_ROWS
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
 from tallystick.defenses.table import DEFENSES

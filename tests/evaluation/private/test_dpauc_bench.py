@@ -4,6 +4,7 @@ import numpy as np
 import polars as pl
 import pytest
 from sklearn.metrics import roc_auc_score
+from tiny import columns, contract_values, tables
 
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Population, ScoreBins
@@ -11,7 +12,6 @@ from tallystick.evaluation.private.histogram import LabelHistogram
 from tallystick.evaluation.private.release import release
 from tallystick.simulation import simulate
 from tallystick_experiments.dpauc import tables as dpauc
-from tiny import columns, contract_values, tables
 
 
 @pytest.fixture

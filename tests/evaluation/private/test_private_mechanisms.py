@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lower_bounds import epsilon_lower_bound
 from scipy import stats
 from sklearn.metrics import roc_auc_score
 
-from lower_bounds import epsilon_lower_bound
 from tallystick.errors import ConfigError
 from tallystick.evaluation.private.aggregation import SecureSum
 from tallystick.evaluation.private.bins import Population, ScoreBins, auc_of_counts, paper_thresholds, score_grid
