@@ -109,8 +109,11 @@ def embeddings_kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *,
 
 
 def _figures(leaks: FeatureLeaks) -> dict[str, float]:
-    """By attack and number of known rows the mean over columns, and that of each column's strongest attack."""
+    """By attack and number of known rows the mean over columns, and that of each column's strongest attack.
+
+    An attack that could not be made, as one that needs the weights that were started from, is left out.
+    """
     counts = sorted({known for _, known in leaks.by_attack})
-    figures = {f"{name}, {known} rows": leaks.by_attack[name, known] for known in counts for name in ATTACKS}
+    figures = {f"{name}, {known} rows": value for (name, known), value in leaks.by_attack.items()}
     strongest = {known: leaks.mean(known) for known in counts}
     return figures | {f"{STRONGEST}, {known} rows": value for known, value in strongest.items() if value is not None}
