@@ -55,6 +55,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"training__batch_size": True}, "contract.yaml: training.batch_size = true: must be a whole number, or auto"),
         ({"training__learning_rate": "fast"}, 'contract.yaml: training.learning_rate = "fast": must be a number'),
         ({"training__learning_rate": float("nan")}, "contract.yaml: training.learning_rate = NaN: must be a finite number"),
+        ({"audit": "quik"}, 'contract.yaml: audit = "quik": must be quick, true or false'),
         ({"training__optimizer": "lion"}, 'contract.yaml: training.optimizer = "lion": must be adam, adamw, lamb or sgd'),
         ({"training__ema": 1.0}, "contract.yaml: training.ema = 1.0: must be below 1"),
         ({"training__clip": 0.0}, "contract.yaml: training.clip = 0.0: must be at least 1e-09"),

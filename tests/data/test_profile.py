@@ -120,6 +120,7 @@ def test_unusable_table() -> None:
         (list(range(10_115, 99_000, 9_000)), 0.0),
         ([7, 45, 123, 77_777], 0.0),  # no length that most have
         (["1067", "x10115", "20115"], 0.0),
+        (list(range(100, 25_000, 700)), 0.0),  # whole numbers up to 25,000
         ([1_067, 10**17 + 1, *range(10**17, 10**18, 10**17)], 1 / 11),
     ],
 )

@@ -130,6 +130,13 @@ def test_interrupted_while_waiting_for_a_peer_that_never_comes(lay_out_job):
     assert alone.said == ["interrupted; the peers that had joined were told; to go on: run both sides again"]
 
 
+def test_who_waits_for_a_peer_that_never_comes_is_sent_to_look_why(lay_out_job):
+    """One that refuses to begin calls nobody: its own line says why, and to resume would not help."""
+    alone = lay_out_job(PARTIES, rows=50, network__wait_s=2).start("shop")
+    assert alone.end() == 3
+    assert "; to go on: see what bank says: if it refused to begin, put that right first; then run both sides" in alone.error
+
+
 def test_one_of_two_feature_parties_dies(lay_out_job):
     parties = ("bank", "club", "shop")
     job = lay_out_job(parties, rows=ROWS, **CHANGES)

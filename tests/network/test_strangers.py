@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 from tiny import QUICK, error_of
 
-from tallystick.errors import ConfigError, PeerLost, StorageError
+from tallystick.errors import ConfigError, IdentityError, PeerLost, StorageError
 from tallystick.network import network as networking
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, load_identity
@@ -128,6 +128,23 @@ def test_a_caller_of_another_ca_is_named_at_once(networks, pool, issue, identity
     )
     bank._sessions["shop"].fail(PeerLost("shop", "shop did not come up"))
     assert "; a caller from 127.0.0.1 is refused: " in str(waiting.result())
+
+
+def test_a_listener_whose_ca_the_caller_does_not_know_is_told_so(networks, pool, issue, identity, tmp_path):
+    """The caller looks first, so the listener hears of it by an alert alone; it said "tlsv1 alert decrypt error" and no more."""
+    issue(tmp_path, "shop")
+    bank, said = networks("bank", listen="127.0.0.1:0", limits=replace(QUICK, wait_s=60)), []
+    waiting = pool.submit(error_of, lambda: bank.connect({"shop": None}, notice=said.append))
+    parts = {"ca": (tmp_path / "ca.pem").read_bytes(), "certificate": tmp_path / "shop.pem", "key": tmp_path / "shop.key"}
+    shop = networks("shop", who=replace(identity("shop"), **parts), limits=replace(QUICK, wait_s=3))
+    assert isinstance(error_of(shop.connect, {"bank": f"127.0.0.1:{bank.port}"}), IdentityError)
+    bank._sessions["shop"].fail(PeerLost("shop", "shop did not come up"))
+    waiting.result()
+    (line,) = said
+    assert line.endswith(
+        "alert decrypt error: the other side refuses this side's certificate, which is not signed by the CA in its tls.ca: "
+        "one CA, or one `tallystick cert`, makes the certificates of both sides"
+    )
 
 
 def certificate(folder, names):

@@ -136,7 +136,10 @@ def test_an_empty_ledger_says_so_and_one_that_is_gone_is_not_made_by_looking(lay
     done = CliRunner().invoke(app, ["ledger", str(home / "party.yaml")])
     assert done.exit_code == 2
     assert "there is no ledger; `tallystick ledger PARTY.yaml --create` makes it, once" in done.stderr
+    assert "a feature party" not in done.stderr
     assert not (home / "privacy-ledger.sqlite").exists()
+    done = CliRunner().invoke(app, ["ledger", str(home.parent / "shop" / "party.yaml")])
+    assert "; a feature party needs one where its columns or keys get noise" in done.stderr
 
 
 @pytest.mark.parametrize("columns", [80, 120])

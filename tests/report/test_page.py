@@ -480,7 +480,7 @@ def test_an_error_that_grows_is_called_a_rise_and_an_unspent_budget_is_said(make
     page = to_html(msgspec.structs.replace(make(), sections=r.Sections(importance=[falls], privacy=privacy)))
     assert "Rise of root mean squared error" in page
     assert "Fall of" not in page
-    assert "Spent: not bounded. What is counted: ε = 0 of at most 3." in page
+    assert "Spent: not bounded. By private releases alone: ε = 0 of at most 3." in page
 
 
 def spent(make, **values) -> str:

@@ -87,8 +87,12 @@ def _with_columns(asked: "Asked") -> "Asked":
     from tallystick.config.reading import validate
     from tallystick.data.guesses import guess_columns
     from tallystick.data.table import read_table
+    from tallystick.errors import DataError
 
-    frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
+    try:
+        frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
+    except DataError as error:  # there is no party file yet in which anything could be wrong
+        raise DataError(str(error).replace("check table.path in the party file", "check --table")) from None
     return replace(asked, columns=guess_columns(frame, similar=asked.facts.similar, is_label=asked.role == "label"))
 
 

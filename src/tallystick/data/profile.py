@@ -162,7 +162,8 @@ def lost_zeros(keys: pl.Series) -> float:
     """Share of keys of digits alone that are shorter than the longest; 0 where nothing hints that zeros in front were lost.
 
     A hint, for no table shows what it lacks: most have the greatest length, a tenth or so is shorter, as with numbers of a fixed
-    length that were read as numbers. Row numbers, which leave no gaps, are none.
+    length that were read as numbers. Row numbers, which leave no gaps, are none, nor are numbers that end well before they would
+    need one more digit: of codes of a fixed length some begin with a nine.
     """
     text = as_text(keys).drop_nulls()
     if not len(text) or not text.str.contains("^[1-9][0-9]*$").all():
@@ -174,7 +175,8 @@ def lost_zeros(keys: pl.Series) -> float:
     if longest <= MOST_DIGITS:
         numbers = text.cast(pl.Int64).to_numpy()
         dense = numbers.max() - numbers.min() + 1 < 2 * len(numbers)
-    return 0.0 if dense or longest < FEWEST_DIGITS or shorter > 0.5 else shorter
+    ends_early = not text.filter(length == longest).str.starts_with("9").any()
+    return 0.0 if dense or ends_early or longest < FEWEST_DIGITS or shorter > 0.5 else shorter
 
 
 def _days_first(values: pl.Series) -> bool:

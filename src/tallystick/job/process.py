@@ -14,6 +14,7 @@ from tallystick.errors import (
     DataError,
     IdentityError,
     PeerError,
+    PeerLost,
     PeerStopped,
     StorageError,
     TallystickError,
@@ -118,7 +119,7 @@ def run_process(
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
-        raise _failure(error, logbook, way_on(error, again())) from error
+        raise _failure(error, logbook, _way_on(error, logbook, again())) from error
     finally:
         held.close()
 
@@ -206,6 +207,13 @@ def way_on(error: TallystickError, how_to_resume: str) -> str:
     if isinstance(error, PeerStopped):
         return f"{how_to_resume}; if a table or the contract has to change, {anew}"
     return how_to_resume
+
+
+def _way_on(error: TallystickError, logbook: Logbook, how_to_resume: str) -> str:
+    """The same for a run, of whose peer this side may have heard nothing: whoever refuses to begin calls nobody."""
+    if logbook.phase == "start" and isinstance(error, PeerLost):
+        return f"see what {error.peer} says: if it refused to begin, put that right first; then {how_to_resume}"
+    return way_on(error, how_to_resume)
 
 
 def _needs_mending(error: TallystickError) -> bool:

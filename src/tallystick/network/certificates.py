@@ -25,6 +25,9 @@ from tallystick.network.proxy import MAX_ANSWER_BYTES, Proxy, check_answer, conn
 from tallystick.storage import refuse_pipe
 
 ALPN = "tallystick/1"
+_ONE_CA = "one CA, or one `tallystick cert`, makes the certificates of both sides"
+_NOT_THEIR_CA = f"the other side refuses this side's certificate, which is not signed by the CA in its tls.ca: {_ONE_CA}"
+_ALERTS_OF_ANOTHER_CA = ("alert unknown ca", "alert decrypt error")  # the latter where both CAs have one name, as test CAs do
 NOT_OF_OUR_CA = (7, 18, 19, 20, 21)  # OpenSSL's X509_V_ERR: bad signature, self-signed, no issuer at hand
 """What both sides agree on in the TLS handshake; neither talks to who offers something else."""
 
@@ -171,7 +174,7 @@ def refusal(error: ssl.SSLCertVerificationError) -> str:
     text = f"its certificate is refused: {error.verify_message}"
     if error.verify_code not in NOT_OF_OUR_CA:
         return text
-    return f"{text}; it is not signed by the CA in tls.ca: one CA, or one `tallystick cert`, makes the certificates of both sides"
+    return f"{text}; it is not signed by the CA in tls.ca: {_ONE_CA}"
 
 
 def tls_context(identity: Identity, *, listens: bool = False) -> ssl.SSLContext:
@@ -257,7 +260,8 @@ def _call(address: str, proxy: Proxy | None, timeout_s: float) -> socket.socket:
 def reason(error: OSError) -> str:
     """What TLS or the system says of a failure, in words."""
     if isinstance(error, ssl.SSLError):
-        return (error.reason or str(error)).lower().replace("_", " ")
+        text = (error.reason or str(error)).lower().replace("_", " ")
+        return f"{text}: {_NOT_THEIR_CA}" if text.endswith(_ALERTS_OF_ANOTHER_CA) else text
     if isinstance(error, ConnectionError) and error.errno:
         return os.strerror(error.errno)  # asyncio has words of its own
     return error.strerror or str(error)

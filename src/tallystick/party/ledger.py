@@ -43,9 +43,10 @@ def known_ledger(party: PartyFile) -> Ledger:
     notes = {path: note for path, note in _ledger_notes(party.runs).items() if _of_budget(note, party)}
     if not budget.ledger.exists():
         if budget.identity is None and not notes:
+            whose = "" if party.label else "; a feature party needs one where its columns or keys get noise"
             raise ConfigError(
                 f"privacy.ledger = {budget.ledger}: there is no ledger; `tallystick ledger PARTY.yaml --create` makes it, once, "
-                "for all jobs on these rows"
+                f"for all jobs on these rows{whose}"
             )
         knows = "privacy.identity in the party file" if budget.identity is not None else str(next(iter(notes)))
         raise StorageError(
