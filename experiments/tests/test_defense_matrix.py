@@ -32,6 +32,16 @@ def test_a_table_of_several_classes_is_attacked_and_gone_on_with(tmp_path: Path)
     assert "wine: the strongest attack of each view" in render_benchmark(page, tmp_path / "page.html").read_text()
 
 
+def test_a_table_of_numbers_is_ranked_and_its_columns_are_rebuilt(tmp_path: Path) -> None:
+    found = defended.run(tables=["diabetes"], data=None, terms=SHORT, seeds=[1], only=["none", "cut-width 4"])
+    bare, narrow = found["tables"]["diabetes"]
+    assert bare["strongest"]["gradients, no label"]["mean"] > 0.8  # Spearman of the first steps
+    assert bare["columns"]["20"]["mean"] > narrow["columns"]["20"]["mean"] + 0.1
+    html = render_benchmark(page_of(found, command="tallystick bench label-defenses"), tmp_path / "page.html").read_text()
+    assert "diabetes: columns rebuilt" in html
+    assert "test RMSE" in html
+
+
 def test_what_is_tried_follows_from_the_target() -> None:
     found = {}
     for name in ("wine", "breast"):
@@ -73,7 +83,7 @@ def test_the_strongest_attack_of_each_view_is_one_that_somebody_could_run() -> N
 
 
 def test_tables_and_defences_that_cannot_be_tried_are_named() -> None:
-    with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
-        defended.run(tables=["diabetes"], data=None, seeds=[1])
+    with pytest.raises(ConfigError, match="--only marvell 8: no such defence of diabetes; choose from none, isotropic 1"):
+        defended.run(tables=["diabetes"], data=None, seeds=[1], only=["marvell 8"])
     with pytest.raises(ConfigError, match="--only marvell 7: no such defence of breast_cancer; choose from none, marvell 8"):
         defended.run(tables=["breast"], data=None, seeds=[1], only=["marvell 7"])

@@ -15,7 +15,10 @@ from tiny import PATIENCE_S, columns, contract_values, seed_system, tables
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
-from tallystick.config.contract import parse_contract
+from tallystick.config.contract import load_contract, parse_contract
+from tallystick.config.party import load_party
+from tallystick.data.lazy import LazyTable
+from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, Diverged
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
@@ -265,6 +268,16 @@ def test_the_contracts_own_defences_are_tried_and_one_seed_has_intervals(home):
     for trial in trials:
         assert trial["utility"]["low"] < trial["utility"]["high"]
         assert all(leak["auc"]["low"] <= leak["auc"]["high"] for leak in trial["leaks"])
+
+
+def test_a_sweep_takes_every_method_at_its_usual_strength(home):
+    contract, party = load_contract(home / "contract.yaml"), load_party(home / "party.yaml")
+    table = LazyTable.of(tables(PARTIES, rows=100)["bank"].with_columns(told=pl.col("y") * 1.0))
+    partner = SimulatedPartner.of(contract, party, table, split=["told"], rows=100, seed=1)
+    usual = [f"{name}={each.usual.get(each.strength, 0.5):g}" for name, each in DEFENSES.items() if "binary" in each.targets]
+    texts = [*usual, "no-gradients=8", "cut-width=2", "cut-after=2"]
+    tried = candidate_trials(contract, partner, [parse_sweep(text) for text in texts])
+    assert [each.name.replace(" ", "=") for each in tried[1:]] == texts
 
 
 def test_time_that_is_up_ends_after_the_first_seed_of_everything(home):

@@ -305,15 +305,19 @@ def label_defenses(
     data: Annotated[
         Path | None, typer.Option(help="Folder of the public files, as docs/quality.md names them; without it, packages' tables.")
     ] = None,
-    tables: Annotated[str, typer.Option(help="Tables with classes, with commas between.")] = "credit-default,criteo,frogs",
+    tables: Annotated[str, typer.Option(help="Tables, with commas between.")] = "credit-default,criteo,frogs",
     seeds: Annotated[int, typer.Option(help="Runs per cell.", min=1)] = 5,
+    first_seed: Annotated[int, typer.Option(help="The first seed; others than those that a setting was chosen by.", min=0)] = 1,
     epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 8,
-    only: Annotated[str, typer.Option(help="Defences with their strengths, with semicolons between; all if empty.")] = "",
+    rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
+    only: Annotated[
+        str, typer.Option(help="Defences with their strengths, with semicolons between; all of labels if empty.")
+    ] = "",
     out: OutFolder = None,
     resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Every label attack against every defence of labels, on tables with two classes and with several."""
+    """Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict."""
 
     def work() -> None:
         from tallystick_experiments.label_leakage import defended as benchmark
@@ -324,8 +328,8 @@ def label_defenses(
         found = benchmark.run(
             tables=tables.split(","),
             data=data,
-            seeds=range(1, seeds + 1),
-            terms=benchmark.Terms(epochs=epochs),
+            seeds=range(first_seed, first_seed + seeds),
+            terms=benchmark.Terms(epochs=epochs, most_rows=rows),
             only=[part.strip() for part in only.split(";") if part.strip()],
             keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
         )

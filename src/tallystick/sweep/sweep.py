@@ -88,13 +88,13 @@ def candidate_trials(
     for method, strengths in sweep:
         for strength in strengths:
             where = f"--sweep {method}={strength:g}"
+            size = int(strength) if strength == int(strength) else strength
             if method in CUTS:
-                size = int(strength) if strength == int(strength) else strength
                 changed = base | {"model": {**base["model"], CUTS[method]: size}}
             elif method == NO_GRADIENTS:
-                changed = _without_gradients(base, int(strength) if strength == int(strength) else strength)
+                changed = _without_gradients(base, size)
             else:
-                changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: strength}]}
+                changed = base | {"defense": [{"method": method, **DEFENSES[method].usual, DEFENSES[method].strength: size}]}
             found.append(Candidate(defense=method, strength=f"{strength:g}", contract=_contract(changed, where)))
     return found
 

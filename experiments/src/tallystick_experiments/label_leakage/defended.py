@@ -1,6 +1,6 @@
-"""Every label attack against every defence of labels, on public tables with two classes and with several.
+"""Every attack on labels and on columns against every defence, on public tables with two classes, several, and numbers.
 
-Each cell is a run of the product: a simulated job with ``audit: true``, the label party's attacks on all that crossed its cut.
+Each cell is a run of the product: a simulated job with ``audit: true``, and both parties' attacks on all that crossed the cut.
 """
 
 import tempfile
@@ -25,7 +25,7 @@ from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
-from tallystick_experiments.quality.tables import PublicTable, load_table
+from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
@@ -44,7 +44,16 @@ STRENGTHS: Mapping[str, tuple[float, ...]] = {
     "gaussian-labels": (3.0,),
     "cut-after": (2.0, 3.0),
 }
-"""What is tried of each defence; of those that allow two classes only, or several, where they do."""
+"""What is tried of each defence of labels; of those that allow two classes only, or several, where they do."""
+OF_COLUMNS: Mapping[str, tuple[float, ...]] = {
+    "cut-width": (4.0,),
+    "gaussian-embeddings": (100.0,),
+    "feature-distance-correlation": (0.1,),
+    "quantized-embeddings": (3.0,),
+    "reconstruction-penalty": (0.1,),
+    "no-gradients": (512.0,),
+}
+"""What is tried besides where it is asked for by name: defences of columns, and no gradient at all."""
 STEPS = 40  # of an epoch, about
 VIEWS: Mapping[str, tuple[Collection[CutReads], bool]] = {
     "gradients, no label": ({"cut gradients"}, False),
@@ -62,6 +71,7 @@ class Terms:
     """How the networks of the table are trained, in about 40 steps an epoch; everything else is a contract's default."""
 
     epochs: int = 8
+    most_rows: int = MOST_ROWS
 
     def contract(self, table: PublicTable) -> Contract:
         """A contract of two parties without a defence."""
@@ -91,19 +101,19 @@ def run(
     """Train every table with every defence, once per seed, on one thread, and attack what crossed the cut.
 
     Args:
-        tables: names of ``bench quality``'s public tables that have classes.
+        tables: names of ``bench quality``'s public tables.
         data: the folder of public files, for those that no package brings.
         seeds: of split, initialisation, batches and noise, and of the shares of columns.
         terms: of the training.
         only: names of defences with their strengths, such as ``marvell 8``; all of them if empty.
         keeping: of the runs; nowhere if left out.
 
-    Raises ConfigError for a table of numbers to predict or an unknown defence, DataError for data that is absent.
+    Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
     """
     terms, keeping = terms or Terms(), keeping or Keeping()
-    kept = keeping.open({"epochs": terms.epochs})
+    kept = keeping.open({"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows}))
     known = {(each["table"], each["defense"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
-    loaded = [load_table(name, data) for name in tables]
+    loaded = [load_table(name, data, most=terms.most_rows) for name in tables]
     runs: list[dict[str, Any]] = []
     with one_thread():
         for seed in seeds:  # seed after seed, so that what was interrupted is a whole picture
@@ -118,7 +128,10 @@ def run(
                     keeping.progress(f"{table.name}, seed {seed}: {candidate.name}", len(runs), len(runs))
     return {
         "benchmark": "label-leakage-defenses",
-        "data": {table.name: {"rows": table.frame.height, "classes": table.classes, "source": table.source} for table in loaded},
+        "data": {
+            table.name: {"rows": table.frame.height, "classes": table.classes, "target": table.target, "source": table.source}
+            for table in loaded
+        },
         "epochs": terms.epochs,
         "seeds": list(seeds),
         "tables": {table.name: rows_of([each for each in runs if each["table"] == table.name]) for table in loaded},
@@ -128,8 +141,6 @@ def run(
 
 def trials(table: PublicTable, terms: Terms, *, seed: int, only: Sequence[str] = ()) -> tuple[SimulatedPartner, list[Candidate]]:
     """The table shared out between two parties, and a contract per defence that its target allows."""
-    if table.target == "regression":
-        raise ConfigError(f"--tables {table.name}: attacks tell classes apart, which a number to predict does not have")
     contract = terms.contract(table)
     names = (*table.columns.numeric, *table.columns.categorical)
     _, theirs = table.halves(seed)
@@ -149,7 +160,8 @@ def trials(table: PublicTable, terms: Terms, *, seed: int, only: Sequence[str] =
     )
     frame = LazyTable.of(table.frame.with_row_index(KEY))
     partner = SimulatedPartner.of(contract, party, frame, split=given, rows=table.frame.height, seed=seed)
-    allowed = [each for each in STRENGTHS.items() if each[0] not in DEFENSES or table.target in DEFENSES[each[0]].targets]
+    named = {**STRENGTHS, **OF_COLUMNS} if only else STRENGTHS
+    allowed = [each for each in named.items() if each[0] not in DEFENSES or table.target in DEFENSES[each[0]].targets]
     every = candidate_trials(contract, partner, allowed)
     if unknown := sorted(set(only) - {each.name for each in every}):
         raise ConfigError(f"--only {unknown[0]}: no such defence of {table.name}; choose from {', '.join(e.name for e in every)}")
@@ -162,10 +174,13 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) 
     contract = parse_contract(candidate.contract.model_dump(mode="json") | {"seed": seed})
     with tempfile.TemporaryDirectory(prefix="tallystick-") as folder:
         result: Result = simulate(contract, partner.tables, partner.columns, folder=Path(folder), watcher=Silent())
-        try:
-            with_model, why_not = {attack.name: attack for attack in attacked_with_model(contract, partner, Path(folder))}, []
-        except DataError as error:  # as an audit does, which goes on without
-            with_model, why_not = {}, [f"attacks with the feature party's model: {error}"]
+        with_model: dict[str, AttackResult] = {}
+        why_not = []
+        if contract.target.type != "regression" and contract.sends_gradients:
+            try:
+                with_model = {attack.name: attack for attack in attacked_with_model(contract, partner, Path(folder))}
+            except DataError as error:  # as an audit does, which goes on without
+                why_not = [f"attacks with the feature party's model: {error}"]
     metric = next(iter(METRICS[contract.target.type]))
     audit = result.label_audit
     return {
@@ -173,14 +188,17 @@ def attacked_run(candidate: Candidate, partner: SimulatedPartner, *, seed: int) 
         "test": result.joint[metric]["value"],
         "attacks": {attack.name: _figures(attack) for attack in (*audit.attacks, *with_model.values())},
         "not_measured": [line for line in audit.not_measured if line.partition(",")[0] not in with_model] + why_not,
+        "columns": {str(mean.known): mean.value for each in result.sections.features for mean in each.means},
         "seconds": time.perf_counter() - started,
     }
 
 
 def _figures(attack: AttackResult) -> dict[str, Any]:
+    """Of classes the AUC whichever way round; of numbers, which attacks rank, Spearman whichever way round."""
+    ranks = attack.spearman is not None
     return {
-        "symmetric_auc": attack.symmetric_auc,
-        "chance": attack.symmetric_chance,
+        "symmetric_auc": attack.spearman if ranks else attack.symmetric_auc,
+        "chance": attack.spearman_chance if ranks else attack.symmetric_chance,
         "auc": attack.auc,
         "chance_auc": attack.chance,
         "reads": attack.reads,
@@ -205,9 +223,16 @@ def rows_of(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "strongest": {view: _strongest(mine, *of) for view, of in VIEWS.items()},
                 "attacks": {attack: _over_seeds(mine, attack) for attack in attacks},
                 "chance": {attack: _over_seeds(mine, attack, "chance")["mean"] for attack in attacks},
+                "columns": _columns_over_seeds(mine),
             }
         )
     return rows
+
+
+def _columns_over_seeds(runs: Sequence[dict[str, Any]]) -> dict[str, dict[str, float]]:
+    """By how many rows the attacker knows: how much of a column the strongest attack rebuilt, the mean over columns."""
+    counts = sorted({known for each in runs for known in each.get("columns", {})}, key=int)
+    return {known: summarize_seeds([each["columns"][known] for each in runs if known in each["columns"]]) for known in counts}
 
 
 def _over_seeds(runs: Sequence[dict[str, Any]], attack: str, figure: str = "symmetric_auc") -> dict[str, float]:
