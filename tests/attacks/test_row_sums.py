@@ -42,13 +42,16 @@ def test_sums_are_those_of_all_steps():
 
 @pytest.mark.parametrize("name", OVER_TRAINING)
 def test_an_attack_on_sums_finds_what_it_finds_on_every_step(name):
-    """All rows and all epochs, in a ninth of the numbers: the AUC differs by rounding, and where starts are drawn, by little."""
+    """All rows and all epochs, in a ninth of the numbers: the AUC differs by rounding, and where starts are drawn, by little.
+
+    Paired energy is whitened by the epoch before, so it has an epoch less.
+    """
     view = planted_view(TRUTH, gap=1.2, epochs=9)
     attacks = {name: LABEL_INFERENCE_ATTACKS[name]}
     whole = summed(view, torch.arange(len(TRUTH))).view()
     everything = evaluate_label_inference(view, TRUTH, attacks=attacks)[name]
     sums = evaluate_label_inference(view.epoch(0), TRUTH, whole=whole, attacks=attacks)[name]
-    assert sums.symmetric_auc.mean == pytest.approx(everything.symmetric_auc.mean, abs=0.01)
+    assert sums.symmetric_auc.mean == pytest.approx(everything.symmetric_auc.mean, abs=0.02 if name == "paired-energy" else 0.01)
 
 
 def test_chosen_rows_are_spread_and_recur_in_every_epoch():
@@ -62,7 +65,7 @@ def test_chosen_rows_are_spread_and_recur_in_every_epoch():
     assert sums.count_N.tolist() == [3] * 1000
     assert torch.equal(sums.view().steps[0].rows_B, rows_N)
     assert torch.equal(chosen_rows(torch.tensor([7, 3]), most=5), torch.tensor([7, 3]))
-    assert sums.nbytes < 1000 * (2 * 4 * 6 + 40) + 4 * len(TRUTH)
+    assert sums.nbytes < 1000 * (3 * 4 * 6 + 52) + 4 * 6 * 6 + 4 * len(TRUTH)
 
 
 def test_embeddings_that_the_label_party_receives_are_kept_as_they_came():
@@ -87,11 +90,12 @@ def test_a_training_that_diverged_is_an_error_and_not_a_guess():
     sums = summed(view, torch.arange(300))
     sums.sum_ND[5, 1] = torch.inf
     for name, row in OVER_TRAINING.items():
-        if row.reads == "cut_gradient" and name not in ("norm-averaged", "low-energy", "high-energy"):
+        if row.reads == "cut_gradient" and name not in ("norm-averaged", "low-energy", "high-energy", "paired-energy"):
             with pytest.raises(DataError, match="training diverged"):
                 evaluate_label_inference(view, TRUTH, whole=sums.view(), attacks={name: row})
-    sums.length_N[5] = sums.energy_NH[5] = torch.nan
-    for name in ("norm-averaged", "low-energy", "high-energy"):
+    sums.length_N[5] = sums.energy_NH[5] = sums.square_N[5] = torch.nan
+    sums.white_count_N[5] = 2
+    for name in ("norm-averaged", "low-energy", "high-energy", "paired-energy"):
         with pytest.raises(DataError, match="NaN or infinite"):
             evaluate_label_inference(
                 view,

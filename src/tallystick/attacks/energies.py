@@ -1,4 +1,4 @@
-"""How much of each row's gradient lies where a batch's gradients vary least, and where they vary most.
+"""Second moments of gradients over a training: where they vary least and most, and all directions made alike.
 
 Shapes: B rows of a step's batch, D cut width, H the two halves of the directions: low and high.
 """
@@ -11,6 +11,7 @@ from torch import Tensor
 from tallystick.attacks.matrix import centred
 
 HALVES = ("low", "high")
+FLOOR = 1e-5  # of the greatest variance: directions that vary less hold rounding
 REFRESH = 8  # steps at least that one basis serves: finding it takes longer than all else here
 
 
@@ -56,3 +57,60 @@ def _halves(moments_DD: Tensor) -> Tensor:
     place_D = varies_D.cumsum(dim=0)
     low_D = varies_D & (place_D <= int(varies_D.sum()) // 2)
     return torch.stack([vector_DD * low_D, vector_DD * (varies_D & ~low_D)]).float()
+
+
+@dataclass(kw_only=True)
+class EpochWhitening:
+    """Turns gradients so that all directions count alike, by the covariance of the epoch before.
+
+    The covariance of the same epoch would need a second pass. Directions that hardly varied hold rounding, and are not made
+    larger than ``FLOOR`` allows. Each batch is brought to one scale, for gradients shrink as a model learns.
+
+    Args:
+        white_DD: what whitens, once an epoch has passed.
+        moments_DD: this epoch's running sum of second moments.
+        largest: the gradient that this sum is in units of; it is this epoch's first batch's.
+    """
+
+    white_DD: Tensor | None = None
+    moments_DD: Tensor | None = None
+    largest: float = 0.0
+
+    def __call__(self, gradient_BD: Tensor) -> Tensor | None:
+        """The whitened gradients (B, D), of mean squared length D; None in the first epoch, and where all are alike.
+
+        NaN where one is not finite.
+        """
+        x_BD = centred(gradient_BD, dtype=torch.float32)
+        most = float(x_BD.abs().max()) if x_BD.numel() else 0.0
+        if most == 0:
+            return None
+        if not most < torch.inf:
+            return torch.full_like(x_BD, torch.nan)
+        self.largest = self.largest or most
+        x_BD /= self.largest
+        moments_DD = x_BD.T @ x_BD
+        self.moments_DD = moments_DD if self.moments_DD is None else self.moments_DD.add_(moments_DD)
+        if self.white_DD is None:
+            return None
+        turned_BD = x_BD @ self.white_DD
+        size = float(turned_BD.square().sum(dim=1).mean())
+        whitened_BD: Tensor = turned_BD * (x_BD.shape[1] / size) ** 0.5
+        return whitened_BD
+
+    def epoch_ended(self) -> None:
+        """Whiten by this epoch's covariance from now on."""
+        if self.moments_DD is not None:
+            self.white_DD = whitening(self.moments_DD)
+        self.moments_DD, self.largest = None, 0.0
+
+
+def whitening(moments_DD: Tensor) -> Tensor:
+    """The symmetric square root of the inverse of these second moments, but for directions that hardly vary."""
+    value_D, vector_DD = torch.linalg.eigh(moments_DD.double())
+    if not float(value_D[-1]) > 0:
+        return torch.eye(len(value_D), dtype=moments_DD.dtype)
+    scale_D = value_D.clamp(min=FLOOR * float(value_D[-1])).rsqrt()
+    # Turned back, for every epoch has principal directions of its own.
+    white_DD: Tensor = (vector_DD * scale_D) @ vector_DD.T
+    return white_DD.to(moments_DD.dtype)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tallystick.attacks.energies import HALVES, DirectionEnergies
+from tallystick.attacks.energies import HALVES, DirectionEnergies, EpochWhitening
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
@@ -31,7 +31,11 @@ class RowSums:
         last_ND: float32, the last embedding.
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
         energy_NH: float32, sums of what ``DirectionEnergies`` gives of the gradients, of whole batches.
+        white_ND: float32, sum of the gradients whitened by the covariance of the epoch before; (N, 0) in the label party's view.
+        square_N: float32, sum of the squared lengths of these.
+        white_count_N: int64, of how many sightings these are: of none in the first epoch.
         count_N: int64, how often the row was seen.
+        white_DD: what whitens the gradients of the next epoch; (0, 0) before there is one.
         epochs: which epochs the sums hold, in order.
         looks_LND: float32, in the label party's view the embeddings of L epochs each by itself, the first and the last among
             them: every epoch's bottom model is another look at the same columns, which last and mean embeddings do not have.
@@ -45,7 +49,11 @@ class RowSums:
     last_ND: Tensor
     length_N: Tensor
     energy_NH: Tensor
+    white_ND: Tensor
+    square_N: Tensor
+    white_count_N: Tensor
     count_N: Tensor
+    white_DD: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     epochs: tuple[int, ...] = ()
     looks_LND: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
     look_epochs: tuple[int, ...] = ()
@@ -56,6 +64,7 @@ class RowSums:
         self._place = torch.full((greatest + 1,), -1, dtype=torch.int32)
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
         self._energies = DirectionEnergies()
+        self._whitening = EpochWhitening(white_DD=self.white_DD if self.white_DD.numel() else None)
 
     @classmethod
     def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
@@ -68,6 +77,9 @@ class RowSums:
             last_ND=torch.zeros(size, width),
             length_N=torch.zeros(size),
             energy_NH=torch.zeros(size, len(HALVES)),
+            white_ND=torch.zeros(size, width if received == "cut_gradient" else 0),
+            square_N=torch.zeros(size),
+            white_count_N=torch.zeros(size, dtype=torch.int64),
             count_N=torch.zeros(size, dtype=torch.int64),
             looks_LND=torch.zeros(0, size, width),
             looks=looks,
@@ -76,7 +88,8 @@ class RowSums:
     @property
     def nbytes(self) -> int:
         """Bytes of memory."""
-        held = (self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.energy_NH, self.count_N, self._place)
+        held = [self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.energy_NH, self.count_N, self._place]
+        held += [self.white_ND, self.square_N, self.white_count_N, self.white_DD]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     @property
@@ -98,6 +111,11 @@ class RowSums:
             self.last_ND[place] = rescaled(embedding_BD, dtype=torch.float32, rows=some)
             self.length_N.index_add_(0, place, rescaled(length_B, dtype=torch.float32, rows=some))
             self.energy_NH.index_add_(0, place, self._energies(gradient_BD)[some])
+            white_BD = self._whitening(gradient_BD)
+            if white_BD is not None:
+                self.white_ND.index_add_(0, place, white_BD[some])
+                self.square_N.index_add_(0, place, white_BD[some].square().sum(dim=1))
+                self.white_count_N.index_add_(0, place, torch.ones_like(place))
         else:
             self.sum_ND.index_add_(0, place, embedding_BD[some])
             self.last_ND[place] = embedding_BD[some]
@@ -106,6 +124,9 @@ class RowSums:
     def epoch_ended(self, epoch: int) -> None:
         """Say that the steps since belong to this epoch."""
         self.epochs = (*self.epochs, epoch)
+        self._whitening.epoch_ended()
+        if self._whitening.white_DD is not None:
+            self.white_DD = self._whitening.white_DD
         if self.received == "cut_embedding":
             most = most_looks(self.last_ND.shape[1]) if self.looks is None else self.looks
             kept = spread_over([*self.look_epochs, epoch], most=most)
@@ -123,7 +144,11 @@ class RowSums:
             last_ND=self.last_ND[place],
             length_N=self.length_N[place],
             energy_NH=self.energy_NH[place],
+            white_ND=self.white_ND[place],
+            square_N=self.square_N[place],
+            white_count_N=self.white_count_N[place],
             count_N=self.count_N[place],
+            white_DD=self.white_DD,
             epochs=self.epochs,
             looks_LND=self.looks_LND[:, place] if self.looks_LND.numel() else self.looks_LND,
             look_epochs=self.look_epochs,
@@ -148,11 +173,19 @@ class RowSums:
             sent_BD=last_ND if self.received == "cut_gradient" else None,
             length_B=self.length_N[seen_N] / self.count_N[seen_N] if self.received == "cut_gradient" else None,
             energy_BH=self.energy_NH[seen_N] / count_N1 if self.received == "cut_gradient" else None,
+            pairs_B=self._pairs()[seen_N] if self.received == "cut_gradient" else None,
             mean_BD=mean_ND if self.received == "cut_embedding" else None,
             looks_BE=self.looks_LND[:, seen_N].permute(1, 0, 2).flatten(1) if self.received == "cut_embedding" else None,
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)
+
+    def _pairs(self) -> Tensor:
+        """The mean inner product of each row's whitened gradients over pairs of sightings, as ``StepView.pairs_B`` has it."""
+        count_N = self.white_count_N.double()
+        pairs_N = self.white_ND.double().square().sum(dim=1) - self.square_N
+        pairs_N = (pairs_N / (count_N * (count_N - 1)).clamp(min=1)).nan_to_num(nan=torch.inf, posinf=torch.inf, neginf=torch.inf)
+        return torch.where(count_N > 1, pairs_N, torch.nan)
 
 
 def chosen_rows(train_N: Tensor, *, most: int) -> Tensor:

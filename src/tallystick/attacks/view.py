@@ -31,6 +31,8 @@ class StepView:
         length_B: where the step stands for a whole training (``RowSums``), the mean length of each row's gradients, in deviations
             from its batches' mean lengths.
         energy_BH: likewise the means of what ``DirectionEnergies`` gives of each row.
+        pairs_B: likewise the mean inner product of its whitened gradients over pairs of epochs; NaN where there was no pair, and
+            infinite where a gradient was not finite.
         mean_BD: likewise the mean of a row's cut embeddings.
         looks_BE: likewise its cut embeddings of several epochs, side by side.
         sightings_B: likewise how often the row was seen.
@@ -44,6 +46,7 @@ class StepView:
     sent_BD: Tensor | None = None
     length_B: Tensor | None = None
     energy_BH: Tensor | None = None
+    pairs_B: Tensor | None = None
     mean_BD: Tensor | None = None
     looks_BE: Tensor | None = None
     sightings_B: Tensor | None = None
@@ -65,6 +68,7 @@ class StepView:
             sent_BD=some(self.sent_BD),
             length_B=some(self.length_B),
             energy_BH=some(self.energy_BH),
+            pairs_B=some(self.pairs_B),
             mean_BD=some(self.mean_BD),
             looks_BE=some(self.looks_BE),
             sightings_B=some(self.sightings_B),

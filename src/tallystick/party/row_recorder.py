@@ -32,9 +32,10 @@ MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 50_000, "c
 QUICK_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 8_192, "cut_embedding": 2_000})  # of a quick audit
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
 _KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
-ROWS_VERSION = 2
+ROWS_VERSION = 3
 _FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
 _TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}
+_TENSORS |= {"white_ND": torch.float32, "square_N": torch.float32, "white_count_N": torch.int64, "white_DD": torch.float32}
 _TENSORS |= {"energy_NH": torch.float32, "count_N": torch.int64, "looks_LND": torch.float32}
 
 
@@ -98,10 +99,11 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
     rows_N, size = tensors["rows_N"], len(tensors["rows_N"])
     return (
         size > 0
-        and all(len(tensor) == size for name, tensor in tensors.items() if name != "looks_LND")
+        and all(len(tensor) == size for name, tensor in tensors.items() if name not in ("looks_LND", "white_DD"))
         and tensors["looks_LND"].shape == (len(looks), size, tensors["sum_ND"].shape[-1])
         and tensors["sum_ND"].shape == tensors["last_ND"].shape
-        and tensors["sum_ND"].ndim == 2
+        and tensors["sum_ND"].ndim == tensors["white_ND"].ndim == 2
+        and tensors["white_DD"].shape in ((0, 0), 2 * tensors["white_ND"].shape[1:])
         and tensors["energy_NH"].shape == (size, len(HALVES))
         and int(rows_N[0]) >= 0
         and bool((rows_N.diff() > 0).all())
@@ -115,8 +117,8 @@ def one_each(index_B: Tensor) -> Tensor:
 
 def most_rows(received: Received, width: int) -> int:
     """How many rows are summed of a cut of that width: by number, and by what their files may take on disk."""
-    looks = most_looks(width) if received == "cut_embedding" else 0
-    per_row = (2 + looks) * 4 * width + 28
+    looks = most_looks(width) if received == "cut_embedding" else 1  # or the sum of whitened gradients
+    per_row = (2 + looks) * 4 * width + 40
     files = _KEPT.first + _KEPT.later + 1  # the newest is written before another goes
     return max(1, min(MOST_ROWS[received], MOST_BYTES // (per_row * files)))
 

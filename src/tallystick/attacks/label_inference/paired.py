@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from tallystick.attacks.energies import whitening
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
 from tallystick.attacks.matrix import centred
 from tallystick.attacks.view import Scores, View
-
-FLOOR = 1e-5  # of the greatest variance: directions that hardly vary hold rounding
+from tallystick.errors import DataError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,14 +25,25 @@ class PairedEnergy:
     them in every direction alike; whitened, all directions count alike. p - y is longer for the rarer class (as ``NormAttack``
     has it), so the greater the sum, the likelier a row is of that class, whichever way its gradients point.
 
-    The sum over pairs is half of what the square of the sum has beyond the sum of the squares. Reads the epochs that were
-    recorded, five of an audited run: with more epochs there is more to find. Knows no label, only which class is rarer. Binary
-    targets only.
+    The sum over pairs is half of what the square of the sum has beyond the sum of the squares. Of a whole training it was summed
+    while that went on, whitened by the covariance of the epoch before (``EpochWhitening``), so all epochs but the first count; of
+    single steps it reads the epochs that were recorded. Knows no label, only which class is rarer. Binary targets only.
     """
 
     def __call__(self, view: View, *, generator: torch.Generator) -> Scores:  # noqa: ARG002
-        """Score rows that were seen in two epochs at least, of one epoch's view none; no randomness is used."""
+        """Score rows that were seen in two epochs at least, of one epoch's view none.
+
+        Raises DataError for a gradient that is not finite.
+        """
         binary_only(view, "paired energy", "completion or clusters")
+        (step, *others) = view.steps
+        if not others and step.pairs_B is not None:
+            if bool(step.pairs_B.isinf().any()):
+                raise DataError("paired energy: a gradient was NaN or infinite; training diverged or the record is damaged")
+            (seen_B,) = torch.nonzero(~step.pairs_B.isnan(), as_tuple=True)
+            rows_B = step.rows_B[seen_B]
+            order_B = rows_B.argsort()
+            return whole_run(view, rows_B[order_B], step.pairs_B[seen_B[order_B]].double())
         if len(view.epochs) < 2:
             none = torch.empty(0, dtype=torch.int64)
             return whole_run(view, none, none.double())
@@ -59,9 +70,5 @@ def _whitened(matrices_BD: Sequence[Tensor]) -> Tensor:
     if not largest > 0:
         return x_BD
     x_BD = x_BD / largest
-    value_D, vector_DD = torch.linalg.eigh(x_BD.T @ x_BD / len(x_BD))
-    scale_D = value_D.clamp(min=FLOOR * float(value_D[-1])).rsqrt()
-    whitened_BD: Tensor = (
-        x_BD @ (vector_DD * scale_D) @ vector_DD.T
-    )  # turned back, for every epoch has principal directions of its own
+    whitened_BD: Tensor = x_BD @ whitening(x_BD.T @ x_BD) * len(x_BD) ** 0.5
     return whitened_BD

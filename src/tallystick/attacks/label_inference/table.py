@@ -188,6 +188,8 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             description="what of a row's gradients comes back in every epoch, all directions alike: more of it, the rarer class",
             reads="cut_gradient",
             multiclass=False,
+            over_training=True,
+            quick=True,
         ),
         "direction-averaged": LabelInferenceAttack(
             attack=DirectionAttack(scope="run"),
