@@ -6,8 +6,11 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
+from tallystick.attacks.label_inference import outside, outside_worker
 from tallystick.attacks.label_inference.outside import outside_attacks
+from tallystick.attacks.view import StepView, View
 from tallystick.config.contract import parse_contract
+from tallystick.errors import DataError
 from tallystick.job.log import Silent
 from tallystick.job.phases.audit import audit_labels
 from tallystick.party.folder import RunFolder
@@ -40,6 +43,26 @@ def careless(view, *, generator):
 
 CARELESS = LabelInferenceAttack(attack=careless, description="", reads="cut_gradient", multiclass=False)
 
+def endless(view, *, generator):
+    import subprocess, time
+    subprocess.Popen(["sleep", "600"])
+    while True:
+        time.sleep(1)
+
+ENDLESS = LabelInferenceAttack(attack=endless, description="", reads="cut_gradient")
+
+def crashes(view, *, generator):
+    import os
+    print("noise on standard output", flush=True)
+    os._exit(7)
+
+CRASHES = LabelInferenceAttack(attack=crashes, description="", reads="cut_gradient")
+
+def wordy(view, *, generator):
+    return [("norm", 1.0)]
+
+WORDY = LabelInferenceAttack(attack=wordy, description="", reads="cut_gradient")
+
 class Derived(LabelInferenceAttack):
     def allows(self, classes):
         raise ValueError(classes)
@@ -53,12 +76,16 @@ FLAG = LabelInferenceAttack(attack=longest, description="", reads="cut_gradient"
 """
 LEAVING = "import sys, torch; torch.set_default_dtype(torch.float64); sys.exit(4)"
 POINTS = {"longest": "LONGEST", "broken": "BROKEN", "norm": "LONGEST", "absent": "ABSENT", "function": "longest"}
-POINTS |= {"leaves": "LEAVES", "careless": "CARELESS"}
+POINTS |= {"leaves": "LEAVES", "careless": "CARELESS", "crashes": "CRASHES", "wordy": "WORDY"}
 POINTS |= {name.lower(): name for name in ("DERIVED", "NUMBER", "LINES", "READS", "KNOWS", "FLAG")}
 
 
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
+    return install(tmp_path, monkeypatch, POINTS)
+
+
+def install(tmp_path, monkeypatch, points):
     """A package of these entry points and one whose module ends the process, installed as pip leaves one."""
     site = tmp_path / "site"
     about = site / "brought-1.0.dist-info"
@@ -66,9 +93,10 @@ def installed(tmp_path, monkeypatch):
     (site / "brought_attacks.py").write_text(MODULE)
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n")
     (site / "leaving_attacks.py").write_text(LEAVING)
-    lines = ["leaving = leaving_attacks:ROW", *(f"{name} = brought_attacks:{value}" for name, value in POINTS.items())]
+    lines = ["leaving = leaving_attacks:ROW", *(f"{name} = brought_attacks:{value}" for name, value in points.items())]
     (about / "entry_points.txt").write_text("\n".join(["[tallystick.label_attacks]", *lines]))
     monkeypatch.syspath_prepend(site)
+    return site
 
 
 def test_none_is_there_where_none_is_installed():
@@ -77,7 +105,7 @@ def test_none_is_there_where_none_is_installed():
 
 def test_what_cannot_be_used_says_why(installed):
     found, unusable = outside_attacks()
-    assert set(found) == {"longest", "broken", "leaves", "careless"}
+    assert set(found) == {"longest", "broken", "leaves", "careless", "crashes", "wordy"}
     assert torch.get_default_dtype() == torch.float32
     assert unusable == {
         "absent (brought_attacks:ABSENT)": "it cannot be loaded: AttributeError: "
@@ -89,7 +117,7 @@ def test_what_cannot_be_used_says_why(installed):
         "lines (brought_attacks:LINES)": "its description is no line of plain text",
         "reads (brought_attacks:READS)": "what it reads is none of cut_gradient, cut_embedding",
         "knows (brought_attacks:KNOWS)": "what it knows is none of NoLabels, ClassOrder, LabelsPerBatch, FewLabels, "
-        "TheseLabels, ShareOfLabels",
+        "ShareOfLabels",
         "flag (brought_attacks:FLAG)": "its upper_bound is neither True nor False",
         "norm (brought_attacks:LONGEST)": "another attack has this name; give it one of its own",
     }
@@ -108,7 +136,11 @@ def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(installed, tm
     assert "broken, in shop's seat: it raised KeyError: 'no such thing'" in audit.not_measured
     assert any(line.startswith("norm (brought_attacks:LONGEST): another attack") for line in audit.not_measured)
     assert "leaves, in shop's seat: it raised SystemExit: 3" in audit.not_measured
+    assert "crashes, in shop's seat: its process ended with code 7" in audit.not_measured
+    (line,) = (line for line in audit.not_measured if line.startswith("wordy"))
+    assert "AttributeError" in line
     assert found["careless"].auc == found["norm"].auc
+    assert "brought_attacks" not in sys.modules  # no foreign code runs beside the labels
     assert torch.is_grad_enabled()
     assert torch.get_default_dtype() == torch.float32
     assert len(found) > 20
@@ -121,3 +153,38 @@ def test_the_quick_form_loads_none(installed, tmp_path, monkeypatch):
     result = simulate(values, tables(parties, rows=100), columns(parties), folder=tmp_path / "runs", watcher=Silent())
     assert not any("attacks:" in line for line in result.sections.leakage.not_measured)
     assert "brought_attacks" not in sys.modules
+
+
+def test_an_attack_that_never_ends_is_ended_and_costs_its_own_row(tmp_path, monkeypatch):
+    """Its own children end with it: the pipe that they hold open is closed."""
+    install(tmp_path, monkeypatch, {"endless": "ENDLESS", "longest": "LONGEST"})
+    found, _ = outside_attacks()
+    monkeypatch.setattr(outside, "LIMIT_S", 12.0)  # loading torch takes a few seconds of it
+    rows_B = torch.arange(40)
+    step = StepView(epoch=0, rows_B=rows_B, own_B=rows_B >= 0, received_BD=torch.randn(40, 3), sent_BD=torch.randn(40, 3))
+    view = View(received="cut_gradient", steps=(step,))
+    with pytest.raises(DataError, match="it was ended after 12 s"):
+        found["endless"].attack(view, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.long
+def test_a_row_that_never_loads_is_ended_and_the_others_are_loaded(tmp_path, monkeypatch):
+    site = install(tmp_path, monkeypatch, {"longest": "LONGEST"})
+    (site / "leaving_attacks.py").write_text("import time\nwhile True: time.sleep(1)")
+    monkeypatch.setattr(outside, "LIMIT_S", 60.0)  # in which the others can be loaded, however busy the machine
+    found, unusable = outside_attacks()
+    assert set(found) == {"longest"}
+    assert unusable == {"leaving (leaving_attacks:ROW)": "it cannot be loaded: it was ended after 60 s"}
+
+
+def test_a_view_crosses_to_the_other_process_as_it_is():
+    rows_B = torch.arange(6).flip(0)
+    step = StepView(epoch=3, rows_B=rows_B, own_B=rows_B >= 2, received_BD=torch.randn(6, 2), looks_at_BL=torch.zeros(6, 1))
+    view = View(
+        received="cut_gradient", steps=(step,), known_labels=(rows_B % 2,), classes=3, class_order=torch.arange(3), flip=0.25
+    )
+    again = outside_worker._view(*outside_worker.read(outside_worker.view_message(view, 2, seed=5, threads=1)))
+    assert (again.classes, again.flip, again.steps[0].epoch) == (3, 0.25, 3)
+    assert again.steps[0].sent_BD is None
+    for one, other in ((again.steps[0].received_BD, step.received_BD), (again.known_labels[0], rows_B % 2)):
+        torch.testing.assert_close(one, other, rtol=0, atol=0)

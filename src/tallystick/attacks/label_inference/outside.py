@@ -1,33 +1,29 @@
-"""Attacks on labels that come from other packages: an entry point names a row of the table."""
+"""Attacks on labels that come from other packages: an entry point names a row of the table, and a process of its own runs it."""
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import fields
-from importlib.metadata import EntryPoint, entry_points
-from typing import get_args
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
-from tallystick.attacks.label_inference.auxiliary import (
-    ClassOrder,
-    FewLabels,
-    LabelsPerBatch,
-    NoLabels,
-    ShareOfLabels,
-    TheseLabels,
-)
+from tallystick.attacks.label_inference.outside_worker import KNOWN, points, read, scores_of, view_message
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-from tallystick.attacks.view import Received
+from tallystick.attacks.view import Scores, View
+from tallystick.errors import DataError
 
-GROUP = "tallystick.label_attacks"
-KNOWN = (NoLabels, ClassOrder, LabelsPerBatch, FewLabels, TheseLabels, ShareOfLabels)
+LIMIT_S = 600.0  # of loading all rows, and of each attack
 
 
 def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, str]]:
     """The attacks that installed packages name in the entry point group ``tallystick.label_attacks``, and the unusable ones.
 
-    Threat model: whoever installs a package trusts its code, which runs with all rights of this process. It is handed a view and
-    the labels that its row declares, no others. No guarantee.
+    Threat model: whoever installs a package trusts its code, which runs with all rights of this user. Its process is handed a
+    view and the labels that its row declares, never the others; one that does not end is ended after ten minutes. No guarantee.
 
     Returns:
         rows by name, and by name why one cannot be used: it cannot be loaded, is no row or one with a wrong entry, or has the
@@ -35,49 +31,80 @@ def outside_attacks() -> tuple[Mapping[str, LabelInferenceAttack], Mapping[str, 
     """
     found: dict[str, LabelInferenceAttack] = {}
     unusable: dict[str, str] = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value)):
+    every = points()
+    answers = _descriptions(len(every))
+    for number, (point, answer) in enumerate(zip(every, answers, strict=True)):
         if point.name in LABEL_INFERENCE_ATTACKS or point.name in found:
             unusable[f"{point.name} ({point.value})"] = "another attack has this name; give it one of its own"
-            continue
-        row = _loaded(point)
-        if isinstance(row, str):
-            unusable[f"{point.name} ({point.value})"] = row
+        elif "unusable" in answer:
+            unusable[f"{point.name} ({point.value})"] = answer["unusable"]
         else:
-            found[point.name] = row
+            kinds, told = {each.__name__: each for each in KNOWN}, dict(answer["knows"])
+            knows: Any = kinds[told.pop("kind")](**told)
+            found[point.name] = LabelInferenceAttack(attack=OutsideAttack(number=number), knows=knows, **answer["row"])
     return found, unusable
 
 
-def _loaded(point: EntryPoint) -> LabelInferenceAttack | str:
+@dataclass(frozen=True, kw_only=True)
+class OutsideAttack:
+    """Hand a view to the process of an attack from outside, and take its scores.
+
+    Args:
+        number: which of the entry points it is.
+    """
+
+    number: int
+
+    def __call__(self, view: View, *, generator: torch.Generator) -> Scores:
+        """Scores of the attack; raises DataError, which says why, where it raises, does not end, or gives none."""
+        message = view_message(view, self.number, seed=generator.initial_seed(), threads=torch.get_num_threads())
+        answer, ended = _answer(message)
+        if ended:
+            raise DataError(ended)
+        try:
+            facts, tensors = read(answer)
+            scores = None if "error" in facts else scores_of(facts, tensors)
+        except Exception as error:  # whatever foreign code wrote
+            raise DataError(f"it gave no scores: {type(error).__name__}: {error}") from None
+        if scores is None:
+            raise DataError(str(facts["error"]))
+        return scores
+
+
+def _descriptions(count: int) -> list[dict[str, Any]]:
+    """What each entry point's row says; a process that ends or is ended costs the one that it was at, and another goes on."""
+    found: list[dict[str, Any]] = []
+    while len(found) < count:
+        answer, ended = _answer(b"", str(len(found)))
+        lines = answer.split(b"\n")[:-1]
+        found += [json.loads(line) for line in lines]
+        if len(found) < count:
+            found.append({"unusable": f"it cannot be loaded: {ended or 'its process ended'}"})
+    return found
+
+
+def _answer(message: bytes, *arguments: str) -> tuple[bytes, str]:
+    """What the process answers to a message, and why it ended too early, if it did."""
+    command = [sys.executable, "-m", "tallystick.attacks.label_inference.outside_worker", *arguments]
+    surroundings = os.environ | {"PYTHONPATH": os.pathsep.join(each for each in sys.path if each)}
+    process = subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env=surroundings,
+        start_new_session=True,
+    )
+    why = ""
     try:
-        with settings_kept():
-            row = point.load()
-    except (Exception, SystemExit) as error:
-        return f"it cannot be loaded: {type(error).__name__}: {error}"
-    if type(row) is not LabelInferenceAttack:  # a class derived from it might override what the audit relies on
-        return f"it is a {type(row).__name__}, and a LabelInferenceAttack itself was expected"
-    return _wrong_entry(row) or row
-
-
-def _wrong_entry(row: LabelInferenceAttack) -> str:
-    """What of a row no report could show, or the audit could not do; empty if all is well."""
-    if type(row.description) is not str or not row.description.isprintable():
-        return "its description is no line of plain text"
-    if type(row.reads) is not str or row.reads not in get_args(Received):
-        return f"what it reads is none of {', '.join(get_args(Received))}"
-    if type(row.knows) not in KNOWN:
-        return f"what it knows is none of {', '.join(each.__name__ for each in KNOWN)}"
-    for name in (field.name for field in fields(row) if field.type is bool):
-        if type(getattr(row, name)) is not bool:
-            return f"its {name} is neither True nor False"
-    return ""
-
-
-@contextmanager
-def settings_kept() -> Iterator[None]:
-    """Put back, afterwards, whether torch records gradients and its default dtype: a later training relies on both."""
-    grad, dtype = torch.is_grad_enabled(), torch.get_default_dtype()
-    try:
-        yield
+        answer, _ = process.communicate(message, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired as late:
+        answer, why = late.output or b"", f"it was ended after {LIMIT_S:g} s"
     finally:
-        torch.set_grad_enabled(grad)
-        torch.set_default_dtype(dtype)
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        for stream in (process.stdin, process.stdout):
+            if stream is not None:
+                stream.close()
+    return answer, why or (f"its process ended with code {process.returncode}" if process.returncode else "")

@@ -17,7 +17,7 @@ from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, 
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
-from tallystick.attacks.label_inference.outside import outside_attacks, settings_kept
+from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
@@ -120,7 +120,7 @@ def audit_labels(
     classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
     attacks = [
         (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
-        for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()  # these last: one might write into what it is given
+        for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
         if row.allows(classes) and (row.quick or not quick) and (flip is not None or not row.from_flip)
     ]
     found: list[shown.AttackResult] = []
@@ -190,8 +190,7 @@ def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, s
         seen.append((view, None))
         for name, row in attacks.items():
             try:
-                with settings_kept():
-                    metrics = evaluate_on_numbers(row.attack, view, kept.label_N, seed=seed)
+                metrics = evaluate_on_numbers(row.attack, view, kept.label_N, seed=seed)
             except DataError as error:  # NaN of a training that diverged
                 unmeasured.append(f"{name}, in {peer}'s seat: {error}")
                 continue
@@ -231,8 +230,7 @@ def _measured(
     if row.with_model:
         return NO_MODEL
     try:
-        with settings_kept():
-            found = evaluation(row)
+        found = evaluation(row)
     except DataError as error:  # NaN of a training that diverged
         return str(error)
     except (Exception, SystemExit) as error:
