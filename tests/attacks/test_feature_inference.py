@@ -99,6 +99,42 @@ def test_a_narrow_cut_that_turns_while_it_learns_shows_the_columns_from_every_si
 
 
 @pytest.mark.long
+def moving(truth, *, epochs=4, steps=20, seed=10):
+    """Looks of a cut two wide whose weights move at every step, and the step of each row in each epoch."""
+    x_NT = torch.cat([truth.numeric_NF, one_hot(truth.categorical_NG[:, 0], truth.categories[0]).float()], dim=1)
+    weight_TD = drawn(x_NT.shape[1], 2, seed=seed)
+    looks, at = [], []
+    for epoch in range(epochs):
+        order_N = torch.randperm(len(truth), generator=torch.Generator().manual_seed(seed + epoch)) % steps
+        look_ND = torch.empty(len(truth), 2)
+        for step in range(steps):
+            look_ND[order_N == step] = x_NT[order_N == step] @ weight_TD
+            weight_TD = weight_TD + 0.15 * drawn(*weight_TD.shape, seed=100 + epoch)
+        looks.append(look_ND)
+        at.append(order_N)
+    return looks, torch.stack(at, dim=1)
+
+
+def test_what_moves_between_the_batches_of_an_epoch_is_taken_off():
+    """Each batch meets other weights: who knows which batch a row was in makes good for it, and who does not, cannot. Seeded."""
+    truth = columns(rows=3000)
+    looks, at_NL = moving(truth)
+    given = {"looks_NE": torch.cat(looks, dim=1), "known": (200,)}
+    given["attacks"] = {name: FEATURE_INFERENCE_ATTACKS[name] for name in ("ridge-looks", "kernel-looks", "network", "course")}
+    found = evaluate_feature_inference(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=at_NL, **given).by_attack
+    assert found["course", 200] > max(found[name, 200] for name in given["attacks"] if name != "course") + 0.1
+    other_NL = at_NL[torch.randperm(3000, generator=torch.Generator().manual_seed(1))]
+    other = evaluate_feature_inference(looks[-1], torch.stack(looks).mean(dim=0), truth, looks_at_NL=other_NL, **given)
+    assert found["course", 200] > other.by_attack["course", 200] + 0.1
+
+
+def test_steps_that_do_not_fit_the_looks_are_refused():
+    with pytest.raises(DataError, match="do not fit"):
+        evaluate_feature_inference(
+            drawn(50, 2), drawn(50, 2), columns(50), looks_NE=drawn(50, 6), looks_at_NL=torch.zeros(50, 2), known=(20,)
+        )
+
+
 def test_own_columns_help_whoever_has_them():
     truth = columns()
     z_ND = drawn(ROWS, 8, seed=3)
@@ -359,15 +395,16 @@ def distributed(*, told: bool, rows: int = 1500) -> tuple[torch.Tensor, ColumnVa
     return torch.from_numpy(cut_ND).float(), columns
 
 
-def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_noise() -> None:
-    marginals = {"marginals": FEATURE_INFERENCE_ATTACKS["marginals"]}
+@pytest.mark.parametrize("name", ["marginals", "marginals-course"])
+def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_noise(name) -> None:
+    marginals = {name: FEATURE_INFERENCE_ATTACKS[name]}
     found = {}
     for told in (True, False):
         cut_ND, columns = distributed(told=told)
         leaks = evaluate_feature_inference(cut_ND, cut_ND, columns, marginals=True, known=(), attacks=marginals)
-        assert {(column.known, column.attack) for column in leaks.columns} <= {(0, "marginals"), (0, "a guess")}
+        assert {(column.known, column.attack) for column in leaks.columns} <= {(0, name), (0, "a guess")}
         found[told] = {column.name: column.value for column in leaks.columns}
-    assert min(found[True].values()) > 0.7
+    assert min(found[True].values()) > 0.6
     assert max(found[False].values()) < 0.05
 
 

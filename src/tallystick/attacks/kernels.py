@@ -11,6 +11,7 @@ from torch import Tensor
 
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 10.0)
 """Tried, in units of the mean of the Gram matrix' diagonal."""
+TINY, MOST_SAID = 1e-12, 500.0  # so that a perfect fit's weight stays a number
 
 
 def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequence[float] = ()) -> Tensor:
@@ -29,24 +30,55 @@ def kernel_ridge(x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, bandwidths: Sequen
     best_KS, kernel_S = torch.zeros_like(y_KS), torch.full((y_KS.shape[1],), -1)
     kernels = list(_kernels(x_KD, bandwidths))
     for number, kernel in enumerate(kernels):
-        gram_KK = kernel(x_KD)
-        value_K, vector_KK = torch.linalg.eigh(gram_KK)
-        rotated_KS = vector_KK.T @ y_KS
-        scale = float(gram_KK.diagonal().mean())
-        for penalty in PENALTIES if scale > 0 else ():
-            inverse_K = 1 / (value_K.clamp(min=0) + penalty * scale)
-            weight_KS = vector_KK @ (inverse_K[:, None] * rotated_KS)
-            leverage_K = vector_KK.square() @ inverse_K
-            error_S = (weight_KS / leverage_K[:, None]).square().mean(dim=0)
-            better_S = error_S < best_S
-            best_S[better_S], best_KS[:, better_S] = error_S[better_S], weight_KS[:, better_S]
-            kernel_S[better_S] = number
+        error_S, weight_KS = _left_out(kernel(x_KD), y_KS)
+        better_S = error_S < best_S
+        best_S[better_S], best_KS[:, better_S] = error_S[better_S], weight_KS[:, better_S]
+        kernel_S[better_S] = number
     guess_SN = torch.zeros(y_KS.shape[1], len(x_ND), dtype=y_KS.dtype)
     for number, kernel in enumerate(kernels):
         by_it_S = kernel_S == number
         if bool(by_it_S.any()):
             guess_SN[by_it_S] = best_KS[:, by_it_S].T @ kernel(x_ND).T
     return guess_SN
+
+
+def averaged_kernel_ridge(
+    x_KD: Tensor, y_KS: Tensor, x_ND: Tensor, *, widths: Sequence[int], bandwidths: Sequence[float]
+) -> Tensor:
+    """Fit Gaussian kernels on the first columns of the inputs, so many or so many, and average all rows' guesses, (S, N).
+
+    A fit weighs (e0 / e)^(K / 2) - 1, for e its mean squared error when each known row is left out, with the best penalty, and e0
+    that of the mean: the ratio of two normal likelihoods. A fit that does no better than the mean has no weight.
+
+    Args:
+        x_KD, y_KS, x_ND, bandwidths: as for ``kernel_ridge``.
+        widths: numbers of columns, each at least 1.
+    """
+    rows = len(y_KS)
+    by_mean_S = y_KS.square().mean(dim=0) * (rows / max(1, rows - 1)) ** 2
+    sum_SN, weight_S = torch.zeros(y_KS.shape[1], len(x_ND), dtype=y_KS.dtype), torch.zeros_like(by_mean_S)
+    for width in widths:
+        for kernel in _kernels(x_KD[:, :width], bandwidths):
+            error_S, weight_KS = _left_out(kernel(x_KD[:, :width]), y_KS)
+            ratio_S = (by_mean_S / error_S.clamp(min=TINY * by_mean_S)).clamp(min=1)
+            says_S = torch.expm1((ratio_S.log() * rows / 2).clamp(max=MOST_SAID)).nan_to_num(nan=0.0)
+            sum_SN += says_S[:, None] * (weight_KS.T @ kernel(x_ND[:, :width]).T)
+            weight_S += says_S
+    return torch.where(weight_S[:, None] > 0, sum_SN / weight_S[:, None].clamp(min=torch.finfo(y_KS.dtype).tiny), 0)
+
+
+def _left_out(gram_KK: Tensor, y_KS: Tensor) -> tuple[Tensor, Tensor]:
+    """Of each target the least mean squared error of rows left out, over all penalties, and the weights (K, S) that have it."""
+    value_K, vector_KK = torch.linalg.eigh(gram_KK)
+    rotated_KS, scale = vector_KK.T @ y_KS, float(gram_KK.diagonal().mean())
+    best_S, best_KS = torch.full_like(y_KS[0], torch.inf), torch.zeros_like(y_KS)
+    for penalty in PENALTIES if scale > 0 else ():
+        inverse_K = 1 / (value_K.clamp(min=0) + penalty * scale)
+        weight_KS = vector_KK @ (inverse_K[:, None] * rotated_KS)
+        error_S = (weight_KS / (vector_KK.square() @ inverse_K)[:, None]).square().mean(dim=0)
+        better_S = error_S < best_S
+        best_S[better_S], best_KS[:, better_S] = error_S[better_S], weight_KS[:, better_S]
+    return best_S, best_KS
 
 
 def _kernels(x_KD: Tensor, bandwidths: Sequence[float]) -> Iterator[Callable[[Tensor], Tensor]]:

@@ -39,6 +39,7 @@ class RowSums:
         epochs: which epochs the sums hold, in order.
         looks_LND: float32, in the label party's view the embeddings of L epochs each by itself, the first and the last among
             them: every epoch's bottom model is another look at the same columns, which last and mean embeddings do not have.
+        looks_at_LN: int64, at which step of its epoch each of these was sent, from 0: every batch meets other weights.
         look_epochs: which these are.
         looks: L at most; None: what the width allows (``most_looks``).
     """
@@ -56,6 +57,7 @@ class RowSums:
     white_DD: Tensor = field(default_factory=lambda: torch.zeros(0, 0))
     epochs: tuple[int, ...] = ()
     looks_LND: Tensor = field(default_factory=lambda: torch.zeros(0, 0, 0))
+    looks_at_LN: Tensor = field(default_factory=lambda: torch.zeros(0, 0, dtype=torch.int64))
     look_epochs: tuple[int, ...] = ()
     looks: int | None = None
 
@@ -65,6 +67,7 @@ class RowSums:
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
         self._energies = DirectionEnergies()
         self._whitening = EpochWhitening(white_DD=self.white_DD if self.white_DD.numel() else None)
+        self._step, self._last_at_N = 0, torch.zeros(len(self.rows_N), dtype=torch.int64)
 
     @classmethod
     def zero(cls, received: Received, rows_N: Tensor, width: int, *, looks: int | None = None) -> "RowSums":
@@ -82,6 +85,7 @@ class RowSums:
             white_count_N=torch.zeros(size, dtype=torch.int64),
             count_N=torch.zeros(size, dtype=torch.int64),
             looks_LND=torch.zeros(0, size, width),
+            looks_at_LN=torch.zeros(0, size, dtype=torch.int64),
             looks=looks,
         )
 
@@ -89,7 +93,7 @@ class RowSums:
     def nbytes(self) -> int:
         """Bytes of memory."""
         held = [self.looks_LND, self.rows_N, self.sum_ND, self.last_ND, self.length_N, self.energy_NH, self.count_N, self._place]
-        held += [self.white_ND, self.square_N, self.white_count_N, self.white_DD]
+        held += [self.white_ND, self.square_N, self.white_count_N, self.white_DD, self.looks_at_LN, self._last_at_N]
         return sum(tensor.numel() * tensor.element_size() for tensor in held)
 
     @property
@@ -103,8 +107,10 @@ class RowSums:
         place = self._place[rows_B[known]]
         mine = place >= 0
         some, place = known[mine], place[mine].long()  # which of the batch are chosen rows, and where these stand
+        self._step += 1
         if not len(some):
             return
+        self._last_at_N[place] = self._step - 1
         if self.received == "cut_gradient":
             length_B = torch.linalg.vector_norm(gradient_BD, dim=1)
             self.sum_ND.index_add_(0, place, rescaled(gradient_BD, dtype=torch.float32, rows=some))
@@ -132,7 +138,9 @@ class RowSums:
             kept = spread_over([*self.look_epochs, epoch], most=most)
             place = [index for index, each in enumerate(self.look_epochs) if each in kept]
             self.looks_LND = torch.cat([self.looks_LND[place], self.last_ND[None].clone()])
+            self.looks_at_LN = torch.cat([self.looks_at_LN[place], self._last_at_N[None].clone()])
             self.look_epochs = tuple(kept)
+        self._step = 0
 
     def some(self, most: int) -> "RowSums":
         """The sums of at most ``most`` of the rows, evenly spread over them."""
@@ -151,6 +159,7 @@ class RowSums:
             white_DD=self.white_DD,
             epochs=self.epochs,
             looks_LND=self.looks_LND[:, place] if self.looks_LND.numel() else self.looks_LND,
+            looks_at_LN=self.looks_at_LN[:, place] if self.looks_at_LN.numel() else self.looks_at_LN,
             look_epochs=self.look_epochs,
             looks=self.looks,
         )
@@ -176,6 +185,7 @@ class RowSums:
             pairs_B=self._pairs()[seen_N] if self.received == "cut_gradient" else None,
             mean_BD=mean_ND if self.received == "cut_embedding" else None,
             looks_BE=self.looks_LND[:, seen_N].permute(1, 0, 2).flatten(1) if self.received == "cut_embedding" else None,
+            looks_at_BL=self.looks_at_LN[:, seen_N].T if self.received == "cut_embedding" else None,
             sightings_B=self.count_N[seen_N],
         )
         return View(received=self.received, steps=(step,), classes=classes)

@@ -35,6 +35,7 @@ class StepView:
             infinite where a gradient was not finite.
         mean_BD: likewise the mean of a row's cut embeddings.
         looks_BE: likewise its cut embeddings of several epochs, side by side.
+        looks_at_BL: likewise, of each of these epochs, the step of the epoch that the row was embedded in.
         sightings_B: likewise how often the row was seen.
     """
 
@@ -49,6 +50,7 @@ class StepView:
     pairs_B: Tensor | None = None
     mean_BD: Tensor | None = None
     looks_BE: Tensor | None = None
+    looks_at_BL: Tensor | None = None
     sightings_B: Tensor | None = None
     observed: dict[Hashable, tuple[Tensor, Tensor]] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What attacks on one vector per row read of this step or fit to it, kept by the first of them for the others."""
@@ -71,6 +73,7 @@ class StepView:
             pairs_B=some(self.pairs_B),
             mean_BD=some(self.mean_BD),
             looks_BE=some(self.looks_BE),
+            looks_at_BL=some(self.looks_at_BL),
             sightings_B=some(self.sightings_B),
         )
 

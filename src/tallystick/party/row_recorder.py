@@ -32,11 +32,11 @@ MOST_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 50_000, "c
 QUICK_ROWS: Mapping[Received, int] = MappingProxyType({"cut_gradient": 8_192, "cut_embedding": 2_000})  # of a quick audit
 MOST_BYTES = 256 * MEBIBYTE  # per peer on disk; in memory a sixth of it
 _KEPT = RecordingPlan(first=1, later=4, batches=0)  # of the epochs' files
-ROWS_VERSION = 3
+ROWS_VERSION = 4
 _FILE = re.compile(r"rows-[0-9]{6,}\.safetensors")
 _TENSORS = {"rows_N": torch.int64, "sum_ND": torch.float32, "last_ND": torch.float32, "length_N": torch.float32}
 _TENSORS |= {"white_ND": torch.float32, "square_N": torch.float32, "white_count_N": torch.int64, "white_DD": torch.float32}
-_TENSORS |= {"energy_NH": torch.float32, "count_N": torch.int64, "looks_LND": torch.float32}
+_TENSORS |= {"energy_NH": torch.float32, "count_N": torch.int64, "looks_LND": torch.float32, "looks_at_LN": torch.int64}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +99,8 @@ def _fit(tensors: dict[str, Tensor], looks: Sequence[int]) -> bool:
     rows_N, size = tensors["rows_N"], len(tensors["rows_N"])
     return (
         size > 0
-        and all(len(tensor) == size for name, tensor in tensors.items() if name not in ("looks_LND", "white_DD"))
+        and all(len(tensor) == size for name, tensor in tensors.items() if name not in ("looks_LND", "looks_at_LN", "white_DD"))
+        and tensors["looks_at_LN"].shape == (len(looks), size)
         and tensors["looks_LND"].shape == (len(looks), size, tensors["sum_ND"].shape[-1])
         and tensors["sum_ND"].shape == tensors["last_ND"].shape
         and tensors["sum_ND"].ndim == tensors["white_ND"].ndim == 2

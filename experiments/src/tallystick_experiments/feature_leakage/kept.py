@@ -89,7 +89,10 @@ def _leaks(sums: RowSums, columns: ColumnValues, **told: Any) -> FeatureLeaks:
     (step,) = sums.view().steps
     assert step.mean_BD is not None
     truth = columns.rows(step.rows_B)
-    return evaluate_feature_inference(step.received_BD, step.mean_BD, truth, looks_NE=step.looks_BE, attacks=ATTACKS, **told)
+    looks_NE, at_NL = step.looks_BE, step.looks_at_BL
+    return evaluate_feature_inference(
+        step.received_BD, step.mean_BD, truth, looks_NE=looks_NE, looks_at_NL=at_NL, attacks=ATTACKS, **told
+    )
 
 
 def embeddings_kept_and_all(table: AdTable, defense: str, plan: TrainingPlan, *, seed: int) -> dict[str, Any]:

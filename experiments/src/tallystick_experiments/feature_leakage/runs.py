@@ -5,6 +5,7 @@ Shapes: N training rows, D cut width.
 
 import time
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -117,9 +118,16 @@ def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) 
     own_NA = as_numbers(data.own_training(step.rows_B))
     truth = columns.rows(step.rows_B)
     aided = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if row.own_columns}
-    embeddings = (step.received_BD, step.mean_BD, truth)
-    alone = evaluate_feature_inference(*embeddings, looks_NE=step.looks_BE, seed=seed)
-    own = evaluate_feature_inference(*embeddings, looks_NE=step.looks_BE, own_NA=own_NA, attacks=aided, seed=seed)
+    attacked = partial(
+        evaluate_feature_inference,
+        step.received_BD,
+        step.mean_BD,
+        truth,
+        looks_NE=step.looks_BE,
+        looks_at_NL=step.looks_at_BL,
+        seed=seed,
+    )
+    alone, own = attacked(), attacked(own_NA=own_NA, attacks=aided)
     return {EMBEDDINGS: alone, AIDED: own, ANY: _strongest_of(alone, own)}
 
 

@@ -73,6 +73,7 @@ def evaluate_feature_inference(
     columns: ColumnValues,
     *,
     looks_NE: Tensor | None = None,
+    looks_at_NL: Tensor | None = None,
     own_NA: Tensor | None = None,
     first: FirstBatch | None = None,
     marginals: bool = False,
@@ -92,6 +93,7 @@ def evaluate_feature_inference(
         mean_ND: its mean over the training.
         columns: the truth, row by row.
         looks_NE: its embeddings of several epochs side by side; None: the last one alone.
+        looks_at_NL: of each of these epochs the step that the row was embedded in.
         own_NA: the label party's own columns, where they are at hand.
         first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
         marginals: whether an attacker that knows no row, but how each column of these rows is distributed, is measured, too.
@@ -112,8 +114,8 @@ def evaluate_feature_inference(
     last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
     first = _among(first, chosen) if first is not None else None
     looks_NE = last_ND if looks_NE is None else looks_NE[chosen]
-    own_NA = None if own_NA is None else own_NA[chosen]
-    view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, own_NA=own_NA)
+    own_NA, looks_at_NL = (None if each is None else each[chosen] for each in (own_NA, looks_at_NL))
+    view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, looks_at_NL=looks_at_NL, own_NA=own_NA)
     unmeasured: list[str] = []
     measured: list[ColumnLeak] = []
     by_attack: dict[tuple[str, int], float] = {}

@@ -7,15 +7,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.attacks.feature_inference.aligned import course
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, Reconstruction
 
-Reads = Literal["last", "mean", "looks", "all"]
+Reads = Literal["last", "mean", "looks", "all", "course"]
 
 
 def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     """The chosen embeddings, and own columns if asked for and there: each column centred and of one deviation, float64 (N, D).
 
-    All rows serve for it, known or not. A column that hardly varies becomes 0.
+    All rows serve for it, known or not. A column that hardly varies becomes 0. Of the course these are components (``course``).
     """
     if (reads, own_columns) not in view.scaled:
         view.scaled[reads, own_columns] = _scaled(view, reads, own_columns=own_columns)
@@ -24,7 +25,7 @@ def inputs(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
 
 def _scaled(view: FeatureView, reads: Reads, *, own_columns: bool) -> Tensor:
     every = {"last": [view.last_ND], "mean": [view.mean_ND], "looks": [view.looks_NE], "all": [view.mean_ND, view.looks_NE]}
-    parts = every[reads]
+    parts = [course(view)] if reads == "course" else every[reads]
     if own_columns and view.own_NA is not None:
         parts = [*parts, view.own_NA]
     x_ND = torch.cat([part.double() for part in parts], dim=1)

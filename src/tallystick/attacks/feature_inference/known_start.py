@@ -43,7 +43,9 @@ class KnownStartAttack:
             raise DataError("known start: the view has no bottom model as it was at the start (FeatureView.first)")
         known, rows_B, width = read_off(view.first, solved(view.first), view.columns_K), view.first.rows_B, view.last_ND.shape[1]
         looks_NE = view.looks_NE[:, width:] if view.looks_NE.shape[1] > width else view.looks_NE
-        found = self.rest(replace(view, known_K=rows_B, columns_K=known, looks_NE=looks_NE), generator=generator)
+        found = self.rest(
+            replace(view, known_K=rows_B, columns_K=known, looks_NE=looks_NE, looks_at_NL=None), generator=generator
+        )
         found.numeric_NF[rows_B] = known.numeric_NF.to(found.numeric_NF)
         found.categorical_NG[rows_B] = known.categorical_NG
         return found

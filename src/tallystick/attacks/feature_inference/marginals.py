@@ -40,7 +40,7 @@ class MarginalMatching:
     for binary columns, Ye et al. (2022), arXiv 2210.06771.
 
     Args:
-        reads: last embeddings, mean ones, those of several epochs side by side, or all.
+        reads: last embeddings, mean ones, those of several epochs side by side, all, or the first components of their course.
         components: P at most; no more than there are numbers, and categories beyond the first of each column.
         starts: random ones, beside two for each of the components.
         rows: that directions are first looked for on.
@@ -69,7 +69,8 @@ class MarginalMatching:
                 "feature attack: how the columns are distributed is not in the view, and this attack knows nothing else"
             )
         told = view.marginals.quantile_QF.shape[1] + sum(max(len(share_C) - 1, 0) for share_C in view.marginals.shares)
-        z_NP = _uncorrelated(inputs(view, self.reads, own_columns=False), min(self.components, told))
+        x_ND, most = inputs(view, self.reads, own_columns=False), min(self.components, told)
+        z_NP = _uncorrelated(x_ND if self.reads != "course" else x_ND[:, :most], most)
         axes_PP = torch.eye(z_NP.shape[1], dtype=z_NP.dtype)
         drawn_PS = torch.randn(z_NP.shape[1], self.starts, generator=generator, dtype=z_NP.dtype)
         starts_PS = torch.nn.functional.normalize(torch.cat([axes_PP, -axes_PP, drawn_PS], dim=1), dim=0)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from tallystick.attacks.feature_inference.course import CourseAttack
 from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import KnownStartAttack
 from tallystick.attacks.feature_inference.marginals import MarginalMatching
@@ -47,6 +48,11 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             description="finds the directions of the mean embeddings along which rows are distributed as each column is",
             from_marginals=True,
         ),
+        "marginals-course": FeatureInferenceAttack(
+            attack=MarginalMatching(reads="course"),
+            description="as marginals, in what embeddings of several epochs vary in, aligned by when each was sent",
+            from_marginals=True,
+        ),
         "ridge": FeatureInferenceAttack(
             attack=KernelRidge(),
             description="a straight line from a row's last embedding to each column",
@@ -73,6 +79,11 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
         "kernel-looks": FeatureInferenceAttack(
             attack=KernelRidge(reads="looks", bandwidths=BENT),
             description="as kernel, from the row's embeddings of several epochs side by side",
+        ),
+        "course": FeatureInferenceAttack(
+            attack=CourseAttack(),
+            description="smooth curves from what the row's embeddings of several epochs vary in, aligned by when each was sent",
+            quick=True,
         ),
         "network": FeatureInferenceAttack(
             attack=InversionNetwork(), description="a small network from all of a row's embeddings and their mean to all columns"

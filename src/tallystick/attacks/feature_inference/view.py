@@ -99,6 +99,8 @@ class FeatureView:
         own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
         first: the first batch and the model that embedded it, for an attack that knows no row; None if that cannot be made.
         marginals: how each column is distributed, for another one; None where that is not known.
+        looks_at_NL: of each of the looks the step of its epoch that the row was embedded in, from 0: between two steps the bottom
+            model moves. None: not known, or there was one look only.
     """
 
     last_ND: Tensor
@@ -109,6 +111,7 @@ class FeatureView:
     own_NA: Tensor | None = None
     first: FirstBatch | None = None
     marginals: Marginals | None = None
+    looks_at_NL: Tensor | None = None
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What attacks read of all rows, scaled by the first of them for the others; the same whichever rows are known."""
 
@@ -117,6 +120,13 @@ class FeatureView:
             raise DataError(
                 f"feature attack: last and mean embeddings have shapes {tuple(self.last_ND.shape)} and "
                 f"{tuple(self.mean_ND.shape)}; expected the same (N, D)"
+            )
+        at_NL = self.looks_at_NL
+        if at_NL is not None and (
+            len(at_NL) != len(self.looks_NE) or self.looks_NE.shape[1] != at_NL.shape[1] * self.last_ND.shape[1]
+        ):
+            raise DataError(
+                f"feature attack: looks of shape {tuple(self.looks_NE.shape)} and their steps of {tuple(at_NL.shape)} do not fit"
             )
         if not len(self.known_K) and self.first is None and self.marginals is None:
             raise DataError(

@@ -184,7 +184,7 @@ def audit_features(
         raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again")
     sums = store.load(epochs[-1])
     watcher.say("attacking what this side sent, for its columns, as the label party could")
-    last_RD, mean_RD, looks_RE = _embeddings(sums, truth.rows_R)
+    last_RD, mean_RD, looks_RE, looks_at_RL = _embeddings(sums, truth.rows_R)
     first = _first(folder, contract, party, truth, sums, looks_RE[:, : last_RD.shape[1]])
     found: dict[str, FeatureLeaks] = {}
     notes: list[str] = []
@@ -197,6 +197,7 @@ def audit_features(
                 mean_RD,
                 columns,
                 looks_NE=looks_RE,
+                looks_at_NL=looks_at_RL,
                 first=first if name == "used" else None,
                 known=known,
                 marginals=True,
@@ -235,17 +236,18 @@ def with_releases(audit: shown.FeatureAudit, folder: RunFolder, contract: Contra
     return msgspec.structs.replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
-def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Last and mean embeddings of these rows, each of which was recorded, and those of several epochs."""
+def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Last and mean embeddings of these rows, each of which was recorded, those of several epochs, and their steps."""
     (step,) = sums.view().steps
     assert step.mean_BD is not None
     assert step.looks_BE is not None
+    assert step.looks_at_BL is not None
     place_N = torch.full((int(step.rows_B.max()) + 1,), -1, dtype=torch.int64)
     place_N[step.rows_B] = torch.arange(len(step.rows_B))
     if len(rows_R) and (int(rows_R.max()) >= len(place_N) or int(place_N[rows_R].min()) < 0):
         raise DataError("the recorded columns are of other rows than the recorded sums; run the contract again")
     place_R = place_N[rows_R]
-    return step.received_BD[place_R], step.mean_BD[place_R], step.looks_BE[place_R]
+    return step.received_BD[place_R], step.mean_BD[place_R], step.looks_BE[place_R], step.looks_at_BL[place_R]
 
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:

@@ -1,0 +1,58 @@
+"""Columns told from the whole course of a row's embeddings, as if all rows had been embedded by the same weights.
+
+Shapes: N rows, K known rows, P principal components, T targets.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from tallystick.attacks.feature_inference.inputs import Targets, inputs
+from tallystick.attacks.feature_inference.view import FeatureView, Reconstruction
+from tallystick.attacks.kernels import averaged_kernel_ridge
+from tallystick.errors import ConfigError
+
+
+@dataclass(frozen=True, kw_only=True)
+class CourseAttack:
+    """Undo what the bottom model moved between two batches of an epoch, keep what rows vary in, and fit curves to the known rows.
+
+    In no paper that we know; semi-supervised, for rows that are not known tell of the embeddings. In an epoch each batch meets
+    other weights, and the label party knows which batch a row was in. How a look changes with its batch's time is learnt from all
+    rows (``aligned``), and taken off. What is left varies in few directions: each principal component is given one deviation,
+    whatever its share, and Gaussian kernels on the first few, on a few more, up to ``share`` of the known rows' number, are
+    fitted to the known rows. Their guesses are averaged, each weighed by what leaving one row out says for it.
+
+    Where fewer than three looks were kept, as of a wide cut, the components are those of the mean embeddings: among what varies
+    little is then most of the noise.
+
+    Args:
+        bandwidths: of the kernels, in units of the median distance of known rows; above 0.
+        share: of components per known row, at most; above 0.
+    """
+
+    bandwidths: tuple[float, ...] = (1.0, 2.0, 4.0)
+    share: float = 0.6
+
+    def __post_init__(self) -> None:
+        if not (self.bandwidths and min(self.bandwidths) > 0 and self.share > 0):
+            raise ConfigError(f"course: bandwidths={self.bandwidths}, share={self.share}; expected numbers above 0")
+
+    def __call__(self, view: FeatureView, *, generator: torch.Generator) -> Reconstruction:  # noqa: ARG002
+        """Guess every row's columns; no randomness is used."""
+        z_NP, wanted = inputs(view, "course", own_columns=False), Targets.of(view.columns_K)
+        most = max(1, min(z_NP.shape[1], int(self.share * len(view.known_K))))
+        mean_T = wanted.y_KT.mean(dim=0)
+        y_KT = wanted.y_KT - mean_T
+        guess_TN = averaged_kernel_ridge(z_NP[view.known_K], y_KT, z_NP, widths=list(_widths(most)), bandwidths=self.bandwidths)
+        return wanted.reconstruction((guess_TN + mean_T[:, None]).T)
+
+
+def _widths(most: int) -> Iterator[int]:
+    """How many components are tried: ever more, by about a quarter each."""
+    width = min(most, 4)
+    while width < most:
+        yield width
+        width += max(1, width // 4)
+    yield most
