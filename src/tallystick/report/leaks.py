@@ -104,15 +104,16 @@ def feature_headline(audit: FeatureAudit) -> str:
     if not audit.means:
         return f"Whether {audit.by} could rebuild columns of {audit.party} was not measured, so nothing is known of it."
     mean = max(audit.means, key=lambda each: each.known)
-    column = max((each for each in audit.columns if each.known == mean.known), key=lambda each: each.value)
+    every = [each for each in audit.columns if each.known == mean.known]
+    column = max([each for each in every if each.value > each.luck] or every, key=lambda each: each.value)
     who = f"{audit.by}, knowing {f'the columns of {mean.known} rows' if mean.known else 'no row'},"
     of = f"{column.name!r}{'' if column.used else ', which the model was not given'} ({column.attack})"
     # Never rounded up to all of a column.
     found, worst = (number(min(each, 0.999) if each < 1 else each, digits=3) for each in (mean.value, column.value))
     what = f"the columns of other rows: {found} on average, {worst} of {of}. 0 is a guess, 1 is exact."
-    if column.value >= MUCH:
+    if _rebuilt(column):
         return f"Through cut embeddings, yes: {who} can rebuild {what}"
-    if column.value > SLIGHT:
+    if column.value > max(SLIGHT, column.luck):
         return f"Through cut embeddings, a little: {who} can rebuild {what}"
     return (
         f"Through cut embeddings, no attack here found more of any column than a guess would: {who} got at most {worst} of one. "
@@ -135,13 +136,18 @@ def next_steps(result: Result) -> list[str]:
         if not numbers and not promise(result):
             ways.append("`label-dp` among `defense` bounds what is sent")
         lines += [f"About labels: {', and '.join(ways)}."] if ways else []
-    read = [audit for audit in sections.features if any(column.value >= MUCH for column in audit.columns)]
+    read = [audit for audit in sections.features if any(_rebuilt(column) for column in audit.columns)]
     if read:
         ways = ["`drop` in the party file keeps one out of training"]
         if any(audit.epsilon is None for audit in read):
             ways.append("`gaussian-embeddings` among `defense` bounds what a row's own embeddings tell")
         lines.append(f"About columns: {', and '.join(ways)}. Accuracy pays for it.")
     return lines
+
+
+def _rebuilt(column: ColumnRebuilt) -> bool:
+    """Whether much of a column came back, and more than luck gives."""
+    return column.value >= max(MUCH, column.luck)
 
 
 def column_promise(audit: FeatureAudit) -> str:

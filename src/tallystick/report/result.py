@@ -204,6 +204,7 @@ class ColumnRebuilt(_Part, frozen=True, kw_only=True):
     high: float
     accuracy: float | None = None
     majority: float | None = None
+    luck: float = 0.0  # what attacks find in 99 of 100 audits where there is nothing to find, at most
     used: bool = True  # False: the table has it, and the model was not given it
 
 

@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
+from scipy.stats import norm
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.marginals import marginals_of
@@ -23,6 +24,7 @@ from tallystick.errors import ConfigError, DataError
 KNOWN = (20, 200)
 DRAWS = 3
 MOST_ROWS = 5000
+SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
 Told: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
 
@@ -40,6 +42,8 @@ class ColumnLeak:
             that of guessing the most frequent category towards 1. 0 is a guess, 1 all of it.
         low, high: the smallest and the largest draw.
         accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
+        luck: what the best of all attacks finds of some column of as many, but in one of a hundred audits, where embeddings have
+            nothing to do with columns: ``value`` less than that is no finding.
     """
 
     name: str
@@ -51,6 +55,7 @@ class ColumnLeak:
     high: float
     accuracy: float | None = None
     majority: float | None = None
+    luck: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +206,7 @@ class _Tally:
     def __init__(self, columns: ColumnValues, known: int) -> None:
         self.columns, self.known = columns, known
         self.values: dict[tuple[str, str], list[float]] = {}  # column, attack
+        self.errors: dict[tuple[str, str], list[float]] = {}  # standard errors of the values
         self.accuracies: dict[tuple[str, str], list[float]] = {}
         self.majorities: dict[str, list[float]] = {}
         self.missing: dict[str, str] = {}
@@ -214,11 +220,11 @@ class _Tally:
 
     def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):
-            value = _r_squared(truth.numeric_NF[:, f].double(), found.numeric_NF[rest_N, f])
-            if value is None:
+            told = _r_squared(truth.numeric_NF[:, f].double(), found.numeric_NF[rest_N, f])
+            if told is None:
                 self.missing[name] = f"column {name!r} is constant on the rows that are judged: there is nothing to rebuild"
             else:
-                self.values.setdefault((name, attack), []).append(value)
+                self._keep(name, attack, *told)
         for g, name in enumerate(truth.categorical):
             code_N = truth.categorical_NG[:, g]
             count_C = torch.bincount(code_N, minlength=truth.categories[g])
@@ -232,10 +238,15 @@ class _Tally:
                     f"column {name!r} has {occurring} categories and {self.known} rows are known: those that none of them has "
                     "cannot be guessed by any attack here, so its figure is low for that reason"
                 )
-            accuracy = float((found.categorical_NG[rest_N, g] == code_N).double().mean())
-            self.values.setdefault((name, attack), []).append((accuracy - majority) / (1 - majority))
+            right_N = (found.categorical_NG[rest_N, g] == code_N).double()
+            accuracy, gained_N = float(right_N.mean()), right_N - (code_N == count_C.argmax()).double()
+            self._keep(name, attack, (accuracy - majority) / (1 - majority), _error(gained_N) / (1 - majority))
             self.accuracies.setdefault((name, attack), []).append(accuracy)
             self.majorities.setdefault(name, []).append(majority)
+
+    def _keep(self, name: str, attack: str, value: float, error: float) -> None:
+        self.values.setdefault((name, attack), []).append(value)
+        self.errors.setdefault((name, attack), []).append(error)
 
     def result(self) -> tuple[list[ColumnLeak], list[str]]:
         found = []
@@ -261,6 +272,7 @@ class _Tally:
                     high=0.0 if beaten else max(values),
                     accuracy=majority if beaten else accuracy,
                     majority=majority,
+                    luck=float(norm.isf(SURE / len(self.values))) * float(np.mean(self.errors[name, best])),
                 )
             )
         return found, list(self.missing.values())
@@ -274,10 +286,17 @@ class _Tally:
         }
 
 
-def _r_squared(truth_N: Tensor, guess_N: Tensor) -> float | None:
-    """1 less the squared error over that of the mean; None for a constant."""
+def _error(gained_N: Tensor) -> float:
+    """The standard error of a mean over rows."""
+    error: float = float(gained_N.std()) / len(gained_N) ** 0.5
+    return error
+
+
+def _r_squared(truth_N: Tensor, guess_N: Tensor) -> tuple[float, float] | None:
+    """1 less the squared error over that of the mean, and its standard error; None for a constant."""
     total = float((truth_N - truth_N.mean()).square().sum())
     scale = float(truth_N.abs().max()) if len(truth_N) else 0.0
     if total <= 1e-12 * max(scale, 1e-12) ** 2 * len(truth_N):
         return None
-    return 1 - float((truth_N - guess_N).square().sum()) / total
+    gained_N = (truth_N - truth_N.mean()).square() - (truth_N - guess_N).square()
+    return float(gained_N.sum()) / total, _error(gained_N) * len(truth_N) / total
