@@ -183,7 +183,7 @@ def test_a_view_crosses_to_the_other_process_as_it_is():
     view = View(
         received="cut_gradient", steps=(step,), known_labels=(rows_B % 2,), classes=3, class_order=torch.arange(3), flip=0.25
     )
-    again = outside_worker._view(*outside_worker.read(outside_worker.view_message(view, 2, seed=5, threads=1)))
+    again = outside_worker._view(*outside_worker.unframed(outside_worker.view_message(view, 2, seed=5, threads=1)))
     assert (again.classes, again.flip, again.steps[0].epoch) == (3, 0.25, 3)
     assert again.steps[0].sent_BD is None
     for one, other in ((again.steps[0].received_BD, step.received_BD), (again.known_labels[0], rows_B % 2)):

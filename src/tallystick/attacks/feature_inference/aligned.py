@@ -27,7 +27,7 @@ def course(view: FeatureView) -> Tensor:
         mean_ND = view.mean_ND.double()
         return components(mean_ND - mean_ND.mean(dim=0))
     looks_NLD = view.looks_NE.double().reshape(*at_NL.shape, -1)
-    return components(standardised(aligned(looks_NLD, at_NL.double()).flatten(1)))
+    return components(even_columns(aligned(looks_NLD, at_NL.double()).flatten(1)))
 
 
 def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
@@ -43,7 +43,7 @@ def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
     degree = min(DEGREE, rows // (ROWS_PER_WEIGHT * (1 + guides)) - 1)
     found_NLD = looks_NLD
     for _ in range(PASSES if degree > 0 else 0):
-        scaled_NE = standardised(found_NLD.flatten(1))
+        scaled_NE = even_columns(found_NLD.flatten(1))
         gram_EE = scaled_NE.T @ scaled_NE
         moved = []
         for look in range(looks):
@@ -60,7 +60,7 @@ def aligned(looks_NLD: Tensor, at_NL: Tensor) -> Tensor:
     return found_NLD
 
 
-def standardised(x_NE: Tensor) -> Tensor:
+def even_columns(x_NE: Tensor) -> Tensor:
     """Each column centred and of deviation 1; one that hardly varies becomes 0."""
     centred_NE = x_NE - x_NE.mean(dim=0)
     deviation_E = centred_NE.square().mean(dim=0).sqrt()

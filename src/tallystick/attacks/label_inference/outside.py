@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from tallystick.attacks.label_inference.outside_worker import KNOWN, points, read, scores_of, view_message
+from tallystick.attacks.label_inference.outside_worker import KNOWN, answered_scores, points, unframed, view_message
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
@@ -62,8 +62,8 @@ class OutsideAttack:
         if ended:
             raise DataError(ended)
         try:
-            facts, tensors = read(answer)
-            scores = None if "error" in facts else scores_of(facts, tensors)
+            facts, tensors = unframed(answer)
+            scores = None if "error" in facts else answered_scores(facts, tensors)
         except Exception as error:  # whatever foreign code wrote
             raise DataError(f"it gave no scores: {type(error).__name__}: {error}") from None
         if scores is None:

@@ -38,13 +38,13 @@ def points() -> list[EntryPoint]:
     return sorted(entry_points(group=GROUP), key=lambda each: (each.name, each.value))
 
 
-def written(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
+def framed(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> bytes:
     """A message."""
     whole = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
     return json.dumps(facts).encode() + b"\n" + safetensors.torch.save(whole)
 
 
-def read(message: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
+def unframed(message: bytes) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """What a message says; raises ValueError or a safetensors error for anything else."""
     line, _, rest = message.partition(b"\n")
     return json.loads(line), safetensors.torch.load(rest)
@@ -61,10 +61,10 @@ def view_message(view: View, number: int, *, seed: int, threads: int) -> bytes:
     tensors |= {f"{index}/known": label_B for index, label_B in enumerate(view.known_labels or ())}
     tensors |= {} if view.class_order is None else {"class_order": view.class_order}
     facts = {"number": number, "seed": seed, "threads": threads, "epochs": [step.epoch for step in view.steps]}
-    return written(facts | {"received": view.received, "classes": view.classes, "flip": view.flip}, tensors)
+    return framed(facts | {"received": view.received, "classes": view.classes, "flip": view.flip}, tensors)
 
 
-def scores_of(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scores:
+def answered_scores(facts: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Scores:
     """The scores that an answer holds; raises KeyError or TypeError where it holds none."""
     count = int(facts["groups"])
     rows, values = (tuple(tensors[f"{index}/{name}"] for index in range(count)) for name in ("rows", "values"))
@@ -88,16 +88,16 @@ def main() -> None:
 
 
 def _run(message: bytes, answers: BinaryIO) -> None:
-    facts, tensors = read(message)
+    facts, tensors = unframed(message)
     torch.set_num_threads(facts["threads"])
     try:
         row = points()[facts["number"]].load()
         scores = row.attack(_view(facts, tensors), generator=torch.Generator().manual_seed(facts["seed"]))
         found = {f"{index}/rows": rows for index, rows in enumerate(scores.rows)}
         found |= {f"{index}/values": values for index, values in enumerate(scores.values)}
-        answer = written({"groups": len(scores.rows), "named": bool(scores.named)}, found)
+        answer = framed({"groups": len(scores.rows), "named": bool(scores.named)}, found)
     except (Exception, SystemExit) as error:
-        answer = written({"error": f"it raised {_in_words(error)}"}, {})
+        answer = framed({"error": f"it raised {_in_words(error)}"}, {})
     answers.write(answer)
 
 
