@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtrit
 
 Floats = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -54,4 +54,4 @@ def half_width(groups: Sequence[GroupInfluence], *, level: float, signs: Sequenc
         aucs_M = np.array([max(each.auc, 1 - each.auc) if signs is not None else each.auc for each in groups])
         by_group = float(aucs_M.var(ddof=1)) * share
         variance, degrees = max(by_row, by_row + by_group - by_both), len(groups) - 1
-    return float(student.ppf((1 + level) / 2, degrees) * np.sqrt(variance))
+    return float(stdtrit(degrees, (1 + level) / 2) * np.sqrt(variance))

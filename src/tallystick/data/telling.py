@@ -4,7 +4,6 @@ What is found hangs on exact labels: it is for the label party's own terminal an
 """
 
 import polars as pl
-from scipy.stats import rankdata
 
 from tallystick.data.text import as_text
 
@@ -59,6 +58,6 @@ def _auc(values: pl.Series, label: pl.Series) -> float | None:
     first, second = int(is_first.sum()), int((~is_first).sum())
     if min(first, second) < FEWEST:
         return None
-    ranks = rankdata(values.to_physical().to_numpy())
+    ranks = values.to_physical().rank().to_numpy()
     auc = (float(ranks[is_first].sum()) - first * (first + 1) / 2) / (first * second)
     return max(auc, 1 - auc)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from scipy.stats import t as student
+from scipy.special import ndtri, stdtrit
 
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
@@ -320,7 +320,7 @@ def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:
     chance, ends = (0.0, 2) if ranks else (attack.chance, 1)
     if value is None or low is None:
         return value is not None and value > chance
-    widened = student.ppf(1 - risk / (ends * max(1, tried)), DEGREES) / student.ppf(0.975, math.inf)
+    widened = stdtrit(DEGREES, 1 - risk / (ends * max(1, tried))) / ndtri(0.975)
     return bool(value - (value - low) * widened > chance)
 
 

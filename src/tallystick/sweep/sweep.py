@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
-from scipy.stats import t as student_t
+from scipy.special import stdtrit
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
@@ -203,7 +203,7 @@ def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) 
     mean = float(values.mean())
     if len(runs) < FEWEST_FOR_STUDENT:
         return shown.Estimate(mean=mean, low=float(values.min()), high=float(values.max()), spread="min to max")
-    half = float(student_t.ppf((1 + _LEVEL) / 2, len(values) - 1) * values.std(ddof=1) / len(values) ** 0.5)
+    half = float(stdtrit(len(values) - 1, (1 + _LEVEL) / 2) * values.std(ddof=1) / len(values) ** 0.5)
     return shown.Estimate(mean=mean, low=max(mean - half, floor), high=min(mean + half, 1.0))
 
 

@@ -6,9 +6,9 @@ Shapes: N rows of the run, M rows that are scored.
 from dataclasses import dataclass
 
 import numpy as np
+import polars as pl
 import torch
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 from torch import Tensor
 
 from tallystick.attacks.metrics import IntervalEstimate
@@ -68,7 +68,7 @@ def evaluate_on_numbers(
         raise DataError("label inference: a score is NaN or infinite; an attack must give every row a finite score")
     if len(score_M) < 3 or np.ptp(target_M) == 0:
         return None
-    ranks = rankdata(score_M), rankdata(target_M)
+    ranks = pl.Series(score_M).rank().to_numpy(), pl.Series(target_M).rank().to_numpy()
     found = _correlation(*ranks)
     rng, sign = np.random.default_rng([seed, 5]), 1 if found >= 0 else -1
     drawn = (rng.integers(len(score_M), size=len(score_M)) for _ in range(REPLICATES))
