@@ -163,16 +163,12 @@ def test_init_for_one_of_several_feature_parties(tmp_path):
     assert (party.party, set(contract.feature_parties), contract.helper) == ("post", {"shop", "post"}, "helper")
 
 
-def test_the_defences_that_the_template_proposes_load(tmp_path):
+def test_the_defence_that_the_template_proposes_loads(tmp_path):
     call("init", tmp_path / "new", "--role", "label")
     text = (tmp_path / "new" / "contract.yaml").read_text()
     proposed = text.replace("defense: []\n# defense:\n", "defense:\n").replace("#   - {method", "  - {method")
     (tmp_path / "other.yaml").write_text(proposed)
-    assert [entry.method for entry in load_contract(tmp_path / "other.yaml").defense] == [
-        "label-dp",
-        "distance-correlation",
-        "marvell",
-    ]
+    assert [entry.method for entry in load_contract(tmp_path / "other.yaml").defense] == ["label-dp"]
     party = load_party(tmp_path / "new" / "party.yaml")
     assert party.privacy.model_dump() == {
         "ledger": tmp_path / "new" / "privacy-ledger.sqlite",
