@@ -19,6 +19,7 @@ def test_every_command_says_what_it_measures(name):
     shown = CliRunner().invoke(app, [name, "--help"], env={"COLUMNS": "200"})
     assert shown.exit_code == 0, shown.output
     assert get_command(app).commands[name].help.split()[0] in shown.stdout
+    assert "--json" in shown.stdout
 
 
 def test_a_command_that_does_not_exist_is_named():
