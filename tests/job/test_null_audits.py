@@ -1,0 +1,44 @@
+"""Audits by the product's own code where there is nothing to find: the truth is shuffled among the rows of a recorded run."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tiny import columns, contract_values, tables
+
+from tallystick.job.log import Silent
+from tallystick.job.phases.feature_audit import audit_features, load_columns, save_columns
+from tallystick.job.phases.label_audit import audit_labels, load_labels, save_labels
+from tallystick.party.folder import RunFolder, contract_of
+from tallystick.report.leaks import feature_headline, leak_headline
+from tallystick.simulation import simulate
+
+PARTIES = ("bank", "shop")
+
+
+@pytest.mark.long
+def test_what_has_nothing_to_do_with_a_view_is_seldom_found_in_it(tmp_path):
+    """Of 20 shuffles at most 1 % are to say "yes" and 5 % "a little", for labels and for columns.
+
+    3 or more of 20 say "yes" with a chance of .001, 5 or more "a little" with one of .003. Seeded.
+    """
+    values = contract_values(PARTIES, training__epochs=4, audit="quick")
+    simulate(values, tables(PARTIES, rows=600), columns(PARTIES), folder=tmp_path, watcher=Silent(), secret_seed=1)
+    bank, shop = (RunFolder.open(next((tmp_path / name).glob("tiny-*"))) for name in PARTIES)
+    contract = contract_of(bank.path)
+    labels, (truth, party, run_id) = load_labels(bank, contract), load_columns(shop, contract)
+    said: dict[str, list[str]] = {"labels": [], "columns": []}
+    for seed in range(20):
+        rng = np.random.default_rng([seed, 99])
+        label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
+        save_labels(bank, contract, label_N, labels.own_N, run_id=labels.run_id)
+        said["labels"] += leak_headline(audit_labels(bank, contract, watcher=Silent(), seed=seed))
+        order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
+        other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
+        save_columns(shop, contract, party, other, run_id=run_id)
+        said["columns"].append(feature_headline(audit_features(shop, contract, watcher=Silent(), seed=seed)))
+    for lines in said.values():
+        assert sum(", yes:" in line for line in lines) < 3
+        assert sum(", a little:" in line for line in lines) < 5
+        assert sum("no attack here found more" in line for line in lines) > 12
