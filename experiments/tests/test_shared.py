@@ -1,7 +1,10 @@
 """A sweep's log gives back every finished run and nothing else, whatever cut it short."""
 
+import re
+
 import pytest
 
+from tallystick import __version__
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.shared import SweepLog
 
@@ -29,6 +32,30 @@ def test_another_sweep_is_refused_by_the_keys_that_differ(tmp_path):
         SweepLog(path, setting={**SETTING, "epochs": 2}, resume=True)
     with pytest.raises(ConfigError, match="--resume"):
         SweepLog(path, setting=SETTING, resume=False)
+
+
+def test_a_log_of_another_version_is_refused_by_both_versions(tmp_path):
+    path = tmp_path / "runs.jsonl"
+    SweepLog(path, setting=SETTING, resume=True)
+    path.write_text(path.read_text().replace(f'"tallystick": "{__version__}"', '"tallystick": "0.0.7"'))
+    with pytest.raises(
+        ConfigError, match=rf"written by tallystick 0\.0\.7, this is {re.escape(__version__)}; choose another --out"
+    ):
+        SweepLog(path, setting=SETTING, resume=True)
+
+
+@pytest.mark.parametrize("line", ['{"seed": 1, "au', "7"])
+def test_a_damaged_line_is_named_and_going_on_without_it_works(tmp_path, line):
+    path = tmp_path / "runs.jsonl"
+    log = SweepLog(path, setting=SETTING, resume=True)
+    for seed in range(3):
+        log.add({"seed": seed})
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([*lines[:2], line, lines[3], ""]))
+    with pytest.raises(DataError, match="line 3 is not a run of a sweep; delete it and go on by --resume"):
+        SweepLog(path, setting=SETTING, resume=True)
+    path.write_text("\n".join([*lines[:2], lines[3], ""]))
+    assert SweepLog(path, setting=SETTING, resume=True).runs == [{"seed": 0}, {"seed": 2}]
 
 
 @pytest.mark.parametrize("content", [b"not json\n", b'{"name": 1}\n[1]\n', b"\xff\xfe\n"])

@@ -64,8 +64,8 @@ class SweepLog:
         """Start the file, or read it back.
 
         Raises:
-            ConfigError: the file is there and ``resume`` is not asked for, or it is of another setting.
-            DataError: the file holds something else.
+            ConfigError: the file is there and ``resume`` is not asked for, or it is of another setting or version.
+            DataError: a line is damaged, or the file holds something else; it is left as it was.
             StorageError: it cannot be read or written.
         """
         self.path = path
@@ -77,6 +77,8 @@ class SweepLog:
         if not resume:
             raise ConfigError(f"{path} holds the runs of an earlier sweep; go on with it by --resume, or choose another --out")
         lines, setting = self._whole_lines(), json.loads(json.dumps(setting))
+        if lines and (other := lines[0].get("tallystick")) not in (None, __version__):
+            raise ConfigError(f"{path} was written by tallystick {other}, this is {__version__}; choose another --out")
         if lines and lines[0] != setting:
             differing = sorted(key for key in {*lines[0], *setting} if lines[0].get(key) != setting.get(key))
             raise ConfigError(f"{path} is of another sweep: {', '.join(differing)} differ; choose another --out")
@@ -107,12 +109,16 @@ class SweepLog:
                     file.truncate(whole)
         except OSError as error:
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from None
-        try:
-            lines = [json.loads(line) for line in raw[:whole].splitlines()]
-        except ValueError as error:
-            raise DataError(f"{self.path} does not hold the runs of a sweep: {error}; choose another --out") from None
-        if not all(isinstance(line, dict) for line in lines):
-            raise DataError(f"{self.path} does not hold the runs of a sweep; choose another --out")
+        lines = []
+        for number, line in enumerate(raw[:whole].splitlines(), start=1):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                mend = "delete it and go on by --resume, which makes its run again, or " if number > 1 else ""  # 1: the setting
+                raise DataError(f"{self.path}: line {number} is not a run of a sweep; {mend}choose another --out")
+            lines.append(found)
         return lines
 
 
