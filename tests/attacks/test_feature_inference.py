@@ -424,6 +424,19 @@ def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_
     assert max(found[False].values()) < 0.05
 
 
+def test_a_party_of_categories_alone_can_be_attacked_by_distributions() -> None:
+    cut_ND, columns = distributed(told=True)
+    flags = replace(columns, numeric_NF=columns.numeric_NF[:, :0], numeric=())
+    marginals = {"marginals": FEATURE_INFERENCE_ATTACKS["marginals"]}
+    leaks = evaluate_feature_inference(cut_ND, cut_ND, flags, marginals=True, known=(), attacks=marginals)
+    assert {(column.name, column.known) for column in leaks.columns} == {("flag", 0)}
+    assert ("marginals", 0) in leaks.by_attack
+    assert not leaks.not_measured
+    published = marginals_of(flags)
+    assert published.quantile_QF.shape == (101, 0)
+    assert torch.equal(published.shares[0], marginals_of(columns).shares[0])
+
+
 def test_marginal_matching_says_what_it_needs() -> None:
     cut_ND, columns = distributed(told=True, rows=50)
     with pytest.raises(DataError, match="or their distributions"):

@@ -22,7 +22,10 @@ def marginals_of(columns: ColumnValues) -> Marginals:
         torch.bincount(code_N, minlength=size).double() / max(len(code_N), 1)
         for code_N, size in zip(columns.categorical_NG.T, columns.categories, strict=True)
     ]
-    return Marginals(quantile_QF=torch.quantile(columns.numeric_NF.double(), at_Q, dim=0), shares=tuple(shares))
+    numeric_NF = columns.numeric_NF.double()
+    if not columns.numeric:  # torch.quantile refuses a table without columns
+        return Marginals(quantile_QF=numeric_NF.new_empty(QUANTILES, 0), shares=tuple(shares))
+    return Marginals(quantile_QF=torch.quantile(numeric_NF, at_Q, dim=0), shares=tuple(shares))
 
 
 @dataclass(frozen=True, kw_only=True)
