@@ -13,7 +13,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 import torch
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.marginals import marginals_of
@@ -272,7 +272,7 @@ class _Tally:
                     high=0.0 if beaten else max(values),
                     accuracy=majority if beaten else accuracy,
                     majority=majority,
-                    luck=float(norm.isf(SURE / len(self.values))) * float(np.mean(self.errors[name, best])),
+                    luck=float(-ndtri(SURE / len(self.values))) * float(np.mean(self.errors[name, best])),
                 )
             )
         return found, list(self.missing.values())
