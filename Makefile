@@ -3,6 +3,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 TOOLS := .tools
+SITE := .site
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 PIP := $(BIN)/pip --disable-pip-version-check --quiet
@@ -22,7 +23,7 @@ ifeq ($(CAPABILITY)-$(shell uname -m),default-x86_64)
 UNITS += MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES=X86_V3
 endif
 
-.PHONY: help demo test test-all lint types imports tests format reference pins sbom clean
+.PHONY: help demo test test-all lint types imports tests format reference pins sbom docs clean
 
 help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
@@ -30,8 +31,9 @@ help:
 	@echo "make test-all all checks, and those too"
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
 	@echo "make imports  import-linter: the map      make tests    pytest, $(WORKERS) at a time, warnings are errors"
-	@echo "make format   let ruff fix and format     make reference  write docs/reference.md from the docstrings"
+	@echo "make format   let ruff fix and format     make reference  write the reference from the code"
 	@echo "make pins     write constraints.txt and the hashes of requirements*.txt; UPGRADE=--upgrade takes newer versions"
+	@echo "make docs     build the pages into build/site; a warning or a link that leads nowhere ends it"
 	@echo "make sbom     write dist/sbom.json (CycloneDX): every package that make test installs"
 	@echo "make clean    remove $(VENV), caches and builds"
 
@@ -71,6 +73,11 @@ format: $(READY)
 
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
+	$(BIN)/python docs/make_lookup.py
+
+# The generator of the site is no part of what is tested: it has an environment of its own.
+docs: $(SITE)/.ready
+	$(SITE)/bin/zensical build --strict --clean
 
 # PyTorch comes in two builds of one version: PyPI's, which for Linux asks for CUDA's libraries, and the CPU build, a fraction of its
 # size, from PyTorch's own index. CPU_INDEX= where pip finds the latter by itself.
@@ -82,6 +89,7 @@ pins: $(TOOLS)/.ready
 	grep -vE '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements.txt -
 	grep -E '^($(CUDA))' constraints.txt | $(LOCK) --no-deps --generate-hashes --output-file requirements-cuda.txt -
 	$(LOCK) $(UPGRADE) --group tools --generate-hashes --output-file requirements-tools.txt
+	$(LOCK) $(UPGRADE) --group docs --generate-hashes --output-file requirements-docs.txt
 	rm -rf build/torch
 	grep '^torch==' constraints.txt | sed 's/$$/+cpu/' > requirements-cpu.txt
 	pip download --quiet --no-deps --dest build/torch $(CPU_INDEX) --requirement requirements-cpu.txt
@@ -94,7 +102,7 @@ sbom: $(READY) $(TOOLS)/.ready
 	$(TOOLS)/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible --output-file dist/sbom.json $(BIN)/python
 
 clean:
-	rm -rf $(VENV) $(TOOLS) build dist src/*.egg-info */src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(TOOLS) $(SITE) build dist src/*.egg-info */src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # The stamp keeps a second make from installing again; new pins or a new pyproject.toml do.
 # Each file must have a hash that stands here, setuptools first, for the one package that comes as source is built with it.
@@ -113,4 +121,9 @@ $(READY): requirements.txt requirements-cpu.txt requirements-cuda.txt pyproject.
 $(TOOLS)/.ready: requirements-tools.txt
 	$(PYTHON) -m venv $(TOOLS)
 	$(TOOLS)/bin/pip --disable-pip-version-check --quiet $(HASHED) requirements-tools.txt
+	@touch $@
+
+$(SITE)/.ready: requirements-docs.txt
+	$(PYTHON) -m venv $(SITE)
+	$(SITE)/bin/pip --disable-pip-version-check --quiet $(HASHED) requirements-docs.txt
 	@touch $@

@@ -20,7 +20,10 @@ def pins(name):
     return [(Requirement(head), re.findall(r"--hash=sha256:([0-9a-f]{64})$", rest, re.MULTILINE)) for head, _, rest in entries]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-cuda.txt", "requirements-cpu.txt", "requirements-tools.txt"])
+@pytest.mark.parametrize(
+    "name",
+    ["requirements.txt", "requirements-cuda.txt", "requirements-cpu.txt", "requirements-tools.txt", "requirements-docs.txt"],
+)
 def test_every_package_has_one_version_and_the_hashes_of_its_files(name):
     found = pins(name)
     assert len({requirement.name for requirement, _ in found}) == len(found) > 0
