@@ -238,13 +238,12 @@ ELSEWHERE = {
     "Table": "alignment/test_psi_oprf.py",
     "Proof": "alignment/test_psi_oprf.py",
 }
-OF_BENCHMARKS = {"Turn"}  # between processes of one command
 
 
 def test_every_message_of_the_house_is_tried():
     source = Path(tallystick.__file__).parent
     named = {name for path in source.rglob("*.py") for name in re.findall(r"^class (\w+)\(Message\b", path.read_text(), re.M)}
-    assert named == {kind.__name__ for kind in HOSTILE} | set(ELSEWHERE) | OF_BENCHMARKS
+    assert named == {kind.__name__ for kind in HOSTILE} | set(ELSEWHERE)
     tests = Path(__file__).parents[1]
     for name, path in ELSEWHERE.items():
         assert re.search(rf"\b{name}\(", (tests / path).read_text()), name

@@ -88,7 +88,7 @@ def candidate_trials(
     for method, strengths in sweep:
         for strength in strengths:
             where = f"--sweep {method}={strength:g}"
-            size = int(strength) if strength == int(strength) else strength
+            size = int(strength) if float(strength).is_integer() else strength
             if method in CUTS:
                 changed = base | {"model": {**base["model"], CUTS[method]: size}}
             elif method == NO_GRADIENTS:
