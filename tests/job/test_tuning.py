@@ -103,7 +103,11 @@ def test_alone_before_there_is_a_partner(lay_out_job):
 
 
 def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_charged_for(lay_out_job):
-    """At this epsilon replaced labels tell nothing, so no trial validates below ln 2 but by luck; exact ones do at once."""
+    """At this epsilon replaced labels tell nothing, so no trial validates below ln 2 but by luck; exact ones do at once.
+
+    The replaced labels come from the operating system. The better of two losses was .690 on average over 96 runs, with a
+    deviation of .009; the least was .659. Exact labels give .576. A bound of .62 lies eight deviations below.
+    """
     found = {}
     for epsilon in (1e-6, None):
         defense = [] if epsilon is None else [{"method": "label-dp", "epsilon": epsilon}]
@@ -114,8 +118,8 @@ def test_alone_values_are_chosen_by_the_labels_that_a_run_would_train_on_and_cha
         ledger = Ledger(job.home("bank") / "privacy-ledger.sqlite", party="bank")
         assert ledger.head()[0] == 1
         assert ledger.total("labels") == (epsilon or 0.0)
-    assert found[None] < 0.62
-    assert found[1e-6] > 0.66
+    assert found[None] < 0.6
+    assert found[1e-6] > 0.62
     job = laid_out(lay_out_job, trials=2, defense=[{"method": "label-dp", "epsilon": 2.0}])
     job.change("bank", privacy={"cap": 1.0})
     bank = job.start("bank", "tune", "--alone")
