@@ -338,6 +338,30 @@ def label_defenses(
     guarded(work, as_json=as_json, loads=LOADS)
 
 
+@app.command("null-audit")
+def null_audit(
+    audits: Annotated[int, typer.Option(help="Each of other shuffled labels and columns.", min=1)] = 200,
+    rows: Annotated[int, typer.Option(help="Of the made-up table of each training.", min=200)] = 600,
+    epochs: Annotated[int, typer.Option(help="Of every training run.", min=1)] = 4,
+    draws: Annotated[int, typer.Option(help="Of each kind of simulated scores, for coverage.", min=10)] = 400,
+    out: OutFolder = None,
+    resume: ResumeFlag = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """How often an audit says that something leaks where labels and columns are shuffled, and whether its intervals cover."""
+
+    def work() -> None:
+        from tallystick_experiments import null_audits as benchmark
+        from tallystick_experiments.shared import Keeping, command
+
+        folder = prepare_folder(out, resume=resume)
+        keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+        found = benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
+        finish_bench(found, benchmark.page_of(found, command=command()), out=out, as_json=as_json)
+
+    guarded(work, as_json=as_json, loads=LOADS)
+
+
 @app.command("audit")
 def audit_kept(
     data: Annotated[Path | None, typer.Option(help="The label party's CSV file (id, y); a generated table if left out.")] = None,

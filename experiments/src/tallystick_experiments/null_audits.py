@@ -1,0 +1,273 @@
+"""Audits where there is nothing to find: how often do they say that something leaks, and do their intervals cover?
+
+The truth is shuffled among the rows of a recorded run, so labels and columns have nothing to do with what crossed. Run and audit
+are the product's. Shapes: N rows.
+"""
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import count, islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import torch
+from scipy.stats import beta, norm
+
+from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
+from tallystick.attacks.view import Scores
+from tallystick.config.contract import Contract, parse_contract
+from tallystick.job.log import Silent
+from tallystick.job.phases.feature_audit import audit_features, load_columns, save_columns
+from tallystick.job.phases.label_audit import audit_labels, load_labels, save_labels
+from tallystick.party.folder import RunFolder, contract_of
+from tallystick.report.leaks import feature_headline, leak_headline
+from tallystick.simulation import simulate
+from tallystick_experiments.page import Benchmark, Cell, ResultTable, Spread
+from tallystick_experiments.shared import Keeping, one_thread
+
+LABEL, FEATURE = "bank", "shop"
+SHUFFLES = 4  # of the truth of one training
+DRAWS = 400  # of simulated scores
+LEVEL = 0.95
+VERDICTS = {"yes": ", yes:", "a little": ", a little:", "no": "no attack here found more", "not measured": "not measured"}
+PROMISED = {"yes": 0.01, "a little": 0.05}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What a run is like: its target, and what the contract says besides."""
+
+    target: str = "binary"
+    contract: Mapping[str, Any] = field(default_factory=dict)
+
+
+SETTINGS: Mapping[str, Setting] = {
+    "no defence": Setting(),
+    "quick form": Setting(contract={"audit": "quick"}),
+    "marvell 4": Setting(contract={"defense": [{"method": "marvell", "power": 4.0}]}),
+    "isotropic 1": Setting(contract={"defense": [{"method": "isotropic", "power": 1.0}]}),
+    "label-dp 1": Setting(contract={"defense": [{"method": "label-dp", "epsilon": 1.0}]}),
+    "cut of width 4": Setting(contract={"model": {"cut_width": 4}}),
+    "three classes": Setting(target="multiclass", contract={"target": {"type": "multiclass", "classes": 3}}),
+    "numbers": Setting(target="regression", contract={"target": {"type": "regression"}}),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Simulated:
+    """Scores of two normal classes, of which each row has one in every epoch: these hang together."""
+
+    rows: int
+    batch: int
+    epochs: int
+    correlation: float
+    gap: float
+    share: float
+
+    def __str__(self) -> str:
+        return f"{self.rows:,} rows, {self.epochs} epochs, correlation {self.correlation:g}, positives {self.share:g}"
+
+
+SIMULATED = (
+    Simulated(rows=300, batch=50, epochs=3, correlation=0.9, gap=1.0, share=0.5),
+    Simulated(rows=300, batch=50, epochs=3, correlation=0.5, gap=0.5, share=0.3),
+    Simulated(rows=1000, batch=128, epochs=5, correlation=0.9, gap=0.5, share=0.22),
+    Simulated(rows=600, batch=600, epochs=1, correlation=0.0, gap=1.0, share=0.2),
+)
+
+
+def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, keeping: Keeping | None = None) -> dict[str, Any]:
+    """Make so many audits, in turn of all settings, and so many draws of each kind of simulated scores.
+
+    Args:
+        audits: each of other labels and columns; four follow from one training.
+        rows: of the made-up table.
+        epochs: of each training.
+        draws: of simulated scores, for coverage.
+        keeping: of the audits; nowhere if left out.
+    """
+    keeping = keeping or Keeping()
+    kept = keeping.open({"rows": rows, "epochs": epochs})
+    known = {(each["setting"], each["training"], each["shuffle"]): each for each in (kept.runs if kept is not None else [])}
+    found: list[dict[str, Any]] = []
+    with one_thread():
+        for name, training, shuffles in _planned(audits):
+            missing = [shuffle for shuffle in shuffles if (name, training, shuffle) not in known]
+            made = _audited(name, training, missing, rows=rows, epochs=epochs) if missing else iter(())
+            for shuffle in shuffles:
+                one = known.get((name, training, shuffle)) or next(made)
+                found.append(one)
+                if kept is not None and shuffle in missing:
+                    kept.add(one)
+                keeping.progress(f"audits of shuffled truth: {name}", len(found), audits)
+        covered = {str(each): coverage(each, draws=draws) for each in SIMULATED}
+    return {"benchmark": "null-audits", "audits": found, "draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
+
+
+def _planned(audits: int) -> Iterator[tuple[str, int, list[int]]]:
+    """Setting, number of its training, and which shuffles of it, until there are so many audits."""
+    places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
+    grouped: dict[tuple[str, int], list[int]] = {}
+    for name, training, shuffle in islice(places, audits):
+        grouped.setdefault((name, training), []).append(shuffle)
+    return ((name, training, shuffles) for (name, training), shuffles in grouped.items())
+
+
+def _audited(name: str, training: int, shuffles: Sequence[int], *, rows: int, epochs: int) -> Iterator[dict[str, Any]]:
+    """Train once, and audit with the truth shuffled anew each time."""
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as scratch:
+        bank, shop = (RunFolder.open(path) for path in _trained(SETTINGS[name], training, Path(scratch), rows, epochs))
+        contract = contract_of(bank.path)
+        labels, (truth, party, run_id) = load_labels(bank, contract), load_columns(shop, contract)
+        for shuffle in shuffles:
+            rng = np.random.default_rng([training, shuffle, 99])
+            label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
+            save_labels(bank, contract, label_N, labels.own_N, run_id=labels.run_id, start=labels.start)
+            leaks = audit_labels(bank, contract, watcher=Silent(), seed=shuffle)
+            order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
+            other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
+            save_columns(shop, contract, party, other, run_id=run_id)
+            columns = audit_features(shop, contract, watcher=Silent(), seed=shuffle)
+            judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
+            yield {
+                "setting": name,
+                "training": training,
+                "shuffle": shuffle,
+                "labels": [verdict(line) for line in leak_headline(leaks)],
+                "columns": [verdict(feature_headline(columns))],
+                "said": [*leak_headline(leaks), feature_headline(columns)],
+                "intervals": {each.name: [each.auc, each.low, each.high] for each in judged},
+            }
+
+
+def contract_of_setting(setting: Setting, training: int, *, epochs: int) -> Contract:
+    """What both parties agree on."""
+    values = {
+        "name": "null",
+        "parties": {LABEL: {"role": "label"}, FEATURE: {"role": "feature"}},
+        "alignment": {"keys": [{"name": "id"}]},
+        "target": {"type": setting.target},
+        "training": {"epochs": epochs, "batch_size": 64, "patience": None},
+        "evaluation": {"bootstrap": 0, "own_columns_baseline": False, "importance": {"own_columns": False}},
+        "audit": True,
+        "seed": training + 1,
+    }
+    return parse_contract({**values, **setting.contract})
+
+
+def _trained(setting: Setting, training: int, folder: Path, rows: int, epochs: int) -> list[Path]:
+    """Run the job, and give both parties' run folders."""
+    columns: dict[str, dict[str, Any]] = {
+        party: {"keys": {"id": "id"}, "features": {"numeric": ["x", "noise"], "categorical": ["kind"]}}
+        for party in (LABEL, FEATURE)
+    }
+    columns[LABEL]["label"] = "y"
+    contract = contract_of_setting(setting, training, epochs=epochs)
+    frames = _tables(rows, np.random.default_rng([training, 98]), setting.target)
+    simulate(contract, frames, columns, folder=folder, watcher=Silent(), secret_seed=training)
+    return [next((folder / party).glob("null-*")) for party in (LABEL, FEATURE)]
+
+
+def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.DataFrame]:
+    """Two parties' columns, which both tell of the label."""
+    signal = rng.normal(size=(rows, 2))
+    score = signal.sum(axis=1) + 0.3 * rng.normal(size=rows)
+    label = {"binary": (score > 0).astype(np.int64), "multiclass": np.digitize(score, [-0.7, 0.7]), "regression": score}[target]
+    frames = {
+        party: pl.DataFrame(
+            {
+                "id": [f"id-{row:06}" for row in range(rows)],
+                "x": signal[:, place] + 0.1 * rng.normal(size=rows),
+                "noise": rng.normal(size=rows),
+                "kind": rng.choice(["red", "green", "blue"], size=rows),
+            }
+        )
+        for place, party in enumerate((LABEL, FEATURE))
+    }
+    return {**frames, LABEL: frames[LABEL].with_columns(y=label)}
+
+
+def verdict(line: str) -> str:
+    """What a headline says: yes, a little, no, or that it was not measured."""
+    (said,) = [name for name, words in VERDICTS.items() if words in line]
+    return said
+
+
+def coverage(of: Simulated, *, draws: int) -> float:
+    """How often the evaluator's interval holds the AUC that the two classes have."""
+    held, exact, evaluator = 0, float(norm.cdf(of.gap / 2**0.5)), AttackEvaluator(replicates=1, level=LEVEL)
+    for seed in range(draws):
+        rng = np.random.default_rng([seed, of.rows, of.epochs])
+        positive_N = rng.random(of.rows) < of.share
+        own_N, rows, values = rng.normal(size=of.rows), [], []
+        for _ in range(of.epochs):
+            fresh_N = rng.normal(size=of.rows)
+            score_N = of.gap * positive_N + of.correlation**0.5 * own_N + (1 - of.correlation) ** 0.5 * fresh_N
+            batches = rng.permutation(of.rows)[: of.rows // of.batch * of.batch].reshape(-1, of.batch)
+            rows += [torch.from_numpy(rows_B) for rows_B in batches]
+            values += [torch.from_numpy(score_N[rows_B]) for rows_B in batches]
+        truth_N = torch.from_numpy(positive_N.astype(np.int64))
+        metrics = evaluator(Scores(rows=tuple(rows), values=tuple(values)), truth_N, bootstrap=Bootstrap(seed))
+        assert metrics is not None
+        held += metrics.auc.low <= exact <= metrics.auc.high
+    return held / draws
+
+
+# --- the page
+
+
+def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
+    """Shares of false "yes" and "a little" beside what is promised, and coverage."""
+    audits: list[dict[str, Any]] = found["audits"]
+    settings = list(dict.fromkeys(each["setting"] for each in audits))
+    groups = [(name, [each for each in audits if each["setting"] == name]) for name in settings]
+    kinds = [(side, said) for side in ("labels", "columns") for said in PROMISED]
+    cells: list[list[Cell]] = [
+        [name, len(some), *(share_of(some, side, said) for side, said in kinds), _held(some)]
+        for name, some in (*groups, ("all", audits))
+    ]
+    columns = ["run", "audits", *(f"{side}: {said}" for side, said in kinds), "intervals that hold a guess"]
+    limits = "; ".join(f"{said!r} at most {limit:g}" for said, limit in PROMISED.items())
+    said_note = (
+        f"Shares of audits that said so, with Clopper-Pearson's 95 % intervals. Promised: {limits}. An audit says so of labels "
+        f"where it does of gradients or of embeddings. {found['rows']:,} rows, {found['epochs']} epochs; "
+        f"{SHUFFLES} audits of each training."
+    )
+    covered: list[list[Cell]] = [
+        [name, proportion(round(share * found["draws"]), found["draws"])] for name, share in found["coverage"].items()
+    ]
+    return Benchmark(
+        title="Audits of labels and columns that have nothing to do with what crossed",
+        command=command,
+        tables=[
+            ResultTable(name="What they said", columns=columns, rows=cells, note=said_note),
+            ResultTable(
+                name="Coverage of 95 % intervals, simulated scores",
+                columns=["scores", "share of intervals that hold the true AUC"],
+                rows=covered,
+                note="Each row's scores of several epochs are correlated, as an attack's are.",
+            ),
+        ],
+    )
+
+
+def share_of(audits: Sequence[dict[str, Any]], side: str, said: str) -> Spread:
+    """The share of audits of which a headline says so, and its interval."""
+    return proportion(sum(said in each[side] for each in audits), len(audits))
+
+
+def proportion(times: int, of: int) -> Spread:
+    """A share with Clopper-Pearson's interval."""
+    tail = (1 - LEVEL) / 2
+    low = float(beta.ppf(tail, times, of - times + 1)) if times else 0.0
+    high = float(beta.ppf(1 - tail, times + 1, of - times)) if times < of else 1.0
+    return Spread(value=times / of, low=low, high=high)
+
+
+def _held(audits: Sequence[dict[str, Any]]) -> float | None:
+    """The share of attacks' intervals that hold the AUC of a guess, which is the true one here; None where none has one."""
+    held = [low <= 0.5 <= high for each in audits for _, low, high in each["intervals"].values()]
+    return float(np.mean(held)) if held else None

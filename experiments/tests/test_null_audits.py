@@ -1,0 +1,66 @@
+"""bench null-audit: two settings through the product, and the book-keeping on made-up audits."""
+
+from pathlib import Path
+
+import pytest
+
+from tallystick_experiments import null_audits
+from tallystick_experiments.page import render_benchmark
+from tallystick_experiments.shared import Keeping
+
+
+def test_shuffled_truth_is_audited_once_each_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quick = null_audits.SETTINGS["quick form"]
+    monkeypatch.setattr(null_audits, "SETTINGS", {"quick form": quick})
+    log = tmp_path / "runs.jsonl"
+    found = null_audits.run(audits=2, rows=300, epochs=2, draws=2, keeping=Keeping(log=log))
+    assert [(each["setting"], each["training"], each["shuffle"]) for each in found["audits"]] == [
+        ("quick form", 0, 0),
+        ("quick form", 0, 1),
+    ]
+    first, second = found["audits"]
+    assert first["intervals"].keys() >= {"norm-averaged", "low-energy", "completion"}
+    assert first["intervals"] != second["intervals"]  # other labels
+    again = null_audits.run(audits=3, rows=300, epochs=2, draws=2, keeping=Keeping(log=log, resume=True))
+    assert again["audits"][:2] == found["audits"]
+    page = null_audits.page_of(again, command="tallystick bench null-audit")
+    assert "What they said" in render_benchmark(page, tmp_path / "page.html").read_text()
+
+
+def test_what_was_said_is_counted_by_audit() -> None:
+    said = [(["no", "yes"], ["no"]), (["no", "no"], ["a little"]), (["a little"], ["no"]), (["no"], ["no"])]
+    audits = [{"labels": labels, "columns": columns, "intervals": {"norm": [0.6, 0.4, 0.7]}} for labels, columns in said]
+    assert null_audits.share_of(audits, "labels", "yes").value == 0.25
+    assert null_audits.share_of(audits, "labels", "a little").value == 0.25
+    assert null_audits.share_of(audits, "columns", "yes").value == 0
+    assert null_audits.proportion(0, 200).high == pytest.approx(0.0183, abs=1e-4)  # 1 - 0.025 ** (1 / 200)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("Through cut gradients, yes: shop, knowing no label, can tell the classes apart with AUC 1.", "yes"),
+        ("Through cut embeddings, a little: bank, knowing the columns of 200 rows, can rebuild the columns.", "a little"),
+        ("Through cut gradients, no attack here found more than a guess would: the strongest has AUC 0.51.", "no"),
+        ("Through cut gradients: not measured, so nothing is known of it; the reasons stand below.", "not measured"),
+    ],
+)
+def test_a_headline_is_read(line: str, said: str) -> None:
+    assert null_audits.verdict(line) == said
+
+
+def test_a_headline_of_other_words_is_an_error() -> None:
+    with pytest.raises(ValueError, match="not enough values to unpack"):
+        null_audits.verdict("Through cut gradients, perhaps.")
+
+
+def test_intervals_of_simulated_scores_cover_about_as_often_as_promised() -> None:
+    """40 draws at 95 %: fewer than 30 hold the true AUC with a chance below 1e-5. Seeded."""
+    assert null_audits.coverage(null_audits.SIMULATED[0], draws=40) >= 0.75
+
+
+@pytest.mark.parametrize("name", null_audits.SETTINGS)
+def test_every_setting_is_a_contract(name: str) -> None:
+    contract = null_audits.contract_of_setting(null_audits.SETTINGS[name], 0, epochs=4)
+    assert contract.audit
+    assert contract.target.type == null_audits.SETTINGS[name].target
