@@ -10,9 +10,7 @@ from tallystick.data.lazy import Frame
 from tallystick.data.profile import keys_as_written, profile
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
-from tallystick.errors import ConfigError, TallystickError
-from tallystick.job.alignment_cost import alignment_cost
-from tallystick.job.disclosure import (
+from tallystick.disclosure import (
     defense_lines,
     deviation_of,
     disclosure_lines,
@@ -20,6 +18,8 @@ from tallystick.job.disclosure import (
     protects_a_row,
     repeats_lines,
 )
+from tallystick.errors import ConfigError, TallystickError
+from tallystick.job.alignment_cost import alignment_cost
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.proxy import Proxy

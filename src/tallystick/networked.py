@@ -5,11 +5,11 @@ from typing import Any
 
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
-from tallystick.job.log import Watcher
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here
 from tallystick.report.result import Result
+from tallystick.watcher import Watcher
 
 
 def run(

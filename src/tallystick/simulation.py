@@ -23,15 +23,16 @@ from tallystick.data.frame import as_frame
 from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
-from tallystick.job.log import Logbook, Silent, Watcher
-from tallystick.job.phases.embedding_charge import noise_on_embeddings
+from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
+from tallystick.party.embedding_charge import noise_on_embeddings
 from tallystick.party.folder import START, Draw, RunFolder, fresh_secret
 from tallystick.party.ledger import create_ledger
 from tallystick.report.result import Result, merge
 from tallystick.storage import scratch_folder
+from tallystick.watcher import Silent, Watcher
 
 
 def simulate(

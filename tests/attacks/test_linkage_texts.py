@@ -13,10 +13,10 @@ from tallystick.attacks.linkage.texts import (
     evaluate_texts,
 )
 from tallystick.attacks.linkage.view import DistanceModel
+from tallystick.audit.naming import texts_named_by_helper
 from tallystick.config.similarity import DimensionConfig, SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import ConfigError
-from tallystick.job.phases.linkage_texts import texts_named_by_helper
 from tallystick.network.channel import no_progress
 
 SYLLABLES = ("ka", "lo", "mi", "ren", "ta", "sul", "do", "ver", "ni", "pa", "gro", "he", "bri", "zu", "wal", "ste")

@@ -11,8 +11,8 @@ from tallystick import predict
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, DamagedFile, PeerStopped, TallystickError
-from tallystick.job.log import Silent
 from tallystick.job.process import run_process
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 

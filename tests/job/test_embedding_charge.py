@@ -12,8 +12,8 @@ from tallystick.config.party import parse_party
 from tallystick.cut.messages import CutEmbedding
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import StorageError
-from tallystick.job.phases.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
 from tallystick.network.channel import MemoryChannel
+from tallystick.party.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import UnsentGaussianDP

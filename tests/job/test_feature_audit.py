@@ -9,14 +9,13 @@ import pytest
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.attacks.feature_inference import evaluate
+from tallystick.audit import columns as feature_audit
+from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.log import Silent
-from tallystick.job.phases import feature_audit
-from tallystick.job.phases.audit import audit_recorded
-from tallystick.job.phases.embedding_charge import EmbeddingCharge, Sent
+from tallystick.party.embedding_charge import EmbeddingCharge, Sent
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
@@ -26,6 +25,7 @@ from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 NOISE = {"method": "gaussian-embeddings", "epsilon": 2.0, "delta": 1e-6, "clip": 1.0}

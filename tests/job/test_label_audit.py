@@ -9,15 +9,15 @@ import pytest
 import torch
 from tiny import columns, contract_values, seed_system, tables, weights
 
+from tallystick.audit import run as audit
+from tallystick.audit.known_start import KnownStart
+from tallystick.audit.labels import audit_labels
+from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.data.features import FeatureShape
+from tallystick.disclosure import defense_lines
 from tallystick.errors import ConfigError
-from tallystick.job.disclosure import defense_lines
-from tallystick.job.log import Silent
-from tallystick.job.phases import audit
-from tallystick.job.phases.audit import audit_labels, audit_recorded
 from tallystick.job.phases.defense import key_stream
-from tallystick.job.phases.label_start import KnownStart
 from tallystick.models.build import build_label_model
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
@@ -25,6 +25,7 @@ from tallystick.report.result import read_result
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 LABEL_DP = {"method": "label-dp", "epsilon": 1.0}

@@ -7,11 +7,11 @@ import pytest
 from tiny import columns, contract_values, weights
 
 from tallystick import simulation
-from tallystick.job.log import Silent
-from tallystick.job.phases.audit import audit_recorded
+from tallystick.audit.recorded import audit_recorded
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 CHANGES = {

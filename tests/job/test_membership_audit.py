@@ -7,9 +7,9 @@ import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.attacks.view import StepView
+from tallystick.audit.membership import audit_membership
+from tallystick.audit.recording import AuditedRun, recording_plan
 from tallystick.config.contract import parse_contract
-from tallystick.job.phases.audit import _kept, recording_plan
-from tallystick.job.phases.membership_audit import audit_membership
 from tallystick.party.recorder import Recorder, ViewStore
 from tallystick.report.page import to_html
 from tallystick.report.result import merge
@@ -86,8 +86,8 @@ def test_rows_of_one_kind_and_too_few_known_rows_are_said():
 def test_a_label_that_changes_late_in_training_is_found(tmp_path):
     """Of twenty epochs the first two and six later ones are kept, the last among them."""
     contract = parse_contract(contract_values(("bank", "shop"), alignment__method="union", training__epochs=20))
-    job = SimpleNamespace(contract=contract, is_label=True)
-    first, later = _kept(job, SimpleNamespace(membership=PRESENT))
+    folder, dataset = SimpleNamespace(), SimpleNamespace(membership=PRESENT)
+    first, later = AuditedRun(contract=contract, party="bank", folder=folder, dataset=dataset, run_id="r").kept_epochs
     schedule = Schedule(train_N=torch.arange(ROWS), validation_N=torch.arange(0), batch_size=BATCH, seed=1)
     plan = recording_plan(schedule, first=first, later=later, epochs=20, width=8)
     store = ViewStore(folder=tmp_path, contract="c", origin=Origin.create(tmp_path, party="bank", contract="c"))

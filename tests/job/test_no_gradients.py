@@ -12,14 +12,14 @@ from msgspec.structs import replace
 from test_label_flip import files_of
 from tiny import columns, contract_values, seed_system, tables, weights
 
+from tallystick.audit.labels import unattacked
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.errors import ConfigError, DataError, TallystickError
 from tallystick.job.handshake import Agreement, Greeting
 from tallystick.job.job import Job
-from tallystick.job.log import Logbook, Silent
-from tallystick.job.phases.label_audit import unattacked
+from tallystick.job.log import Logbook
 from tallystick.job.preflight import check_label
 from tallystick.job.run import run_party
 from tallystick.network.channel import MemoryChannel, memory_channels
@@ -29,6 +29,7 @@ from tallystick.party.ledger import create_ledger
 from tallystick.party.trained import Architecture
 from tallystick.report.leaks import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 ROWS = 160

@@ -7,12 +7,12 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
-from tallystick.job.log import Silent
-from tallystick.job.phases.feature_audit import audit_features, load_columns, save_columns
-from tallystick.job.phases.label_audit import audit_labels, load_labels, save_labels
+from tallystick.audit.columns import audit_features, load_columns, save_columns
+from tallystick.audit.labels import audit_labels, load_labels, save_labels
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 

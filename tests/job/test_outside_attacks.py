@@ -9,13 +9,13 @@ from tiny import columns, contract_values, tables
 from tallystick.attacks.label_inference import outside, outside_worker
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.view import StepView, View
+from tallystick.audit.labels import audit_labels
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DataError
-from tallystick.job.log import Silent
-from tallystick.job.phases.audit import audit_labels
 from tallystick.party.folder import RunFolder
 from tallystick.report.result import read_result
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 MODULE = """
 import sys

@@ -27,7 +27,7 @@ from tallystick.errors import (
     category_of,
     printable,
 )
-from tallystick.job.log import LOG, MAX_LOG_BYTES, RunLog, Silent
+from tallystick.job.log import LOG, MAX_LOG_BYTES, RunLog
 from tallystick.network.certificates import load_identity
 from tallystick.network.channel import memory_channels, open_payload
 from tallystick.network.messages import BODY_LENGTH, MEBIBYTE, WIRE_VERSION, Stopped
@@ -35,6 +35,7 @@ from tallystick.network.network import Network
 from tallystick.network.session import REFUSAL, Refusal, first_frame, open_hello
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.training.messages import CutWidth
+from tallystick.watcher import Silent
 
 NASTY = "\x1b[2K\x1b[1A\rall is well\n\x1b]0;title\x07\u202e\x9b31m\x00\ud800"
 

@@ -17,7 +17,6 @@ from tallystick.config.party import load_party, parse_party
 from tallystick.data.keys import read_keys
 from tallystick.data.split import TRAINING, VALIDATION, split_by_hash, split_positions
 from tallystick.errors import ConfigError, ContractMismatch, DataError, IdentityError, PeerLost, PeerStopped, ProtocolError
-from tallystick.job.log import Silent
 from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
@@ -25,6 +24,7 @@ from tallystick.job.process import run_process, way_on
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 

@@ -5,12 +5,12 @@ from tiny import columns, contract_values, tables
 
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.audit.recorded import audit_recorded
 from tallystick.config.contract import parse_contract
 from tallystick.errors import ConfigError
-from tallystick.job.log import Silent
-from tallystick.job.phases.audit import audit_recorded
 from tallystick.report.leaks import leak_lines
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 

@@ -17,9 +17,9 @@ from tallystick.data.frame import as_frame
 from tallystick.data.keys import fingerprint, read_keys
 from tallystick.errors import ConfigError, DataError, IdError, PeerLost
 from tallystick.job.job import Job
-from tallystick.job.log import Logbook, Silent
+from tallystick.job.log import Logbook
 from tallystick.job.phases.align import with_noise
-from tallystick.job.phases.linkage_audit import audit_linkage
+from tallystick.job.phases.audit import audit_links
 from tallystick.network.certificates import write_test_certificates
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
@@ -27,6 +27,7 @@ from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 PLACES = [
     {"name": "lon", "unit": "degree", "low": 103.0, "high": 104.0, "metres": 111_320.0},
@@ -405,4 +406,4 @@ def test_a_helper_that_dies_during_the_linkage_audit_ends_it(tmp_path):
         logbook=Logbook(party="bank", watcher=Silent()),
     )
     with pytest.raises(PeerLost, match="helper fell silent"):
-        audit_linkage(job, keys, alignment)
+        audit_links(job, keys, alignment)

@@ -18,7 +18,6 @@ from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.union import UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
-from tallystick.job.log import Silent
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import BranchParts, build_bottom
@@ -29,6 +28,7 @@ from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
 from tallystick.training.unaligned.method import OwnPart
 from tallystick.training.unaligned.table import method_of
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 SHAPE = FeatureShape(numeric=2, cardinalities=(3,))

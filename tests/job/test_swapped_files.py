@@ -12,10 +12,10 @@ from tiny import columns, contract_values, tables
 
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DamagedFile
-from tallystick.job.log import Silent
 from tallystick.party.folder import RunFolder
 from tallystick.simulation import simulate
 from tallystick.training.checkpoint import read_tensors
+from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")
 VALUES = contract_values(

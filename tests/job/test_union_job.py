@@ -11,6 +11,7 @@ from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.alignment.outcome import Alignment
 from tallystick.attacks.view import StepView
+from tallystick.audit.membership import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.forward import no_columns
@@ -25,7 +26,6 @@ from tallystick.imputation.draws import Draws
 from tallystick.imputation.random_features import RandomFeatures
 from tallystick.imputation.sampling_features import SamplingFeatures
 from tallystick.imputation.settled_labels import SettledLabels
-from tallystick.job.phases.membership_audit import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.job.phases.settling import settling
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop

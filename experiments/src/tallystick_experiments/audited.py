@@ -6,9 +6,9 @@ from typing import Any
 import polars as pl
 
 from tallystick.config.party import FeatureColumns, SequenceConfig
-from tallystick.job.log import Silent
 from tallystick.report.result import Result
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 
 KEY = "row"
 

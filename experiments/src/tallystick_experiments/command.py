@@ -13,7 +13,7 @@ from tallystick.cli.output import LIBRARIES, finish
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallystick.job.log import Watcher
+    from tallystick.watcher import Watcher
     from tallystick_experiments.page import Benchmark, Cell
 
 SHOWN_ROWS = 24  # of a table on the terminal

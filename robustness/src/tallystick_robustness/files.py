@@ -24,12 +24,12 @@ from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, DataError, TallystickError
-from tallystick.job.log import Silent
 from tallystick.job.predict import predict
 from tallystick.job.process import run_process
 from tallystick.network.addresses import free_port
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
+from tallystick.watcher import Silent
 from tallystick_robustness.both import BOUND_S, both
 from tallystick_robustness.ground import LABEL, PARTIES, Homes, Values, contract, lay_out, tables
 from tallystick_robustness.mutate import ODD_NUMBERS, TEXTS, spoil_bytes, spoil_tree

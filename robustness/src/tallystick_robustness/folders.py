@@ -18,10 +18,10 @@ import polars as pl
 import yaml
 
 from tallystick.errors import TallystickError
-from tallystick.job.log import Silent
 from tallystick.job.predict import predict
 from tallystick.job.process import run_process
 from tallystick.network.addresses import free_port
+from tallystick.watcher import Silent
 from tallystick_robustness.both import BothEnded, both
 from tallystick_robustness.files import StopsAfter, files_of, spoil_json, spoil_safetensors
 from tallystick_robustness.ground import FEATURE, LABEL, PARTIES, Homes, Values, contract, lay_out, tables

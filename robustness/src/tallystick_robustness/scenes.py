@@ -29,13 +29,14 @@ from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.evaluation.private.table import counting
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import ALL_PHASES, Job
-from tallystick.job.log import Logbook, Silent
+from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel, MemoryChannel
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.masks import MaskedTerms, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise
+from tallystick.watcher import Silent
 from tallystick_robustness.ground import FEATURE, LABEL, LEDGER, PARTIES, Values, contract, party_values, tables
 
 HELPER = "helper"

@@ -15,8 +15,8 @@ from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallystick.job.log import Watcher
     from tallystick.report.result import Estimate, Leak, Result, Trial
+    from tallystick.watcher import Watcher
 
 
 def audit(
@@ -76,7 +76,7 @@ def audit(
                 raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
             _keep(result, runs, as_json=as_json)
 
-    loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.job.phases.audit")
+    loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.audit.run")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
@@ -94,8 +94,8 @@ def _counts(text: str) -> tuple[int, ...]:
 
 
 def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], watcher: "Watcher", *, as_json: bool) -> None:
+    from tallystick.audit.recorded import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
-    from tallystick.job.phases.audit import audit_recorded
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 

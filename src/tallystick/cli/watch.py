@@ -8,9 +8,9 @@ from typing import Any
 from rich.progress import TaskID
 
 from tallystick.cli.options import Style
-from tallystick.job.log import Silent, Watcher
 from tallystick.job.watchers import REDRAW_S, Bars, progress_bars
 from tallystick.terminal import PlainWordsConsole, printable_lines
+from tallystick.watcher import Silent, Watcher
 
 
 def watcher_of(style: Style) -> Watcher:

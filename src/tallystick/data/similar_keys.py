@@ -51,6 +51,10 @@ class SimilarKeys:
             digest.update(len(text.encode()).to_bytes(4, "big") + text.encode())
         return digest.digest()
 
+    def noise_name(self, contract_hash: str) -> str:
+        """What the noise that was drawn for these keys under a contract is kept by."""
+        return hashlib.blake2b(self.digest() + contract_hash.encode(), digest_size=16).hexdigest()
+
 
 def read_similar_keys(
     frame: Frame, *, columns: Mapping[str, str], terms: SimilarityConfig, nulls: str

@@ -13,11 +13,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Protocol
 
 from tallystick.errors import PeerError, StorageError, category_of, printable
 from tallystick.network.channel import Channel, Traffic
 from tallystick.report.result import PhaseRecord
+from tallystick.watcher import Watcher
 
 LOG = "run.log"
 MAX_LOG_BYTES = 1 << 20
@@ -25,35 +25,6 @@ MAX_LOG_BYTES = 1 << 20
 EARLY_LINES = 200
 PROGRESS_S = 10.0
 FRAMES = 8
-
-
-class Watcher(Protocol):
-    """Whoever shows a job's progress."""
-
-    def phase(self, name: str) -> None:
-        """A phase begins."""
-        ...
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Something long moved on; called often, must return at once."""
-        ...
-
-    def say(self, text: str) -> None:
-        """One line worth reading: what was learnt, what was found."""
-        ...
-
-
-class Silent:
-    """A watcher that shows nothing."""
-
-    def phase(self, name: str) -> None:
-        """Ignore."""
-
-    def progress(self, what: str, done: int, total: int) -> None:
-        """Ignore."""
-
-    def say(self, text: str) -> None:
-        """Ignore."""
 
 
 @dataclass(kw_only=True)

@@ -24,19 +24,20 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
-from tallystick.job.log import RunLog, Watcher
+from tallystick.job.log import RunLog
 from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
-from tallystick.job.phases.embedding_charge import EmbeddingCharge
 from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
 from tallystick.network.channel import Channel
+from tallystick.party.embedding_charge import EmbeddingCharge
 from tallystick.party.folder import RunFolder
 from tallystick.party.secret import row_noise_secret
 from tallystick.party.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
+from tallystick.watcher import Watcher
 
 COMMAND = "predict"
 JOINT, ALONE = "joint model", "own columns"

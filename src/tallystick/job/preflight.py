@@ -42,7 +42,6 @@ from tallystick.evaluation.importance import column_places
 from tallystick.job.phases.align import max_rows
 from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.defense import check_teacher
-from tallystick.job.phases.embedding_charge import noise_on_embeddings
 from tallystick.models.build import (
     TRIED_ROWS,
     build_bottom,
@@ -56,6 +55,7 @@ from tallystick.models.tabular import embedding_widths
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
+from tallystick.party.embedding_charge import noise_on_embeddings
 from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture
 from tallystick.privacy.ledger import Outlook

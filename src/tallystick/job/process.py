@@ -21,7 +21,7 @@ from tallystick.errors import (
     category_of,
 )
 from tallystick.job.job import ALL_PHASES, Job
-from tallystick.job.log import LOG, Logbook, RunLog, Watcher
+from tallystick.job.log import LOG, Logbook, RunLog
 from tallystick.job.phases.tuning import allowed_keys, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
@@ -33,6 +33,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
+from tallystick.watcher import Watcher
 
 T = TypeVar("T")
 _INTERRUPTED = "interrupted; the peers that had joined were told"

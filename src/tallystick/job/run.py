@@ -18,9 +18,8 @@ from tallystick.errors import ConfigError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
-from tallystick.job.phases.audit import audit_run
+from tallystick.job.phases.audit import audit_links, audit_training
 from tallystick.job.phases.evaluate import evaluate, take_part
-from tallystick.job.phases.linkage_audit import audit_linkage
 from tallystick.job.phases.once import receive_once
 from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.train import (
@@ -63,7 +62,7 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         with logbook.during("alignment", job.all_channels):
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
-        job_state.linkage = audit_linkage(job, keys, job_state.alignment)
+        job_state.linkage = audit_links(job, keys, job_state.alignment)
     if "tuning" in job.phases and job_state.alignment is not None:
         with logbook.during("tuning", channels):
             job_state.trials = tune_as_label_party(job, keys, job_state.alignment, run_id=agreement.run_id)
@@ -80,7 +79,7 @@ def _run_label_party(job: Job, job_state: JobState) -> None:
         trained = train_as_label_party(job, dataset, agreement, kept=kept)
         job_state.training, job_state.modules = trained.state, {"label model": trained.model}
     job_state.baseline_notes += telling_columns(job, rows, dataset)
-    job_state.audited = audit_run(job, rows, dataset, run_id=agreement.run_id)
+    job_state.audited = audit_training(job, rows, dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases:
         with logbook.during("evaluation", channels):
             evaluate(job, rows, trained, dataset, job_state, kept=kept)
@@ -97,7 +96,7 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
         with logbook.during("alignment", job.all_channels):
             job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
             job_state.match_notes = match_notes(job, job_state.alignment)
-        job_state.linkage = audit_linkage(job, keys, job_state.alignment)
+        job_state.linkage = audit_links(job, keys, job_state.alignment)
     if "tuning" in job.phases and job_state.alignment is not None:
         with logbook.during("tuning", [channel]):
             job_state.trials = tune_as_feature_party(job, keys, job_state.alignment, run_id=agreement.run_id)
@@ -112,7 +111,7 @@ def _run_feature_party(job: Job, job_state: JobState) -> None:
         else:
             trained, job_state.finished = embed_as_feature_party(job, dataset, agreement)
         job_state.modules = {"bottom model": trained.bottom}
-    job_state.audited = audit_run(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
+    job_state.audited = audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
     if "evaluation" in job.phases and contract.sends_gradients:
         with logbook.during("evaluation", [channel]):
             take_part(job, trained, dataset, job_state)

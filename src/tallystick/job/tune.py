@@ -10,7 +10,7 @@ from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
 from tallystick.job.job import Job, use_threads
-from tallystick.job.log import Logbook, RunLog, Watcher
+from tallystick.job.log import Logbook, RunLog
 from tallystick.job.phases.report import JobState, write_report
 from tallystick.job.phases.search import require_optuna
 from tallystick.job.phases.tuning import allowed_keys, tune_alone
@@ -18,6 +18,7 @@ from tallystick.job.process import run_process
 from tallystick.party.folder import RunFolder
 from tallystick.report.result import Result
 from tallystick.training.plan import load_optimizers
+from tallystick.watcher import Watcher
 
 USE, USE_ALONE = "tune", "tune-alone"
 

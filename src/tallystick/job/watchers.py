@@ -8,8 +8,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from tallystick.job.log import Silent, Watcher
 from tallystick.terminal import PlainWordsConsole
+from tallystick.watcher import Silent, Watcher
 
 SHOW_AFTER_S = 2.0
 REDRAW_S = 0.1

@@ -18,13 +18,13 @@ from tallystick.config.gradients import WIDE_CUT
 from tallystick.config.reading import did_you_mean
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.log import Watcher
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
 from tallystick.report import result as shown
 from tallystick.report.formats import duration
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
+from tallystick.watcher import Watcher
 
 _LEVEL = 0.95
 FEWEST_FOR_STUDENT = 3  # runs

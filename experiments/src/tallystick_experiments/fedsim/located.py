@@ -22,10 +22,10 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
 from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
 from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
+from tallystick.audit.locating import exposure_to_helper, metric_of, places_of, units_of
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError
-from tallystick.job.phases.linkage import exposure_to_helper, metric_of, places_of, units_of
 from tallystick_experiments.fedsim.data import read_hdb
 
 METRES_A_DEGREE = 111_195.0

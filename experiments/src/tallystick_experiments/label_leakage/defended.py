@@ -18,12 +18,12 @@ from tallystick.config.party import parse_party
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.log import Silent
 from tallystick.metrics import METRICS
 from tallystick.report.result import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials
+from tallystick.watcher import Silent
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds

@@ -21,11 +21,11 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.metrics import AttackEvaluator
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.attacks.view import StepView, View, renumbered
+from tallystick.audit.recording import LABEL_EPOCHS, recording_plan
 from tallystick.config.party import FeatureColumns
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
-from tallystick.job.phases.audit import LABEL_EPOCHS, recording_plan
 from tallystick.party.recorder import RecordingPlan
 from tallystick.party.row_recorder import most_rows
 from tallystick.report.result import read_result

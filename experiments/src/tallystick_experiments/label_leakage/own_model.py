@@ -10,13 +10,13 @@ from pathlib import Path
 from tallystick.attacks.label_inference.auxiliary import FewLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.audit.labels import AUXILIARY_LABELS, attack_result, load_labels
 from tallystick.config.contract import Contract
 from tallystick.config.party import parse_party
 from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.table import linkage_of
 from tallystick.errors import DataError
-from tallystick.job.phases.label_audit import AUXILIARY_LABELS, attack_result, load_labels
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import Architecture, TrainedFeatureParty, kept_encoder

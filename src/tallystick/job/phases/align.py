@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from hashlib import blake2b
 
 from tallystick.alignment.exchange import MAX_ROWS, usual_max_rows
 from tallystick.alignment.key_noise import key_event, noisy_keys
@@ -13,12 +12,11 @@ from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_featu
 from tallystick.config.contract import MAX_IDS, Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
-from tallystick.job.phases.embedding_charge import count_anew
 from tallystick.network.channel import Channel, Progress
+from tallystick.party.embedding_charge import count_anew
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import KEYS, charged, data_set
 from tallystick.party.secret import noise_secret
@@ -56,7 +54,7 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
     event = key_event(terms) if terms is not None else None
     if terms is None or event is None or keys.similar is None:
         return keys
-    of = noisy_keys_name(contract, keys.similar)
+    of = keys.similar.noise_name(contract.hash)
     numbers_RD = folder.load_noisy_keys(of=of)
     if numbers_RD is None:
         secret = noise_secret(party)  # known before anything is charged that counts on it
@@ -65,11 +63,6 @@ def with_noise(contract: Contract, party: PartyFile, folder: RunFolder, keys: Ke
         numbers_RD = noisy_keys(keys.similar, terms, secret=secret).numbers_RD
         folder.save_noisy_keys(numbers_RD, of=of)
     return replace(keys, similar=keys.similar.with_numbers(numbers_RD))
-
-
-def noisy_keys_name(contract: Contract, keys: SimilarKeys) -> str:
-    """What the noise that was drawn for these keys under this contract is kept by."""
-    return blake2b(keys.digest() + contract.hash.encode(), digest_size=16).hexdigest()
 
 
 def kept_alignment(job: Job) -> Alignment:

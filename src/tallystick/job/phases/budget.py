@@ -8,9 +8,9 @@ from tallystick.alignment.key_noise import key_event
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys
-from tallystick.job.phases.align import noisy_keys_name
 from tallystick.job.phases.defense import training_charged
-from tallystick.job.phases.embedding_charge import (
+from tallystick.job.phases.release import RELEASE_NOTE, release_event
+from tallystick.party.embedding_charge import (
     Sent,
     evaluation_ahead,
     noise_on_embeddings,
@@ -18,7 +18,6 @@ from tallystick.job.phases.embedding_charge import (
     serves_others,
     training_ahead,
 )
-from tallystick.job.phases.release import RELEASE_NOTE, release_event
 from tallystick.party.folder import NOISY_KEYS, RunFolder
 from tallystick.party.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger
 from tallystick.privacy.events import Event
@@ -73,7 +72,7 @@ class Ahead:
     def _drawn(self, folder: RunFolder) -> bool:
         if self.keys is None or self.keys.similar is None:
             return (folder.path / NOISY_KEYS).exists()
-        return folder.load_noisy_keys(of=noisy_keys_name(self.contract, self.keys.similar)) is not None
+        return folder.load_noisy_keys(of=self.keys.similar.noise_name(self.contract.hash)) is not None
 
     def of_embeddings(self) -> list[Event]:
         """What noisy embeddings cost columns at most; nothing where nothing bounds it, which no cap can judge."""

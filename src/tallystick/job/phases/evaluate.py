@@ -25,12 +25,12 @@ from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
 from tallystick.job.job import Job
-from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.job.phases.report import JobState
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.party.alone import final_logits, logits_alone
+from tallystick.party.embedding_charge import EmbeddingCharge, evaluation_ahead
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
 from tallystick.structs import prepared

@@ -29,9 +29,9 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
-from tallystick.job.phases.embedding_charge import shuffled_releases
 from tallystick.job.phases.report import JobState
 from tallystick.network.channel import Channel
+from tallystick.party.embedding_charge import shuffled_releases
 from tallystick.party.trained import TrainedLabelParty
 from tallystick.privacy.randomness import SEED_BITS, secret_generator
 from tallystick.report import result as shown

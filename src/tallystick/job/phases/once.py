@@ -17,9 +17,9 @@ from tallystick.cut.messages import receive_embedding, send_embedding
 from tallystick.dataset.dataset import Dataset
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.job.job import Job
-from tallystick.job.phases.embedding_charge import EmbeddingCharge
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
+from tallystick.party.embedding_charge import EmbeddingCharge
 from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
 

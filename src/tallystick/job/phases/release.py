@@ -10,10 +10,10 @@ from torch import Tensor
 
 from tallystick.config.contract import Contract, PrivateRelease
 from tallystick.config.party import PartyFile, PrivacyConfig
+from tallystick.disclosure import shared_with_feature_parties
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
-from tallystick.job.disclosure import shared_with_feature_parties
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import LABELS, charged
 from tallystick.privacy.events import Event, PureDP

@@ -17,16 +17,14 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.repeats import counts_learnt
+from tallystick.audit.columns import with_releases
+from tallystick.audit.run import Audited
 from tallystick.config.contract import Contract, TrainingTerms
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.table import linkage_of
-from tallystick.evaluation.decisions import Decisions, Grouping
-from tallystick.evaluation.importance import column_places
-from tallystick.evaluation.measure import Comparison
-from tallystick.evaluation.messages import Finished
-from tallystick.job.disclosure import (
+from tallystick.disclosure import (
     defense_lines,
     deviation_of,
     embedded_once_more,
@@ -37,17 +35,19 @@ from tallystick.job.disclosure import (
     shuffled_embeddings,
     unaligned_lines,
 )
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.importance import column_places
+from tallystick.evaluation.measure import Comparison
+from tallystick.evaluation.messages import Finished
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
-from tallystick.job.phases.audit import Audited
-from tallystick.job.phases.embedding_charge import embeddings_cost, noise_on_embeddings
-from tallystick.job.phases.feature_audit import with_releases
 from tallystick.job.phases.release import privacy_section
 from tallystick.job.phases.search import TrialRecord, best_of
 from tallystick.job.phases.tuning import told
 from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
 from tallystick.models.split import LabelModel
+from tallystick.party.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.training.checkpoint import TrainingState

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.audit.recording import recorders
 from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
 from tallystick.data.telling import telling
@@ -18,9 +19,8 @@ from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.messages import Finished
 from tallystick.job.handshake import Agreement
 from tallystick.job.job import Job
-from tallystick.job.phases.audit import recorders
+from tallystick.job.phases.audit import audited_side
 from tallystick.job.phases.defense import RunDefense
-from tallystick.job.phases.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.job.phases.once import send_once
 from tallystick.job.phases.settling import settling
 from tallystick.job.phases.starts import start_of
@@ -30,6 +30,7 @@ from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
 from tallystick.party.alone import calibrated_alone
+from tallystick.party.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
 from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import TrainingState
@@ -130,7 +131,7 @@ def train_as_label_party(
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
     schedule = defended.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
-    observers = recorders(job, dataset, widths, run_id=agreement.run_id, resume_from=agreement.resume_from)
+    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_from=agreement.resume_from)
     peers: list[Peer] = [
         FeaturePeer(channel=channel, width=width, observer=observer)
         for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
@@ -195,7 +196,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     channel.send(CutWidth(width=width_of(bottom)))
     observer = None
     if is_new := trains(job, agreement):
-        (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=0)
+        (observer,) = recorders(audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=0)
         method = dataset.method(dataset.settled(job.contract.training), start=start)
         if method is not None:
             method.prepare_bottom(bottom, own_part(job, dataset, start))
@@ -214,7 +215,9 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     channel.send(CutWidth(width=width_of(bottom)))
     if not trains(job, agreement):
         return TrainedFeatureParty.load(job.folder, job.architecture, dataset)
-    (observer,) = recorders(job, dataset, [width_of(bottom)], run_id=agreement.run_id, resume_from=agreement.resume_from)
+    (observer,) = recorders(
+        audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=agreement.resume_from
+    )
     schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
     run = _training_run(job, dataset, schedule, agreement)
     what = f"training of {job.contract.name}, run {agreement.run_id}"

@@ -25,11 +25,11 @@ from tallystick.errors import ConfigError, ProtocolError
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job
 from tallystick.job.phases.defense import RunDefense, training_charged
-from tallystick.job.phases.embedding_charge import sent_by
 from tallystick.job.phases.search import TrialRecord, best_of, next_values, require_optuna
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
+from tallystick.party.embedding_charge import sent_by
 from tallystick.party.folder import RunFolder
 from tallystick.storage import write_bytes
 from tallystick.structs import prepared

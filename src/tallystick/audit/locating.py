@@ -31,7 +31,6 @@ from tallystick.attacks.linkage.view import (
 from tallystick.config.contract import Contract
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
-from tallystick.job.phases.align import noisy_keys_name
 from tallystick.network.channel import Progress, no_progress
 from tallystick.party.folder import RunFolder
 
@@ -254,7 +253,7 @@ def exposure_of_label_party(
 
 def sent_keys(contract: Contract, folder: RunFolder, keys: SimilarKeys) -> SimilarKeys:
     """The keys as they were sent: with the noise that is kept, where the contract asks for it."""
-    numbers_RD = folder.load_noisy_keys(of=noisy_keys_name(contract, keys))
+    numbers_RD = folder.load_noisy_keys(of=keys.noise_name(contract.hash))
     return keys if numbers_RD is None else keys.with_numbers(numbers_RD)
 
 

@@ -25,9 +25,9 @@ from tallystick.attacks.linkage.texts import (
     TextView,
     evaluate_texts,
 )
+from tallystick.audit.locating import AUDIT_SECRET, KNOWN, metric_of
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
-from tallystick.job.phases.linkage import AUDIT_SECRET, KNOWN, metric_of
 from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500

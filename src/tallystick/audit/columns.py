@@ -18,21 +18,21 @@ from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, Feat
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
+from tallystick.audit.known_start import first_batch
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns
 from tallystick.data.encoder import Encoder, feature_columns
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
+from tallystick.disclosure import defense_lines, start_lines
 from tallystick.errors import DataError, FeatureError, StorageError
-from tallystick.job.disclosure import defense_lines, start_lines
-from tallystick.job.log import Watcher
-from tallystick.job.phases.column_start import first_batch
-from tallystick.job.phases.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
+from tallystick.party.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import kept_encoder
 from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.watcher import Watcher
 
 COLUMNS = "columns.safetensors"
 NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"

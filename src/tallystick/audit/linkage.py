@@ -7,6 +7,7 @@ Shapes: N positions, M numbers, K links, D dimensions, T targets.
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -18,11 +19,7 @@ from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.alignment.similarity import seen_by_helper
 from tallystick.attacks.linkage.view import Located
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.keys import Keys
-from tallystick.data.similar_keys import SimilarKeys
-from tallystick.job.job import Job
-from tallystick.job.phases.linkage import (
+from tallystick.audit.locating import (
     Attacked,
     Exposure,
     exposure_of_feature_party,
@@ -33,15 +30,19 @@ from tallystick.job.phases.linkage import (
     scales_of,
     sent_keys,
 )
-from tallystick.job.phases.linkage_texts import (
+from tallystick.audit.naming import (
     MOST_LINKED,
     Naming,
     texts_named_by_feature_party,
     texts_named_by_helper,
     texts_named_by_label_party,
 )
+from tallystick.config.contract import Contract
+from tallystick.config.similarity import SimilarityConfig
+from tallystick.data.similar_keys import SimilarKeys
+from tallystick.network.channel import Progress
+from tallystick.party.folder import RunFolder
 from tallystick.report import result as shown
-from tallystick.report.leaks import located_sentence, named_sentence
 from tallystick.structs import prepared
 
 NOTE = "linkage"
@@ -54,61 +55,79 @@ OTHERS_ON_THE_MAP = 400
 EXAMPLES = 6
 
 
-def audit_linkage(job: Job, keys: Keys, alignment: Alignment) -> shown.LinkageSummary | None:
-    """Attack what this party's part of the linkage gave the others, once per alignment; None where nothing was linked by
-    similarity.
+@dataclass(frozen=True, kw_only=True)
+class LinkedSide:
+    """One party's side of a linkage, as its audit sees it.
+
+    Args:
+        contract: of the run.
+        party: this party's name.
+        folder: where the keys' noise is kept.
+        keys: this party's own.
+        alignment: the links that it was sent.
+        progress: called as attacks go by.
+    """
+
+    contract: Contract
+    party: str
+    folder: RunFolder
+    keys: SimilarKeys
+    alignment: Alignment
+    progress: Progress
+
+    @property
+    def is_label(self) -> bool:
+        """Whether this is the label party's side."""
+        return self.party == self.contract.label_party
+
+
+def kept_linkage(folder: RunFolder) -> shown.LinkageSummary | None:
+    """What the audit of this run's linkage found; None if it was not audited yet."""
+    kept = folder.noted(NOTE)
+    return msgspec.convert(kept, prepared(shown.LinkageSummary)) if kept else None
+
+
+def keep_linkage(folder: RunFolder, summary: shown.LinkageSummary) -> None:
+    """Keep what was found, for a run that goes on."""
+    folder.note(NOTE, msgspec.to_builtins(summary))
+
+
+def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> shown.LinkageSummary:
+    """Attack what this party's part of the linkage gave the others.
 
     No guarantee: no attack here found more, another may.
     """
-    terms = job.contract.alignment.similarity
-    if terms is None or keys.similar is None:
-        return None
-    if kept := job.folder.noted(NOTE):
-        return msgspec.convert(kept, prepared(shown.LinkageSummary))
-    watcher = job.logbook.watcher
-    with job.logbook.during("linkage audit", ()):
-        watcher.say("attacking what this side gave the linkage, as the others could")
-        summary = _audited(job, terms, keys.similar, alignment)
-        for attack in summary.attacks:
-            watcher.say(located_sentence(attack))
-        for naming in summary.named:
-            watcher.say(named_sentence(naming))
-    job.folder.note(NOTE, msgspec.to_builtins(summary))
-    return summary
-
-
-def _audited(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> shown.LinkageSummary:
-    contract, progress = job.contract, job.progress
-    sent = sent_keys(contract, job.folder, keys)
+    contract, progress, keys, alignment = side.contract, side.progress, side.keys, side.alignment
+    sent = sent_keys(contract, side.folder, keys)
     helper = contract.helper or ""
-    exposures = exposure_to_helper(keys, sent, terms, party=job.name, helper=helper, progress=progress)
+    exposures = exposure_to_helper(keys, sent, terms, party=side.party, helper=helper, progress=progress)
     maps, before = [], {}
     if terms.numbers and not terms.texts:
         truth_ND, sent_ND = (places_of(some, terms)[alignment.own_rows] for some in (keys, sent))
-        for peer in contract.feature_parties if job.is_label else (contract.label_party,):
+        for peer in contract.feature_parties if side.is_label else (contract.label_party,):
             attacked: Attacked | None
-            if job.is_label:
+            if side.is_label:
                 found = alignment.candidates[peer]
-                attacked, located = exposure_of_label_party(truth_ND, sent_ND, found, terms, peer=peer, party=job.name)
+                attacked, located = exposure_of_label_party(truth_ND, sent_ND, found, terms, peer=peer, party=side.party)
                 before[peer] = _before_noise(found, located, sent_ND, terms)
             else:
-                found = alignment.candidates[job.name]
-                attacked, located = exposure_of_feature_party(truth_ND, sent_ND, found, terms, label_party=peer, party=job.name)
+                found = alignment.candidates[side.party]
+                attacked, located = exposure_of_feature_party(truth_ND, sent_ND, found, terms, label_party=peer, party=side.party)
             exposures += attacked.exposures(terms, progress=progress) if attacked is not None else []
-            maps.append(_map(truth_ND, located, found, terms, names=(job.name, peer)))
-    named, notes = _texts_named(job, terms, keys, alignment)
-    summary = summary_of(terms, alignment, party=job.name, before=before)
+            maps.append(_map(truth_ND, located, found, terms, names=(side.party, peer)))
+    named, notes = _texts_named(side, terms)
+    summary = summary_of(terms, alignment, party=side.party, before=before)
     return msgspec.structs.replace(
         summary,
         attacks=[_shown(exposure) for exposure in exposures],
         named=[_shown_naming(each) for each in named],
         notes=[*summary.notes, *notes],
         maps=[one for one in maps if one.links],
-        examples=_examples(keys, alignment, party=job.name) if terms.texts else [],
+        examples=_examples(keys, alignment, party=side.party) if terms.texts else [],
     )
 
 
-def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment: Alignment) -> tuple[list[Naming], list[str]]:
+def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[Naming], list[str]]:
     """What helper and peers could name of this party's text keys, and what was not measured."""
     notes: list[str] = []
     if not terms.texts:
@@ -116,19 +135,19 @@ def _texts_named(job: Job, terms: SimilarityConfig, keys: SimilarKeys, alignment
     if terms.numbers and terms.helper_sees == "filters":
         notes.append("Keys with text are not attacked beside filters of numbers, which take too much memory for all pairs.")
         return [], notes
-    contract, progress = job.contract, job.progress
-    found = texts_named_by_helper(keys, terms, party=job.name, helper=contract.helper or "", progress=progress)
+    contract, progress, keys, alignment = side.contract, side.progress, side.keys, side.alignment
+    found = texts_named_by_helper(keys, terms, party=side.party, helper=contract.helper or "", progress=progress)
     for name, candidates in alignment.candidates.items():
         if not (candidates.numbers_NK != PAD).any():
             continue
-        if job.is_label and (linked := len(np.unique(candidates.numbers_NK))) > MOST_LINKED:
+        if side.is_label and (linked := len(np.unique(candidates.numbers_NK))) > MOST_LINKED:
             notes.append(
-                f"What {name} could name of {job.name}'s keys was not measured: {linked:,} of its rows are linked, over "
+                f"What {name} could name of {side.party}'s keys was not measured: {linked:,} of its rows are linked, over "
                 f"{MOST_LINKED:,}."
             )
-        elif job.is_label:
+        elif side.is_label:
             found += texts_named_by_feature_party(
-                keys, alignment.own_rows, candidates, terms, party=job.name, peer=name, progress=progress
+                keys, alignment.own_rows, candidates, terms, party=side.party, peer=name, progress=progress
             )
         else:
             found += texts_named_by_label_party(

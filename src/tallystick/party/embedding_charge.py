@@ -14,7 +14,7 @@ from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile
 from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
-from tallystick.job.disclosure import draws_labels_first
+from tallystick.disclosure import draws_labels_first
 from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import EMBEDDINGS, charged, data_set
 from tallystick.party.secret import noise_secret

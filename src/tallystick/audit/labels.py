@@ -23,18 +23,18 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, La
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.view import Received, StepView, View
+from tallystick.audit.known_start import KnownStart
 from tallystick.config.contract import Contract
 from tallystick.defenses.label_dp import LabelDP
+from tallystick.disclosure import defense_lines, start_lines
 from tallystick.errors import DataError, StorageError
-from tallystick.job.disclosure import defense_lines, start_lines
-from tallystick.job.log import Watcher
-from tallystick.job.phases.label_start import KnownStart
 from tallystick.party.folder import RunFolder
 from tallystick.party.recorder import ViewStore
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import epochs_trained
 from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
+from tallystick.watcher import Watcher
 
 _LABELS = "labels.safetensors"
 AUXILIARY_LABELS = 40  # labels that few-label attacks are told, or one per class where there are more

@@ -1,0 +1,66 @@
+"""A run that is over, attacked again from what its folder recorded."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tallystick.attacks.feature_inference.evaluate import KNOWN
+from tallystick.audit.columns import COLUMNS, audit_features, load_columns
+from tallystick.audit.labels import audit_labels
+from tallystick.audit.run import Audited, audited_before, keep_audited
+from tallystick.errors import ConfigError
+from tallystick.party.folder import RunFolder, contract_of
+from tallystick.report.page import render
+from tallystick.report.result import read_result
+from tallystick.watcher import Watcher
+
+
+def audit_recorded(
+    path: Path, *, watcher: Watcher, auxiliary_labels: int = 40, known_rows: Sequence[int] = KNOWN, seed: int = 0
+) -> Audited:
+    """Attack again what a run folder recorded, and put what was found into the run's report, if it has one.
+
+    In the label party's folder for labels, in a feature party's for its columns: each has the truth of its own side alone.
+    Nothing is sent. What was there before is replaced once the attacks are over. A run that was not finished has no report yet:
+    what was recorded so far is attacked, and once the run goes on and ends it audits itself.
+
+    Args:
+        path: a run folder whose contract has an audit.
+        watcher: shown the progress.
+        auxiliary_labels: labels that few-label attacks are told, at least one per class.
+        known_rows: numbers of rows whose columns attacks on features are told.
+        seed: of the told labels and rows, of attacks that draw, and of the intervals.
+
+    Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
+    of another contract or run.
+    """
+    contract = contract_of(path)
+    folder = RunFolder.open(path)
+    folder.require(contract)
+    with folder.locked():
+        if (folder.views / COLUMNS).exists():
+            rows = len(load_columns(folder, contract)[0].rows_R)
+            if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
+                raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
+            features = audit_features(folder, contract, watcher=watcher, known=known_rows, seed=seed)
+            found = Audited(features=features)
+        else:
+            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
+            found = Audited(leakage=leakage)
+        _replace(folder, found)
+        return found
+
+
+def _replace(folder: RunFolder, found: Audited) -> None:
+    """Put what was found in the place of the audit before."""
+    new: dict[str, Any] = {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not None}
+    if (before := audited_before(folder)) is not None:
+        keep_audited(folder, msgspec.structs.replace(before, **new))
+    if folder.result.exists():
+        new |= {"features": [found.features]} if found.features is not None else {}
+        result = read_result(folder.read_json(folder.result))
+        result = msgspec.structs.replace(result, sections=msgspec.structs.replace(result.sections, **new))
+        folder.write(folder.result, result.to_json())
+        render(result, folder.report)

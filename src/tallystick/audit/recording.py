@@ -1,0 +1,158 @@
+"""What a run records for its audits: which steps of which peer's cut, and running sums per row.
+
+Shapes: N aligned positions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
+from tallystick.audit.known_start import KnownStart
+from tallystick.audit.labels import BATCH_ROWS, save_labels, sums_of
+from tallystick.audit.membership import LATER_EPOCHS, MEMBERSHIP_EPOCHS
+from tallystick.config.contract import Contract
+from tallystick.dataset.dataset import Dataset
+from tallystick.party.folder import RunFolder
+from tallystick.party.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
+from tallystick.party.row_recorder import QUICK_ROWS, Observers, RowRecorder
+from tallystick.training.plan import Schedule
+from tallystick.training.step import CutObserver
+
+LABEL_EPOCHS = 5  # spread over the training up to its end: labels leak more the longer it lasts
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditedRun:
+    """One party's side of a run, as far as its audits ask.
+
+    Args:
+        contract: of the run.
+        party: this party's name.
+        folder: where this party keeps the run.
+        dataset: its rows.
+        run_id: of the run.
+        given_modules: whether a simulation was given modules in place of the contract's.
+    """
+
+    contract: Contract
+    party: str
+    folder: RunFolder
+    dataset: Dataset
+    run_id: str
+    given_modules: bool = False
+
+    @property
+    def is_label(self) -> bool:
+        """Whether this is the label party's side."""
+        return self.party == self.contract.label_party
+
+    @property
+    def audits_labels(self) -> bool:
+        """Whether this side has labels that something was sent of, and the contract wants that attacked."""
+        return self.contract.audit is not False and self.is_label and self.contract.sends_gradients
+
+    @property
+    def audits_numbers(self) -> bool:
+        """Whether these labels are numbers."""
+        return self.audits_labels and self.contract.target.type == "regression"
+
+    @property
+    def audits_columns(self) -> bool:
+        """Whether this side has columns that the contract wants attacked."""
+        return self.contract.audit is not False and not self.is_label
+
+    @property
+    def membership(self) -> Tensor | None:
+        """Which rows this side has, where that is a secret that the contract wants attacked."""
+        return self.dataset.membership if self.contract.union.audit else None
+
+    @property
+    def kept_epochs(self) -> tuple[int, int]:
+        """How many of the first epochs, and how many later ones, are kept for the audits; none of either if there is none."""
+        # A quick audit reads sums over the training alone; numbers are read off the first steps.
+        labels = self.audits_numbers or (self.audits_labels and self.contract.audit is True)
+        hides = self.membership is not None
+        later = max(LABEL_EPOCHS - 1 if labels else 0, LATER_EPOCHS if hides else 0)
+        return (MEMBERSHIP_EPOCHS if hides else int(labels)), later
+
+    @property
+    def records(self) -> bool:
+        """Whether anything is recorded at all."""
+        return self.kept_epochs != (0, 0) or self.audits_labels or self.audits_columns
+
+    @property
+    def stores(self) -> list[ViewStore]:
+        """Where each peer's view lies, in the contract's order."""
+        peers = self.contract.feature_parties if self.is_label else (self.contract.label_party,)
+        folder, contract = self.folder, self.contract.hash
+        return [
+            ViewStore(folder=folder.views / peer, contract=contract, origin=folder.origin, run_id=self.run_id) for peer in peers
+        ]
+
+
+def recorders(run: AuditedRun, widths: Sequence[int], *, resume_from: int) -> Sequence[CutObserver | None]:
+    """Make a recorder for each peer's cut of that width if the contract asks for an audit; otherwise give None for each.
+
+    The true labels are written first: once an epoch is over it can be attacked, whether or not the run is finished.
+    """
+    if not run.kept_epochs[0] and not (run.audits_labels or run.audits_columns):
+        return [None] * len(widths)
+    contract, dataset = run.contract, run.dataset
+    run.folder.make_views()
+    if run.audits_labels:
+        true_N = dataset.known_labels.true_N
+        own_N = dataset.is_own(torch.arange(len(true_N)))
+        start = KnownStart.of(contract, dataset, widths, given_modules=run.given_modules)
+        save_labels(run.folder, contract, true_N, own_N, run_id=run.run_id, start=start)
+    training = dataset.settled(contract.training)
+    schedule = dataset.schedule(training, seed=contract.seed)
+    resume_epoch = schedule.epoch_of(resume_from)
+    made: list[CutObserver] = []
+    for number, (width, store) in enumerate(zip(widths, run.stores, strict=True)):
+        store.drop_from(resume_epoch)
+        made.append(_observer(run, store, schedule, number, width=width, epochs=training.epochs, resume_epoch=resume_epoch))
+    return made
+
+
+def _observer(
+    run: AuditedRun, store: ViewStore, schedule: Schedule, number: int, *, width: int, epochs: int, resume_epoch: int
+) -> CutObserver:
+    """What watches one peer's cut: single steps, and sums by row, of examples or of this party's rows."""
+    dataset, quick = run.dataset, run.contract.audit == "quick"
+    first, later = run.kept_epochs
+    observers: list[CutObserver] = []
+    if first:
+        if run.audits_numbers:
+            plan = numbers_plan(schedule, first=first, later=later, epochs=epochs, width=width, quick=quick)
+        else:
+            plan = recording_plan(schedule, first=first, later=later, epochs=epochs, width=width)
+        observers.append(Recorder(plan=plan, store=store))
+    if run.audits_labels and not run.audits_numbers:
+        sums = sums_of(store, "cut_gradient")
+        observers.append(RowRecorder.of(sums, schedule.train_N, width=width, resume_epoch=resume_epoch, quick=quick))
+    by_example = Observers(each=observers, by_example=partial(dataset.seen, peer=number))
+    if not run.audits_columns:
+        return by_example
+    # What crossed is of a row of this party, however many examples it was for.
+    sums, rows = sums_of(store, "cut_embedding"), partial(dataset.cut_numbers, peer=number)
+    positions = rows(schedule.train_N)
+    recorder = RowRecorder.of(sums, positions, width=width, resume_epoch=resume_epoch, rows=rows, quick=quick)
+    return Observers(each=(by_example, recorder))
+
+
+def recording_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int) -> RecordingPlan:
+    """Which steps are recorded: what attacks on single batches read, or what an audit of membership compares."""
+    compared = first == MEMBERSHIP_EPOCHS
+    rows = ROWS_PER_EPOCH if compared else -(-BATCH_ROWS // min(epochs, LABEL_EPOCHS))
+    return RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
+
+
+def numbers_plan(schedule: Schedule, *, first: int, later: int, epochs: int, width: int, quick: bool) -> RecordingPlan:
+    """Which steps are recorded where labels are numbers: the first ones of all, for these tell the most of them."""
+    rows = QUICK_ROWS["cut_gradient"] if quick else ROWS_PER_EPOCH
+    plan = RecordingPlan.of(schedule, first=first, later=later, epochs=epochs, width=width, rows=rows)
+    return replace(plan, lead=LEAST_STEPS)

@@ -1,0 +1,92 @@
+"""The audits of a run once it is trained: for membership, for labels or for columns, whichever secret this party has.
+
+Shapes: N aligned positions, R rows that are scored.
+"""
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import msgspec
+
+from tallystick.attacks.view import Received
+from tallystick.audit.columns import audit_features, own_columns, save_columns
+from tallystick.audit.known_start import first_positions
+from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, sums_of, unattacked
+from tallystick.audit.membership import audit_membership
+from tallystick.audit.recording import AuditedRun
+from tallystick.dataset.own_rows import OwnRows
+from tallystick.party.folder import RunFolder
+from tallystick.report import result as shown
+from tallystick.structs import prepared
+from tallystick.watcher import Watcher
+
+_NOTE = "audit"
+
+
+class Audited(msgspec.Struct, frozen=True, kw_only=True):
+    """What the audits of a run found."""
+
+    membership: shown.Audit | None = None
+    leakage: shown.Audit | None = None
+    features: shown.FeatureAudit | None = None
+
+
+def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:
+    """Once trained, attack what was recorded, once per run; a run that goes on after that keeps what was found.
+
+    ``during`` is entered where there is something to attack: a phase of its own.
+    """
+    contract, folder = run.contract, run.folder
+    if (before := audited_before(folder)) is not None:
+        return before
+    if not run.records:
+        return Audited(leakage=unattacked(contract) if run.is_label else None)
+    if not any(store.files() or sums_of(store).epochs() for store in run.stores):
+        watcher.say("no step was recorded, so there is nothing to audit")
+        return Audited(membership=_membership(run, watcher))
+    leakage = features = None
+    with during():
+        membership = _membership(run, watcher)
+        if run.audits_labels:
+            leakage = audit_labels(
+                folder, contract, watcher=watcher, auxiliary_labels=max(AUXILIARY_LABELS, contract.target.classes)
+            )
+        if run.audits_columns:
+            features = _columns(run, own, watcher)
+    if not (run.audits_labels or run.audits_columns):
+        folder.forget_views()  # only an audit of labels or columns may be asked for again
+    audited = Audited(membership=membership, leakage=leakage, features=features)
+    keep_audited(folder, audited)
+    return audited
+
+
+def audited_before(folder: RunFolder) -> Audited | None:
+    """What the audits of this run found; None if it was not audited yet."""
+    noted = folder.noted(_NOTE)
+    return msgspec.convert(noted, prepared(Audited)) if noted else None
+
+
+def keep_audited(folder: RunFolder, audited: Audited) -> None:
+    """Keep what was found, for a run that goes on and for its report."""
+    folder.note(_NOTE, msgspec.to_builtins(audited))
+
+
+def _membership(run: AuditedRun, watcher: Watcher) -> shown.Audit | None:
+    own_N = run.membership
+    if own_N is None:
+        return None
+    received: Received = "cut_gradient" if run.is_label else "cut_embedding"
+    (store,) = run.stores  # where membership is a secret there are two parties
+    steps = store.load(received) if store.files() else ()
+    sent = None if run.is_label else run.dataset.sent_columns
+    return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent)
+
+
+def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> shown.FeatureAudit:
+    (store,) = run.stores
+    sums = sums_of(store, "cut_embedding")
+    seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(run.contract, run.dataset)
+    truth = own_columns(own, run.dataset, seen_R, first_B=first_B)
+    save_columns(run.folder, run.contract, run.party, truth, run_id=run.run_id)
+    store.drop_from(0)  # single steps served the audit of membership
+    return audit_features(run.folder, run.contract, watcher=watcher)

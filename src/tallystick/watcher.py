@@ -1,0 +1,32 @@
+"""Whoever shows the progress of something long: a terminal, a notebook, a log, or nobody."""
+
+from typing import Protocol
+
+
+class Watcher(Protocol):
+    """Whoever shows a job's progress."""
+
+    def phase(self, name: str) -> None:
+        """A phase begins."""
+        ...
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Something long moved on; called often, must return at once."""
+        ...
+
+    def say(self, text: str) -> None:
+        """One line worth reading: what was learnt, what was found."""
+        ...
+
+
+class Silent:
+    """A watcher that shows nothing."""
+
+    def phase(self, name: str) -> None:
+        """Ignore."""
+
+    def progress(self, what: str, done: int, total: int) -> None:
+        """Ignore."""
+
+    def say(self, text: str) -> None:
+        """Ignore."""
