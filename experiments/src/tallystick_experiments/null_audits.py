@@ -18,13 +18,13 @@ from scipy.stats import beta, norm
 
 from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
+from tallystick.audit.columns import audit_features, load_columns, save_columns
+from tallystick.audit.labels import audit_labels, load_labels, save_labels
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.job.log import Silent
-from tallystick.job.phases.feature_audit import audit_features, load_columns, save_columns
-from tallystick.job.phases.label_audit import audit_labels, load_labels, save_labels
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
+from tallystick.watcher import Silent
 from tallystick_experiments.page import Benchmark, Cell, ResultTable, Spread
 from tallystick_experiments.shared import Keeping, one_thread
 
