@@ -4,6 +4,7 @@ from typing import Literal
 
 from tallystick.config.contract import Contract
 from tallystick.dataset.table import linkage_of
+from tallystick.defenses.read_by import READ_BY
 from tallystick.imputation.table import label_strategy
 
 
@@ -146,7 +147,7 @@ def shared_with_feature_parties(contract: Contract) -> str:
 
 
 def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both"] = "both") -> list[str]:
-    """One line per defence of a contract: method, strength and guarantee; one line that says so where there is none.
+    """One line per defence of a contract: method, strength, guarantee and what reads it; one that says so where there is none.
 
     ``of`` leaves out what hides the other side's secret.
     """
@@ -156,7 +157,9 @@ def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both
             continue
         values = {key: value for key, value in entry.model_dump().items() if key != "method" and value is not None}
         strength = ", ".join(f"{key} {value}" for key, value in values.items())
-        lines.append(f"{entry.defense.method} ({strength}): {entry.make().guarantee().text}")
+        line = f"{entry.defense.method} ({strength}): {entry.make().guarantee().text}"
+        reader = READ_BY.get(entry.defense.method)
+        lines.append(line if reader is None else f"{line}; {reader.sentence}")
     return lines or ["none; no formal guarantee"]
 
 
