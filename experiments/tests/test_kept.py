@@ -13,7 +13,7 @@ from tallystick.attacks.view import StepView
 from tallystick.cli.app import app
 from tallystick.cli.output import EXIT_USAGE
 from tallystick.party.recorder import RecordingPlan
-from tallystick.report.result import ContractInfo, PhaseRecord, Result
+from tallystick.results import ContractInfo, PhaseRecord, Result
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.label_leakage import kept
 from tallystick_experiments.page import benchmark_html

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tallystick.networked import predict, run
     from tallystick.privacy.ledger import BudgetExceeded
     from tallystick.report.page import render
-    from tallystick.report.result import Result, read_result
+    from tallystick.results import Result, read_result
     from tallystick.simulation import simulate
 
 __all__ = [
@@ -93,8 +93,8 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "parse_contract": "tallystick.config.contract",
         "PartyFile": "tallystick.config.party",
         "load_party": "tallystick.config.party",
-        "Result": "tallystick.report.result",
-        "read_result": "tallystick.report.result",
+        "Result": "tallystick.results",
+        "read_result": "tallystick.results",
         "render": "tallystick.report.page",
         "LINKAGES": "tallystick.config.linkage",
         "DEFENSES": "tallystick.defenses.table",

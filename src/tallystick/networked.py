@@ -8,7 +8,7 @@ from tallystick.config.party import PartyFile, load_party
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here
-from tallystick.report.result import Result
+from tallystick.results import Result
 from tallystick.watcher import Watcher
 
 

@@ -30,7 +30,7 @@ from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.party.embedding_charge import noise_on_embeddings
 from tallystick.party.folder import START, Draw, RunFolder, fresh_secret
 from tallystick.party.ledger import create_ledger
-from tallystick.report.result import Result, merge
+from tallystick.results import Result, merge
 from tallystick.storage import scratch_folder
 from tallystick.watcher import Silent, Watcher
 

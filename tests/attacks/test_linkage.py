@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tallystick.attacks.linkage.cells import Cells, NearestKeys
-from tallystick.attacks.linkage.evaluate import evaluate_linkage, locate, located_error
+from tallystick.attacks.linkage.evaluate import evaluate_linkage, locate, measure_located
 from tallystick.attacks.linkage.geometry import FilterGeometry
 from tallystick.attacks.linkage.greedy import Greedy
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
@@ -108,7 +108,7 @@ def test_every_attack_reads_only_the_view_of_its_seat():
     for view, attacks in seats:
         assert {name for name, row in LINKAGE_ATTACKS.items() if isinstance(view, row.view)} == attacks
     nothing = Located(targets_T=np.empty(0, dtype=np.int64), place_TD=np.empty((0, 2)))
-    assert located_error(nothing, keys_TD, UNIT, rng=np.random.default_rng(0)) is None
+    assert measure_located("none", nothing, keys_TD, UNIT, rng=np.random.default_rng(0)) is None
     assert len(Greedy()(label, rng=np.random.default_rng(0)).targets_T) == 60
 
 
@@ -152,7 +152,7 @@ def test_a_place_beyond_saturation_is_marked_as_a_bound_and_the_others_are_found
     assert not located.bound_T[near_T].any()
     error_T = np.linalg.norm(located.place_TD - rows_ND[located.targets_T], axis=1)
     assert np.median(error_T[near_T]) < 0.03
-    assert located_error(located, rows_ND, UNIT, rng=rng).bounds == int(located.bound_T.sum())
+    assert measure_located("cells", located, rows_ND, UNIT, rng=rng).bounds == int(located.bound_T.sum())
 
 
 def test_attacks_tell_how_far_they_are():

@@ -36,11 +36,11 @@ TERMS = SimilarityConfig(dimensions=(DimensionConfig(name="name", kind="text"),)
 def test_a_helper_with_ten_known_keys_names_filters():
     keys = SimilarKeys(numbers_RD=np.empty((300, 0)), texts=(names(300),))
     (found,) = texts_named_by_helper(keys, TERMS, party="bank", helper="helper", progress=no_progress)
-    assert (found.attack, found.attacker, found.located) == ("filter-graph", "helper", "bank")
-    assert found.share.named == 290
-    assert found.share.right > 0.9
-    assert found.share.low < found.share.right
-    assert found.share.chance == pytest.approx(1 / 290)
+    assert (found.name, found.attacker, found.located) == ("filter-graph", "helper", "bank")
+    assert found.named == 290
+    assert found.right > 0.9
+    assert found.low < found.right
+    assert found.chance == pytest.approx(1 / 290)
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])

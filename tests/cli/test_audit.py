@@ -20,7 +20,7 @@ from tallystick.config.party import load_party
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, Diverged
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.sweep import sweep
 from tallystick.sweep.partner import SimulatedPartner

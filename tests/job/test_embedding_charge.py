@@ -18,7 +18,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

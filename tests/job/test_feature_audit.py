@@ -21,7 +21,7 @@ from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.leaks import column_promise, feature_headline, leak_headline, leak_lines
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import read_tensors, write_tensors

@@ -9,7 +9,7 @@ from tiny import columns, contract_values, weights
 from tallystick import simulation
 from tallystick.audit.recorded import audit_recorded
 from tallystick.privacy.ledger import Ledger
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 

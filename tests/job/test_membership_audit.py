@@ -12,7 +12,7 @@ from tallystick.audit.recording import AuditedRun, recording_plan
 from tallystick.config.contract import parse_contract
 from tallystick.party.recorder import Recorder, ViewStore
 from tallystick.report.page import to_html
-from tallystick.report.result import merge
+from tallystick.results import merge
 from tallystick.simulation import simulate
 from tallystick.storage import Origin
 from tallystick.training.plan import Schedule

@@ -13,7 +13,7 @@ from tallystick.audit.labels import audit_labels
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DataError
 from tallystick.party.folder import RunFolder
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 

@@ -8,7 +8,7 @@ from tallystick.config.contract import parse_contract
 from tallystick.data.keys import read_keys
 from tallystick.data.split import TEST, split_by_hash
 from tallystick.privacy.ledger import Ledger
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

@@ -10,7 +10,7 @@ from tallystick.errors import DataError
 from tallystick.job.watchers import Silent
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 
 PARTIES = ("bank", "shop")

@@ -30,7 +30,7 @@ from tallystick.job.phases.settling import settling
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop
 from tallystick.party.folder import RunFolder
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
 from tallystick.training.plan import Schedule

@@ -8,9 +8,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from tallystick import results as r
 from tallystick.evaluation.measure import compare_models
 from tallystick.metrics import TargetType
-from tallystick.report import result as r
 
 CONTRACT = """version: 1
 name: flights-delay

@@ -10,7 +10,8 @@ from tallystick.evaluation.decisions import ScoredRows, Subgroups, by_group, dec
 from tallystick.evaluation.measure import MetricValue
 from tallystick.report import to_html
 from tallystick.report.leaks import most_auc, promise
-from tallystick.report.result import (
+from tallystick.report.words import headline
+from tallystick.results import (
     AttackResult,
     Audit,
     ColumnFall,
@@ -22,7 +23,6 @@ from tallystick.report.result import (
     Shared,
     merge,
 )
-from tallystick.report.words import headline
 
 
 def released(epsilon: float, delta: float = 0.0) -> PrivacySummary:

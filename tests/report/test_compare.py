@@ -12,7 +12,7 @@ from tallystick.errors import ConfigError, DamagedFile, DataError
 from tallystick.evaluation.decisions import decide
 from tallystick.evaluation.measure import compare_models
 from tallystick.report.compare import compare_html, compare_results, read_run
-from tallystick.report.result import AttackResult, Audit, PrivacySummary, Release, Sections
+from tallystick.results import AttackResult, Audit, PrivacySummary, Release, Sections
 from tallystick.storage import Origin, write_json
 
 

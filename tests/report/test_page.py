@@ -10,16 +10,16 @@ import pytest
 import torch
 from html_page import Page
 
+from tallystick import results as r
 from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html
-from tallystick.report import result as r
 from tallystick.report.formats import duration, number, size
 from tallystick.report.leaks import by_strength, leak_headline, leak_lines, next_steps
-from tallystick.report.result import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 from tallystick.report.trials import LETTER, LINE, outdone, place_labels, strongest, sweep_plots
 from tallystick.report.words import dropout_line, headline, too_good
+from tallystick.results import AttackResult, Audit, EpochRecord, Estimate, Leak, Learnt, PartyInfo, Sweep, TrainingSummary
 
 
 def words(page: str) -> str:
@@ -522,7 +522,7 @@ def test_beside_a_leak_stands_what_can_be_done_about_it(make, make_audited, make
 
 
 def test_columns_that_leak_have_their_line_and_noise_is_not_advised_twice(make) -> None:
-    column = r.ColumnRebuilt(name="age", used=True, kind="numeric", known=20, value=0.4, low=0.3, high=0.5, attack="ridge")
+    column = r.RebuiltColumn(name="age", used=True, kind="numeric", known=20, value=0.4, low=0.3, high=0.5, attack="ridge")
     audit = r.FeatureAudit(party="weather", by="carrier", columns=[column])
     told = [
         next_steps(msgspec.structs.replace(make(), sections=r.Sections(features=[each])))

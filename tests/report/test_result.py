@@ -9,7 +9,7 @@ import pytest
 
 from tallystick.errors import DataError
 from tallystick.report import merge, read_result
-from tallystick.report.result import EpochRecord, Learnt, TrainingSummary
+from tallystick.results import EpochRecord, Learnt, TrainingSummary
 
 
 def test_results_survive_json(make_audited) -> None:

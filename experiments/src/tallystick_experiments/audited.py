@@ -6,7 +6,7 @@ from typing import Any
 import polars as pl
 
 from tallystick.config.party import FeatureColumns, SequenceConfig
-from tallystick.report.result import Result
+from tallystick.results import Result
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
 

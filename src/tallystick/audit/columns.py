@@ -9,11 +9,12 @@ import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-import msgspec
 import numpy as np
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
+from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
@@ -30,7 +31,6 @@ from tallystick.party.embedding_charge import embeddings_epsilon, noise_on_embed
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import kept_encoder
-from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 
@@ -169,7 +169,7 @@ def load_columns(folder: RunFolder, contract: Contract) -> tuple[Truth, str, str
 
 def audit_features(
     folder: RunFolder, contract: Contract, *, watcher: Watcher, known: Sequence[int] = KNOWN, seed: int = 0
-) -> shown.FeatureAudit:
+) -> results.FeatureAudit:
     """Attack what this party sent over the whole training, as the label party could, and measure by its own columns.
 
     Threat model: an honest-but-curious label party that keeps every embedding and knows the columns of a few rows from
@@ -212,12 +212,12 @@ def audit_features(
         notes.append(NO_START if by_marginals else NO_KNOWN_ROW)
     if len(sums.epochs) == 1:
         notes.append("what a row's embeddings of several epochs tell together: one epoch was recorded only, and more tell more")
-    found_now = shown.FeatureAudit(
+    found_now = results.FeatureAudit(
         party=party,
         by=contract.label_party,
         summary=(OF_NO_ROW if by_marginals and first is None else "") + _summary(contract, party, sums, len(truth.rows_R)),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
-        columns=[_shown(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
+        columns=[replace(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
         means=_means(found, tuple(dict.fromkeys((0, *known)))),
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
@@ -230,10 +230,10 @@ def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:
     return {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.own_columns and (row.quick or not quick)}
 
 
-def with_releases(audit: shown.FeatureAudit, folder: RunFolder, contract: Contract) -> shown.FeatureAudit:
+def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Contract) -> results.FeatureAudit:
     """The same findings with what was sent by now, and what it cost: an audit comes before the evaluation."""
     epsilon, delta, releases = embeddings_epsilon(contract, folder)
-    return msgspec.structs.replace(audit, epsilon=epsilon, delta=delta, releases=releases)
+    return replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
 def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -258,17 +258,12 @@ def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums
     return first_batch(contract, party, kept_encoder(folder), rows_B, look_RD[rows_B])
 
 
-def _means(found: Mapping[str, FeatureLeaks], known: Sequence[int]) -> list[shown.MeanRebuilt]:
+def _means(found: Mapping[str, FeatureLeaks], known: Sequence[int]) -> list[results.MeanRebuilt]:
     measured = found.get("used")
     if measured is None:
         return []
     values = [(count, measured.mean(count)) for count in known]
-    return [shown.MeanRebuilt(known=count, value=value) for count, value in values if value is not None]
-
-
-def _shown(column: object, *, used: bool) -> shown.ColumnRebuilt:
-    fields = {name: getattr(column, name) for name in column.__dataclass_fields__}  # type: ignore[attr-defined]
-    return shown.ColumnRebuilt(**fields, used=used)
+    return [results.MeanRebuilt(known=count, value=value) for count, value in values if value is not None]
 
 
 def _summary(contract: Contract, party: str, sums: RowSums, rows: int) -> str:

@@ -13,6 +13,7 @@ from math import prod, tanh
 import torch
 from torch import Tensor
 
+from tallystick import results
 from tallystick.attacks.label_inference.auxiliary import ClassOrder, FewLabels, NoLabels
 from tallystick.attacks.label_inference.averaged import OverEpochs
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
@@ -32,7 +33,6 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.recorder import ViewStore
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import epochs_trained
-from tallystick.report import result as shown
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 
@@ -88,7 +88,7 @@ def load_labels(folder: RunFolder, contract: Contract) -> KeptLabels:
     return kept
 
 
-def unattacked(contract: Contract) -> shown.Audit | None:
+def unattacked(contract: Contract) -> results.Audit | None:
     """What an audit of labels says where nothing that hangs on them was sent; None where they are attacked."""
     if contract.sends_gradients:
         return None
@@ -98,12 +98,12 @@ def unattacked(contract: Contract) -> shown.Audit | None:
         "training, and tells of columns (the audit of columns)."
     )
     defense = "training.gradients = none: no cut gradient, no decision, no figure is sent"
-    return shown.Audit(summary=summary, defense=defense, nothing_sent=True)
+    return results.Audit(summary=summary, defense=defense, nothing_sent=True)
 
 
 def audit_labels(
     folder: RunFolder, contract: Contract, *, watcher: Watcher, auxiliary_labels: int = AUXILIARY_LABELS, seed: int = 0
-) -> shown.Audit:
+) -> results.Audit:
     """Attack every feature party's recorded view of a run for labels and measure by the true ones.
 
     Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
@@ -123,8 +123,8 @@ def audit_labels(
         for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
         if row.allows(classes) and (row.quick or not quick) and (flip is not None or not row.from_flip)
     ]
-    found: list[shown.AttackResult] = []
-    growth: list[shown.LeakGrowth] = []
+    found: list[results.AttackResult] = []
+    growth: list[results.LeakGrowth] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     seen: list[tuple[View, RowSums | None]] = []
     watcher.say("attacking what this side sent, for labels, as a feature party could")
@@ -154,7 +154,7 @@ def audit_labels(
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed) if not quick else []
     summary = _summary(contract, seen, trained=epochs_trained(folder))
-    return shown.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
+    return results.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
 
 
 def _flip(contract: Contract) -> float | None:
@@ -177,11 +177,11 @@ def _defense(contract: Contract) -> str:
     return "; ".join([*defense_lines(contract, of="labels"), *start_lines(contract)])
 
 
-def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, seed: int) -> shown.Audit:
+def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, seed: int) -> results.Audit:
     """The same where the label is a number: attacks rank rows by it."""
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     attacks = {name: row for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items() if row.numbers}
-    found: list[shown.AttackResult] = []
+    found: list[results.AttackResult] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
     seen: list[tuple[View, RowSums | None]] = []
     for peer in contract.feature_parties:
@@ -204,11 +204,11 @@ def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, s
             else:
                 found.append(_ranked(name, row, peer, metrics))
     summary = _summary(contract, seen, trained=epochs_trained(folder))
-    return shown.Audit(summary=summary, defense=_defense(contract), attacks=found, not_measured=unmeasured)
+    return results.Audit(summary=summary, defense=_defense(contract), attacks=found, not_measured=unmeasured)
 
 
-def _ranked(name: str, row: LabelInferenceAttack, peer: str, metrics: NumberMetrics) -> shown.AttackResult:
-    return shown.AttackResult(
+def _ranked(name: str, row: LabelInferenceAttack, peer: str, metrics: NumberMetrics) -> results.AttackResult:
+    return results.AttackResult(
         name=name,
         view=_view_in_words(row, peer),
         auc=None,
@@ -276,7 +276,7 @@ def _growth(
     peer: str,
     *,
     seed: int,
-) -> list[shown.LeakGrowth]:
+) -> list[results.LeakGrowth]:
     """Some quick attacks on the sums as they were by the end of each kept epoch."""
     quick = {name: attacks[name] for name in GROWTH if name in attacks}
     evaluator = AttackEvaluator(replicates=1)
@@ -291,7 +291,7 @@ def _growth(
             if metrics is not None:
                 found.setdefault(name, []).append((epoch + 1, metrics.symmetric_auc.mean))
     return [
-        shown.LeakGrowth(
+        results.LeakGrowth(
             name=name,
             view=_view_in_words(quick[name], peer),
             epochs=[at for at, _ in points],
@@ -364,9 +364,9 @@ def _view_in_words(row: LabelInferenceAttack, peer: str) -> str:
 
 def attack_result(
     name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = ""
-) -> shown.AttackResult:
+) -> results.AttackResult:
     """What one attack in a peer's seat found, as reports show it."""
-    return shown.AttackResult(
+    return results.AttackResult(
         name=name,
         view=_view_in_words(row, peer),
         auc=metrics.auc.mean,

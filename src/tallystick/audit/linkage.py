@@ -13,18 +13,19 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from tallystick import results
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import key_guarantee
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.alignment.similarity import seen_by_helper
+from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.view import Located
 from tallystick.audit.locating import (
     Attacked,
-    Exposure,
-    exposure_of_feature_party,
-    exposure_of_label_party,
-    exposure_to_helper,
+    attack_on_feature_party,
+    attack_on_label_party,
+    located_by_helper,
     metric_of,
     places_of,
     scales_of,
@@ -32,7 +33,6 @@ from tallystick.audit.locating import (
 )
 from tallystick.audit.naming import (
     MOST_LINKED,
-    Naming,
     texts_named_by_feature_party,
     texts_named_by_helper,
     texts_named_by_label_party,
@@ -42,7 +42,6 @@ from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.network.channel import Progress
 from tallystick.party.folder import RunFolder
-from tallystick.report import result as shown
 from tallystick.structs import prepared
 
 NOTE = "linkage"
@@ -81,18 +80,18 @@ class LinkedSide:
         return self.party == self.contract.label_party
 
 
-def kept_linkage(folder: RunFolder) -> shown.LinkageSummary | None:
+def kept_linkage(folder: RunFolder) -> results.LinkageSummary | None:
     """What the audit of this run's linkage found; None if it was not audited yet."""
     kept = folder.noted(NOTE)
-    return msgspec.convert(kept, prepared(shown.LinkageSummary)) if kept else None
+    return msgspec.convert(kept, prepared(results.LinkageSummary)) if kept else None
 
 
-def keep_linkage(folder: RunFolder, summary: shown.LinkageSummary) -> None:
+def keep_linkage(folder: RunFolder, summary: results.LinkageSummary) -> None:
     """Keep what was found, for a run that goes on."""
     folder.note(NOTE, msgspec.to_builtins(summary))
 
 
-def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> shown.LinkageSummary:
+def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> results.LinkageSummary:
     """Attack what this party's part of the linkage gave the others.
 
     No guarantee: no attack here found more, another may.
@@ -100,7 +99,7 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> shown.LinkageSum
     contract, progress, keys, alignment = side.contract, side.progress, side.keys, side.alignment
     sent = sent_keys(contract, side.folder, keys)
     helper = contract.helper or ""
-    exposures = exposure_to_helper(keys, sent, terms, party=side.party, helper=helper, progress=progress)
+    found_keys = located_by_helper(keys, sent, terms, party=side.party, helper=helper, progress=progress)
     maps, before = [], {}
     if terms.numbers and not terms.texts:
         truth_ND, sent_ND = (places_of(some, terms)[alignment.own_rows] for some in (keys, sent))
@@ -108,26 +107,26 @@ def audit_linkage(side: LinkedSide, terms: SimilarityConfig) -> shown.LinkageSum
             attacked: Attacked | None
             if side.is_label:
                 found = alignment.candidates[peer]
-                attacked, located = exposure_of_label_party(truth_ND, sent_ND, found, terms, peer=peer, party=side.party)
+                attacked, located = attack_on_label_party(truth_ND, sent_ND, found, terms, peer=peer, party=side.party)
                 before[peer] = _before_noise(found, located, sent_ND, terms)
             else:
                 found = alignment.candidates[side.party]
-                attacked, located = exposure_of_feature_party(truth_ND, sent_ND, found, terms, label_party=peer, party=side.party)
-            exposures += attacked.exposures(terms, progress=progress) if attacked is not None else []
+                attacked, located = attack_on_feature_party(truth_ND, sent_ND, found, terms, label_party=peer, party=side.party)
+            found_keys += attacked.findings(terms, progress=progress) if attacked is not None else []
             maps.append(_map(truth_ND, located, found, terms, names=(side.party, peer)))
     named, notes = _texts_named(side, terms)
     summary = summary_of(terms, alignment, party=side.party, before=before)
     return msgspec.structs.replace(
         summary,
-        attacks=[_shown(exposure) for exposure in exposures],
-        named=[_shown_naming(each) for each in named],
+        attacks=found_keys,
+        named=named,
         notes=[*summary.notes, *notes],
         maps=[one for one in maps if one.links],
         examples=_examples(keys, alignment, party=side.party) if terms.texts else [],
     )
 
 
-def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[Naming], list[str]]:
+def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[NamedKeys], list[str]]:
     """What helper and peers could name of this party's text keys, and what was not measured."""
     notes: list[str] = []
     if not terms.texts:
@@ -156,24 +155,9 @@ def _texts_named(side: LinkedSide, terms: SimilarityConfig) -> tuple[list[Naming
     return found, notes
 
 
-def _shown_naming(naming: Naming) -> shown.NamedResult:
-    share = naming.share
-    return shown.NamedResult(
-        name=naming.attack,
-        attacker=naming.attacker,
-        located=naming.located,
-        named=share.named,
-        right=share.right,
-        low=share.low,
-        high=share.high,
-        chance=share.chance,
-        note=naming.stand_in,
-    )
-
-
 def summary_of(
     terms: SimilarityConfig, alignment: Alignment, *, party: str, before: Mapping[str, Floats] | None = None
-) -> shown.LinkageSummary:
+) -> results.LinkageSummary:
     """What can be said of an alignment's links without any attack; with ``before``, similarities as they were before noise."""
     candidates = alignment.candidates
     notes = []
@@ -185,7 +169,7 @@ def summary_of(
             counts, edges = np.histogram(found.similarity_NK[found.numbers_NK != PAD], bins=BINS)
             earlier = (before or {}).get(name)
             typical, deviation, unit = _distance_in_words(terms, found)
-            histograms[name] = shown.SimilarityHistogram(
+            histograms[name] = results.SimilarityHistogram(
                 edges=edges.tolist(),
                 counts=counts.tolist(),
                 before=[] if earlier is None or not len(earlier) else np.histogram(earlier, bins=edges)[0].tolist(),
@@ -193,7 +177,7 @@ def summary_of(
                 deviation=deviation,
                 unit=unit,
             )
-    return shown.LinkageSummary(
+    return results.LinkageSummary(
         party=party,
         neighbors=terms.links,
         helper_sees=seen_by_helper(terms),
@@ -203,25 +187,6 @@ def summary_of(
         improvement={name: estimated_improvement(found) for name, found in candidates.items() if found.similarity_NK is not None},
         similarities=histograms,
         notes=notes,
-    )
-
-
-def _shown(exposure: Exposure) -> shown.LocatedResult:
-    error, scale = exposure.error, exposure.scale
-    return shown.LocatedResult(
-        name=exposure.attack,
-        attacker=exposure.attacker,
-        located=exposure.located,
-        placed=error.placed,
-        median=error.median,
-        low=error.low,
-        high=error.high,
-        tenth=error.tenth,
-        chance=error.chance,
-        unit=scale.unit,
-        dimensions=list(scale.names),
-        bounds=error.bounds,
-        note=exposure.stand_in,
     )
 
 
@@ -259,7 +224,7 @@ def _before_noise(found: Candidates, located: Located, own_ND: Floats, terms: Si
 
 def _map(
     own_ND: Floats, located: Located, found: Candidates, terms: SimilarityConfig, *, names: tuple[str, str]
-) -> shown.LinkMap:
+) -> results.LinkMap:
     """Own keys, and the other side's where the attack places them, with links between them."""
     weighted_D = np.array([d.scale / (d.weight if terms.helper_sees == "clear" else 1.0) for d in terms.numbers])
     at_label = found.own_rows is None  # the label party locates numbers, a feature party positions
@@ -282,7 +247,7 @@ def _map(
     def points(place_PD: Floats) -> list[tuple[float, float]]:
         return [(float(place[0]), float(place[0 if flat else 1])) for place in place_PD]
 
-    return shown.LinkMap(
+    return results.LinkMap(
         party=names[0],
         peer=names[1],
         axes=axes,
@@ -308,7 +273,7 @@ def _positions_of(number_L: Integers, position_L: Integers, number: int) -> Inte
     return np.asarray(position_L[low:high])
 
 
-def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[shown.LinkExample]:
+def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[results.LinkExample]:
     """Own texts with what they are linked to: numbers and similarities at the label party, own rows that share links at a
     feature party."""
     texts = [" · ".join(column[row] for column in keys.texts) for row in range(len(keys))]
@@ -320,12 +285,12 @@ def _examples(keys: SimilarKeys, alignment: Alignment, *, party: str) -> list[sh
             numbers = [int(number) for number in found.numbers_NK[position] if number != PAD][:LINKS_OF_ONE]
             if found.own_rows is not None:
                 linked = [texts[found.own_rows[number]] for number in numbers]
-                examples.append(shown.LinkExample(party=party, peer="", own="", linked=linked))
+                examples.append(results.LinkExample(party=party, peer="", own="", linked=linked))
             elif found.similarity_NK is not None:
                 linked = [
                     f"row {number} of {name}, similarity {found.similarity_NK[position, place]:.2f}"
                     for place, number in enumerate(numbers)
                 ]
                 own = texts[alignment.rows_N[position]]
-                examples.append(shown.LinkExample(party=party, peer=name, own=own, linked=linked))
+                examples.append(results.LinkExample(party=party, peer=name, own=own, linked=linked))
     return examples

@@ -11,13 +11,15 @@ Shapes: N positions, M numbers, K links, D dimensions.
 from dataclasses import dataclass
 
 import numpy as np
+from msgspec.structs import replace
 
 from tallystick.alignment.encoding import EncodedKeys, encode_keys
 from tallystick.alignment.federal import Pivots
 from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_distance
 from tallystick.alignment.outcome import Candidates, SimilarityScale
+from tallystick.attacks.findings import LocatedKeys
 from tallystick.attacks.linkage.cells import Cells
-from tallystick.attacks.linkage.evaluate import LocatedError, locate, located_error
+from tallystick.attacks.linkage.evaluate import locate, measure_located
 from tallystick.attacks.linkage.trilateration import Trilateration
 from tallystick.attacks.linkage.view import (
     DistanceModel,
@@ -37,27 +39,6 @@ from tallystick.party.folder import RunFolder
 KNOWN = 10
 """Keys that a helper knows of those that a filter-geometry attack places."""
 AUDIT_SECRET = b"a secret of the audit's own, like the run's"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Exposure:
-    """What an attack located.
-
-    Args:
-        attack: its name in the table.
-        attacker: who could make it.
-        located: whose keys.
-        error: how far off it is, in ``scale``'s unit.
-        scale: of which dimensions, in which unit.
-        stand_in: what stood in for what only the other side has; empty where nothing had to.
-    """
-
-    attack: str
-    attacker: str
-    located: str
-    error: LocatedError
-    scale: "KeyUnits"
-    stand_in: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,21 +73,22 @@ class Attacked:
     located: str
     stand_in: str = ""
 
-    def exposures(self, terms: SimilarityConfig, *, seed: int = 0, progress: Progress = no_progress) -> list[Exposure]:
+    def findings(self, terms: SimilarityConfig, *, seed: int = 0, progress: Progress = no_progress) -> list[LocatedKeys]:
         """Attack, and measure in each scale."""
         found = []
         for name, located in locate(self.view, progress=progress, seed=seed).items():
             for scale in scales_of(terms):
-                error = located_error(located, self.truth_ND, scale.unit_D, rng=np.random.default_rng([seed, 2]))
-                if error is not None:
+                rng = np.random.default_rng([seed, 2])
+                measured = measure_located(name, located, self.truth_ND, scale.unit_D, rng=rng)
+                if measured is not None:
                     found.append(
-                        Exposure(
-                            attack=name,
+                        replace(
+                            measured,
                             attacker=self.attacker,
                             located=self.located,
-                            error=error,
-                            scale=scale,
-                            stand_in=self.stand_in,
+                            unit=scale.unit,
+                            dimensions=list(scale.names),
+                            note=self.stand_in,
                         )
                     )
         return found
@@ -170,7 +152,7 @@ def helper_view(
     return RanksView(ranks_ND2=encoded.ranks_ND2, bits_D=bits_D, low_D=low_D, extent_D=extent_D)
 
 
-def exposure_to_helper(
+def located_by_helper(
     keys: SimilarKeys,
     sent: SimilarKeys,
     terms: SimilarityConfig,
@@ -179,7 +161,7 @@ def exposure_to_helper(
     helper: str,
     seed: int = 0,
     progress: Progress = no_progress,
-) -> list[Exposure]:
+) -> list[LocatedKeys]:
     """What the helper could locate of a party's keys by those that were sent; nothing is left where it sees them in the clear."""
     if terms.helper_sees == "clear" or not terms.numbers:
         return []
@@ -190,10 +172,10 @@ def exposure_to_helper(
     some = SimilarKeys(numbers_RD=sent.numbers_RD[sample])
     view = helper_view(encode_keys(some, numbers_only, AUDIT_SECRET), truth_ND[sample], numbers_only, rng=rng)
     attacked = Attacked(view=view, truth_ND=truth_ND[sample], attacker=helper, located=party)
-    return attacked.exposures(terms, seed=seed, progress=progress)
+    return attacked.findings(terms, seed=seed, progress=progress)
 
 
-def exposure_of_feature_party(
+def attack_on_feature_party(
     truth_MD: Floats, sent_MD: Floats, candidates: Candidates, terms: SimilarityConfig, *, label_party: str, party: str
 ) -> tuple[Attacked, Located]:
     """What the label party could locate of a feature party's keys, and where that one itself places the label party's rows.
@@ -220,7 +202,7 @@ def exposure_of_feature_party(
     return Attacked(view=played, truth_ND=truth_MD, attacker=label_party, located=party, stand_in=stand_in), cells
 
 
-def exposure_of_label_party(
+def attack_on_label_party(
     truth_ND: Floats, sent_ND: Floats, candidates: Candidates, terms: SimilarityConfig, *, peer: str, party: str
 ) -> tuple[Attacked | None, Located]:
     """What a feature party could locate of the label party's keys, and where that one itself places the feature party's.

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 
+from tallystick import results
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import MembershipLeaks, evaluate_membership
 from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
 from tallystick.attacks.metrics import AttackMetrics
 from tallystick.attacks.view import Received, StepView
-from tallystick.report import result as shown
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells
 LATER_EPOCHS = 6  # spread over the rest of training: a label that follows the model may change at any time
@@ -35,7 +35,7 @@ def audit_membership(
     received: Received,
     say: Callable[[str], None],
     sent: Callable[[Tensor], Tensor] | None = None,
-) -> shown.Audit:
+) -> results.Audit:
     """Attack what this party sent, as its peer could, and measure by the truth that only this party has.
 
     ``sent`` gives the columns that it embedded, by row, for a peer that rebuilt them.
@@ -48,11 +48,11 @@ def audit_membership(
     defense = "synthetic rows; no formal guarantee"
     if not steps:
         none = f"any attack, in {peer}'s seat: no step was recorded"
-        return shown.Audit(summary=f"{question} That was not measured.", defense=defense, not_measured=[none])
+        return results.Audit(summary=f"{question} That was not measured.", defense=defense, not_measured=[none])
     say("attacking what this side sent, as the peer could")
     leaks = evaluate_membership(received, steps, own_N, sent=sent)
     attacks = [
-        shown.AttackResult(
+        results.AttackResult(
             name=name,
             view=f"{peer}, from {REBUILT if _of_columns(received, name) else what}",
             auc=metrics.symmetric_auc.mean,
@@ -68,7 +68,7 @@ def audit_membership(
     rows = sum(len(step.rows_B) for step in steps)
     measured = f"Measured on {rows:,} rows of epochs {epochs}: a floor, for another attack may find more."
     summary = f"{question} {measured if attacks else 'That was not measured.'}"
-    return shown.Audit(summary=summary, defense=defense, attacks=attacks, not_measured=_unmeasured(leaks, peer, received))
+    return results.Audit(summary=summary, defense=defense, attacks=attacks, not_measured=_unmeasured(leaks, peer, received))
 
 
 def _of_columns(received: Received, name: str) -> bool:

@@ -7,21 +7,21 @@ Shapes: N positions, M numbers, K links, S listed keys, T targets.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
+from msgspec.structs import replace
 
 from tallystick.alignment.distances import block_distance
 from tallystick.alignment.encoding import encode_keys
 from tallystick.alignment.federal import grams
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Candidates
+from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.texts import (
     FeaturePartyTexts,
     HelperTexts,
     LabelPartyTexts,
-    NamedShare,
     TextView,
     evaluate_texts,
 )
@@ -36,20 +36,9 @@ MOST_LINKED = 10_000
 """Of the other side's rows that stand in for a feature party's: each is compared with all that are listed."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Naming:
-    """What an attack on text keys named: its name, who could make it, whose keys, how well, and what stood in for what."""
-
-    attack: str
-    attacker: str
-    located: str
-    share: NamedShare
-    stand_in: str = ""
-
-
 def texts_named_by_helper(
     keys: SimilarKeys, terms: SimilarityConfig, *, party: str, helper: str, progress: Progress
-) -> list[Naming]:
+) -> list[NamedKeys]:
     """What a helper that knows ten keys could name by this party's filters; nothing is left where it sees texts in the clear."""
     if terms.helper_sees == "clear" or not terms.texts:
         return []
@@ -85,7 +74,7 @@ def texts_named_by_label_party(
     party: str,
     label_party: str,
     progress: Progress,
-) -> list[Naming]:
+) -> list[NamedKeys]:
     """What the label party could name of a feature party's keys by similarities, measured by the feature party."""
     rng = np.random.default_rng([0, 7])
     linked = np.flatnonzero(candidates.numbers_NK[:, 0] != PAD)
@@ -124,7 +113,7 @@ def texts_named_by_feature_party(
     party: str,
     peer: str,
     progress: Progress,
-) -> list[Naming]:
+) -> list[NamedKeys]:
     """What a feature party could name of the label party's keys by its links, measured by the label party.
 
     Of at most ``MOST_LINKED`` numbers: with a part of them alone the nearest of a text would be others.
@@ -149,11 +138,11 @@ def texts_named_by_feature_party(
 
 def _measured(
     view: TextView, truth_T: Integers, *, attacker: str, located: str, progress: Progress, stand_in: str = ""
-) -> list[Naming]:
+) -> list[NamedKeys]:
     moved: Callable[[int, int], None] = partial(progress, "attack on links: texts")
     return [
-        Naming(attack=name, attacker=attacker, located=located, share=share, stand_in=stand_in)
-        for name, share in evaluate_texts(view, truth_T, progress=moved).items()
+        replace(found, attacker=attacker, located=located, note=stand_in)
+        for found in evaluate_texts(view, truth_T, progress=moved).values()
     ]
 
 

@@ -13,7 +13,7 @@ from tallystick.audit.run import Audited, audited_before, keep_audited
 from tallystick.errors import ConfigError
 from tallystick.party.folder import RunFolder, contract_of
 from tallystick.report.page import render
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick.watcher import Watcher
 
 

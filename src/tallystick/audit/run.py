@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 
 import msgspec
 
+from tallystick import results
 from tallystick.attacks.view import Received
 from tallystick.audit.columns import audit_features, own_columns, save_columns
 from tallystick.audit.known_start import first_positions
@@ -16,7 +17,6 @@ from tallystick.audit.membership import audit_membership
 from tallystick.audit.recording import AuditedRun
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.party.folder import RunFolder
-from tallystick.report import result as shown
 from tallystick.structs import prepared
 from tallystick.watcher import Watcher
 
@@ -26,9 +26,9 @@ _NOTE = "audit"
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
     """What the audits of a run found."""
 
-    membership: shown.Audit | None = None
-    leakage: shown.Audit | None = None
-    features: shown.FeatureAudit | None = None
+    membership: results.Audit | None = None
+    leakage: results.Audit | None = None
+    features: results.FeatureAudit | None = None
 
 
 def audit_run(run: AuditedRun, own: OwnRows, *, watcher: Watcher, during: Callable[[], AbstractContextManager[None]]) -> Audited:
@@ -71,7 +71,7 @@ def keep_audited(folder: RunFolder, audited: Audited) -> None:
     folder.note(_NOTE, msgspec.to_builtins(audited))
 
 
-def _membership(run: AuditedRun, watcher: Watcher) -> shown.Audit | None:
+def _membership(run: AuditedRun, watcher: Watcher) -> results.Audit | None:
     own_N = run.membership
     if own_N is None:
         return None
@@ -82,7 +82,7 @@ def _membership(run: AuditedRun, watcher: Watcher) -> shown.Audit | None:
     return audit_membership(steps, own_N, peer=store.folder.name, received=received, say=watcher.say, sent=sent)
 
 
-def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> shown.FeatureAudit:
+def _columns(run: AuditedRun, own: OwnRows, watcher: Watcher) -> results.FeatureAudit:
     (store,) = run.stores
     sums = sums_of(store, "cut_embedding")
     seen_R, first_B = sums.load(sums.epochs()[-1]).seen_rows, first_positions(run.contract, run.dataset)

@@ -18,7 +18,7 @@ from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallystick.report.result import Result
+    from tallystick.results import Result
 
 app = typer.Typer(
     no_args_is_help=True,

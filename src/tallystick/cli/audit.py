@@ -15,7 +15,7 @@ from tallystick.cli.output import LIBRARIES, finish, guarded
 from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tallystick.report.result import Estimate, Leak, Result, Trial
+    from tallystick.results import Estimate, Leak, Result, Trial
     from tallystick.watcher import Watcher
 
 

@@ -12,7 +12,7 @@ from tallystick.cli.output import LIBRARIES, finish, guarded
 
 if TYPE_CHECKING:
     from tallystick.party.folder import RunFolder
-    from tallystick.report.result import Result
+    from tallystick.results import Result
 
 LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")
 _INTERRUPTED = "interrupted; the peers that had joined were told"
@@ -213,8 +213,8 @@ def _show(console: Console, result: "Result", folder: "RunFolder") -> None:
 def show_headline(console: Console, result: "Result") -> None:
     """What joining brought, in one line per metric, and what it was paid with."""
     from tallystick.report.leaks import leak_lines
-    from tallystick.report.result import metric_in_words
     from tallystick.report.words import too_good
+    from tallystick.results import metric_in_words
 
     if result.sections.privacy is not None:
         for what in result.sections.privacy.not_private:

@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from tallystick.report.leaks import by_strength, column_promise, columns_by_name, feature_headline, leak_headline
-from tallystick.report.result import AttackResult, Audit, ColumnRebuilt, FeatureAudit
+from tallystick.results import AttackResult, Audit, FeatureAudit, RebuiltColumn
 
 
 def leakage_values(found: Audit) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def show_features(console: Console, found: FeatureAudit) -> None:
         console.print(f"not measured: {line}", markup=False)
 
 
-def _rebuilt(column: ColumnRebuilt) -> str:
+def _rebuilt(column: RebuiltColumn) -> str:
     how = f"{column.value:.3f} ({column.attack})"
     return how if column.accuracy is None else f"{how}, accuracy {column.accuracy:.3f} for {column.majority:.3f}"
 

@@ -39,7 +39,7 @@ from tallystick.network.certificates import write_test_certificates
 from tallystick.party.ledger import create_ledger
 from tallystick.report.compare import read_run
 from tallystick.report.page import render
-from tallystick.report.result import Result, merge
+from tallystick.results import Result, merge
 from tallystick.storage import Origin, write_json
 
 CARRIER, WEATHER, HELPER = "carrier", "weather", "helper"

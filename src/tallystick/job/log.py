@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tallystick.errors import PeerError, StorageError, category_of, printable
 from tallystick.network.channel import Channel, Traffic
-from tallystick.report.result import PhaseRecord
+from tallystick.results import PhaseRecord
 from tallystick.watcher import Watcher
 
 LOG = "run.log"

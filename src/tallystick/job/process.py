@@ -31,7 +31,7 @@ from tallystick.network.network import Network
 from tallystick.network.session import Limits
 from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded
-from tallystick.report.result import Result
+from tallystick.results import Result
 from tallystick.training.plan import load_optimizers
 from tallystick.watcher import Watcher
 

@@ -34,7 +34,7 @@ from tallystick.job.phases.train import (
 )
 from tallystick.job.phases.tuning import finished_trials, tune_as_feature_party, tune_as_label_party
 from tallystick.job.preflight import check_kept
-from tallystick.report.result import Result
+from tallystick.results import Result
 
 
 def run_party(job: Job) -> Result:

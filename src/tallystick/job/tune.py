@@ -16,7 +16,7 @@ from tallystick.job.phases.search import require_optuna
 from tallystick.job.phases.tuning import allowed_keys, tune_alone
 from tallystick.job.process import run_process
 from tallystick.party.folder import RunFolder
-from tallystick.report.result import Result
+from tallystick.results import Result
 from tallystick.training.plan import load_optimizers
 from tallystick.watcher import Watcher
 

@@ -1,6 +1,6 @@
 """Renders results into one self-contained page; computes nothing."""
 
 from tallystick.report.page import render, to_html
-from tallystick.report.result import Result, merge, read_result
+from tallystick.results import Result, merge, read_result
 
 __all__ = ["Result", "merge", "read_result", "render", "to_html"]

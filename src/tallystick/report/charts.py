@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tallystick.evaluation.decisions import Decisions
-from tallystick.report.result import (
+from tallystick.results import (
     AttackResult,
     ColumnFall,
     LinkMap,

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TypeVar
 
-from tallystick.report.result import Estimate
+from tallystick.results import Estimate
 
 T = TypeVar("T")
 

@@ -9,18 +9,18 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.report.formats import number, quantity
-from tallystick.report.result import (
+from tallystick.report.words import party_names
+from tallystick.results import (
     AttackResult,
     Audit,
-    ColumnRebuilt,
     FeatureAudit,
     LinkageSummary,
-    LocatedResult,
-    NamedResult,
+    LocatedKeys,
+    NamedKeys,
+    RebuiltColumn,
     Result,
     above_guess,
 )
-from tallystick.report.words import party_names
 
 MUCH = 0.1  # above a guess
 SURE, LIKELY = 0.01, 0.05  # chances that "yes", or "a little", is said of labels that have nothing to do with what crossed
@@ -145,7 +145,7 @@ def next_steps(result: Result) -> list[str]:
     return lines
 
 
-def _rebuilt(column: ColumnRebuilt) -> bool:
+def _rebuilt(column: RebuiltColumn) -> bool:
     """Whether much of a column came back, and more than luck gives."""
     return column.value >= max(MUCH, column.luck)
 
@@ -165,9 +165,9 @@ def column_promise(audit: FeatureAudit) -> str:
     )
 
 
-def columns_by_name(audit: FeatureAudit) -> list[tuple[str, bool, dict[int, ColumnRebuilt]]]:
+def columns_by_name(audit: FeatureAudit) -> list[tuple[str, bool, dict[int, RebuiltColumn]]]:
     """Each column with its figures by number of known rows, the worst first, those that were not used last."""
-    found: dict[tuple[str, bool], dict[int, ColumnRebuilt]] = {}
+    found: dict[tuple[str, bool], dict[int, RebuiltColumn]] = {}
     for column in audit.columns:
         found.setdefault((column.name, column.used), {})[column.known] = column
     ordered = sorted(found.items(), key=lambda item: (not item[0][1], -max(each.value for each in item[1].values())))
@@ -224,7 +224,7 @@ def _leak_of_numbers(kind: str, attack: AttackResult, *, tried: int) -> str:
     return f"{none}: the strongest, by {who} ranks {_ranking(attack)} ({how})."
 
 
-def located_sentence(attack: LocatedResult) -> str:
+def located_sentence(attack: LocatedKeys) -> str:
     """Say in a line how near one attack came to keys."""
     of = f" ({', '.join(attack.dimensions)})" if len(attack.dimensions) else ""
     bound = f", of which {attack.bounds:,} only to a bound" if attack.bounds else ""
@@ -237,7 +237,7 @@ def located_sentence(attack: LocatedResult) -> str:
 
 def linkage_headline(linkage: LinkageSummary) -> list[str]:
     """Say first who could locate whose keys, and how well: the strongest attack of each, by what it gains over a guess."""
-    best: dict[tuple[str, str, tuple[str, ...]], LocatedResult] = {}
+    best: dict[tuple[str, str, tuple[str, ...]], LocatedKeys] = {}
     for attack in linkage.attacks:
         key = attack.attacker, attack.located, tuple(attack.dimensions)
         if key not in best or _gain(attack) > _gain(best[key]):
@@ -245,7 +245,7 @@ def linkage_headline(linkage: LinkageSummary) -> list[str]:
     return [f"{line}." for line in (*map(located_sentence, best.values()), *map(named_sentence, linkage.named))]
 
 
-def named_sentence(attack: NamedResult) -> str:
+def named_sentence(attack: NamedKeys) -> str:
     """Say in a line how many text keys one attack named."""
     return (
         f"{attack.attacker}, with a list that has them all, could name {attack.right:.1%} of {attack.named:,} keys of "
@@ -253,7 +253,7 @@ def named_sentence(attack: NamedResult) -> str:
     )
 
 
-def _gain(attack: LocatedResult) -> float:
+def _gain(attack: LocatedKeys) -> float:
     return attack.chance / max(attack.median, 1e-12)
 
 

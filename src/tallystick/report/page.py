@@ -15,8 +15,8 @@ from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import charts, leaks, trials, words
 from tallystick.report.pages import render_template, script_json, write_page
-from tallystick.report.result import ColumnFall, ImportanceSummary, Result, read_result
 from tallystick.report.words import headline, party_names, verdict
+from tallystick.results import ColumnFall, ImportanceSummary, Result, read_result
 
 
 def render(result: Result | dict[str, Any], path: str | os.PathLike[str]) -> Path:

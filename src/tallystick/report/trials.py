@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from tallystick.report import charts
-from tallystick.report.result import Estimate, Leak, Sweep, Trial, above_guess
+from tallystick.results import Estimate, Leak, Sweep, Trial, above_guess
 
 
 @dataclass(frozen=True, kw_only=True)

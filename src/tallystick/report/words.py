@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS, Metric
 from tallystick.report.formats import interval, number
-from tallystick.report.result import (
+from tallystick.results import (
     Result,
     TrainingSummary,
 )

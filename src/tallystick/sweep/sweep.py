@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from scipy.special import stdtrit
 
+from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.gradients import WIDE_CUT
@@ -20,7 +21,6 @@ from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
-from tallystick.report import result as shown
 from tallystick.report.formats import duration
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
@@ -135,10 +135,10 @@ class _Tally:
     """What a candidate's runs gave so far, seed by seed."""
 
     utility: list[tuple[float, float, float]] = field(default_factory=list)  # value, low, high
-    leaks: dict[str, list[shown.AttackResult]] = field(default_factory=dict)
+    leaks: dict[str, list[results.AttackResult]] = field(default_factory=dict)
     columns: list[float] = field(default_factory=list)  # means, where they could be measured
 
-    def add(self, result: shown.Result, metric: str) -> None:
+    def add(self, result: results.Result, metric: str) -> None:
         measured = result.joint[metric]
         if measured["value"] is None:
             raise DataError(f"the test rows have no {metric}: {measured['reason']}; try more --rows")
@@ -147,14 +147,14 @@ class _Tally:
             self.leaks.setdefault(attack.name, []).append(attack)
         self.columns += [mean.value for audit in result.sections.features for mean in audit.means if mean.known == KNOWN_ROWS]
 
-    def trial(self, candidate: Candidate) -> shown.Trial:
-        return shown.Trial(
+    def trial(self, candidate: Candidate) -> results.Trial:
+        return results.Trial(
             defense=candidate.defense,
             strength=candidate.strength,
             guarantee="; ".join(_promises(candidate)) or "no formal guarantee",
             utility=estimate(self.utility),
             leaks=[
-                shown.Leak(
+                results.Leak(
                     attack=name,
                     reads=attacks[0].reads,
                     auc=estimate([_folded(attack) for attack in attacks], floor=0.5),
@@ -180,7 +180,7 @@ def _promises(candidate: Candidate) -> list[str]:
     return [guarantee.text for guarantee in candidate.contract.defenses().guarantees()]
 
 
-def _folded(attack: shown.AttackResult) -> tuple[float, float, float]:
+def _folded(attack: results.AttackResult) -> tuple[float, float, float]:
     assert attack.symmetric_auc is not None, "every attack on labels has one"
     return _within(attack.symmetric_auc, attack.symmetric_low, attack.symmetric_high)
 
@@ -190,7 +190,7 @@ def _within(value: float, low: float | None, high: float | None) -> tuple[float,
     return value, value if low is None else low, value if high is None else high
 
 
-def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> shown.Estimate:
+def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) -> results.Estimate:
     """Mean over seeds with Student's interval, within [floor, 1]; of one run, a (value, low, high), its bootstrap interval.
 
     Of two runs the smaller and the larger value: with one degree of freedom Student's interval is 13 times as wide as they are
@@ -198,13 +198,13 @@ def estimate(runs: Sequence[tuple[float, float, float]], *, floor: float = 0.0) 
     """
     if len(runs) == 1:
         value, low, high = runs[0]
-        return shown.Estimate(mean=value, low=low, high=high)
+        return results.Estimate(mean=value, low=low, high=high)
     values = np.array([value for value, _, _ in runs])
     mean = float(values.mean())
     if len(runs) < FEWEST_FOR_STUDENT:
-        return shown.Estimate(mean=mean, low=float(values.min()), high=float(values.max()), spread="min to max")
+        return results.Estimate(mean=mean, low=float(values.min()), high=float(values.max()), spread="min to max")
     half = float(stdtrit(len(values) - 1, (1 + _LEVEL) / 2) * values.std(ddof=1) / len(values) ** 0.5)
-    return shown.Estimate(mean=mean, low=max(mean - half, floor), high=min(mean + half, 1.0))
+    return results.Estimate(mean=mean, low=max(mean - half, floor), high=min(mean + half, 1.0))
 
 
 def sweep_defenses(
@@ -215,7 +215,7 @@ def sweep_defenses(
     seeds: int = 3,
     minutes: float = 30.0,
     watcher: Watcher,
-) -> shown.Result:
+) -> results.Result:
     """Simulate the contract without a defence and with each of a sweep, attack every run, and set utility beside leakage.
 
     No guarantee: it says what these attacks find on these columns. A real partner's columns may tell more of the label, or
@@ -260,7 +260,7 @@ def sweep_defenses(
 class Interrupted(KeyboardInterrupt):
     """The trials were interrupted; ``result`` holds those that were over by then, as a whole result."""
 
-    def __init__(self, result: shown.Result) -> None:
+    def __init__(self, result: results.Result) -> None:
         super().__init__("interrupted between trials")
         self.result = result
 
@@ -273,7 +273,7 @@ class _Found:
     local_baseline: list[tuple[float, float, float]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     columns_not_measured: list[str] = field(default_factory=list)
-    leakage: shown.Audit | None = None  # of the first candidate's first run
+    leakage: results.Audit | None = None  # of the first candidate's first run
     seeds: int = 0  # that every candidate was tried with
     interrupted: bool = False
 
@@ -286,8 +286,8 @@ def _result(
     *,
     started: str,
     seconds: float,
-) -> shown.Result:
-    sweep = shown.Sweep(
+) -> results.Result:
+    sweep = results.Sweep(
         summary=_summary(contract, partner, [len(tally.utility) for tally in found.tallies if tally.utility]),
         metric=next(iter(METRICS[contract.target.type].values())).title,
         local_baseline=estimate(found.local_baseline) if found.local_baseline else None,
@@ -295,14 +295,14 @@ def _result(
         columns_not_measured=found.columns_not_measured,
         trials=[tally.trial(candidate) for candidate, tally in zip(tried, found.tallies, strict=True) if tally.utility],
     )
-    return shown.Result(
+    return results.Result(
         run_id=f"audit-{contract.hash[:8]}",
         party=partner.label,
-        parties=[shown.PartyInfo(name=partner.label, role="label"), shown.PartyInfo(name=partner.feature, role="feature")],
+        parties=[results.PartyInfo(name=partner.label, role="label"), results.PartyInfo(name=partner.feature, role="feature")],
         contract=contract_info(contract),
         started=started,
         seconds=seconds,
-        sections=shown.Sections(sweep=sweep, leakage=found.leakage, notes=found.notes),
+        sections=results.Sections(sweep=sweep, leakage=found.leakage, notes=found.notes),
         versions=versions(),
     )
 
@@ -383,13 +383,13 @@ def _counted(seeds: Sequence[int]) -> str:
     return f"{fewest} to {most} seeds" if fewest < most else f"{most} seed{'' if most == 1 else 's'}"
 
 
-def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline: bool) -> shown.Result:
+def _run(candidate: Candidate, partner: SimulatedPartner, *, seed: int, baseline: bool) -> results.Result:
     values = candidate.contract.model_dump(mode="json")
     values |= {"seed": seed, "evaluation": values["evaluation"] | {"own_columns_baseline": baseline}}
     return simulate(values, partner.tables, partner.columns)
 
 
-def _local_baseline(result: shown.Result, metric: str) -> list[tuple[float, float, float]]:
+def _local_baseline(result: results.Result, metric: str) -> list[tuple[float, float, float]]:
     own = result.local_baseline.get(metric)
     return [_within(own["value"], own["low"], own["high"])] if own is not None and own["value"] is not None else []
 

@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, ColumnLeak, FeatureLeaks, evaluate_feature_inference
+from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues
+from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.config.contract import NetworkModel
 from tallystick.data.features import FeatureShape
@@ -133,7 +134,7 @@ def _leaks(sums: RowSums, columns: ColumnValues, data: SplitData, *, seed: int) 
 
 def _strongest_of(*found: FeatureLeaks) -> FeatureLeaks:
     """Of every column the attack that rebuilt most of it: whoever has own columns can also leave them out."""
-    best: dict[tuple[str, int], ColumnLeak] = {}
+    best: dict[tuple[str, int], RebuiltColumn] = {}
     for column in (column for each in found for column in each.columns):
         place = (column.name, column.known)
         if place not in best or column.value > best[place].value:
@@ -155,5 +156,5 @@ def _figures(leaks: dict[str, FeatureLeaks]) -> dict[str, Any]:
     }
 
 
-def _column(found: ColumnLeak) -> dict[str, Any]:
+def _column(found: RebuiltColumn) -> dict[str, Any]:
     return {"value": found.value, "attack": found.attack, "accuracy": found.accuracy, "majority": found.majority}

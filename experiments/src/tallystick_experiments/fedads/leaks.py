@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from tallystick.report.result import Result
+from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.fedads.data import AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, read_both_parties

@@ -7,7 +7,7 @@ Shapes: N rows of the label party, M rows of the feature party, D dimensions of 
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,11 @@ from tallystick.alignment.nearest import Floats
 from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
-from tallystick.attacks.linkage.evaluate import LocatedError, evaluate_linkage
+from tallystick.attacks.findings import LocatedKeys
+from tallystick.attacks.linkage.evaluate import evaluate_linkage
 from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
-from tallystick.audit.locating import exposure_to_helper, metric_of, places_of, units_of
+from tallystick.audit import locating as audit
+from tallystick.audit.locating import metric_of, places_of, units_of
 from tallystick.config.similarity import SimilarityConfig
 from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError
@@ -89,7 +91,7 @@ def link(own_ND: Floats, their_MD: Floats, terms: SimilarityConfig, *, rng: Secu
 
 def located(
     own_ND: Floats, their_MD: Floats, linked: LinkedPlaces, terms: SimilarityConfig, *, seed: int = 0
-) -> dict[str, LocatedError]:
+) -> dict[str, LocatedKeys]:
     """What label party (greedy, trilateration) and feature party (cells) locate of each other's true keys, in metres."""
     places_ND, places_MD = (places_of(SimilarKeys(numbers_RD=keys), terms) for keys in (own_ND, their_MD))
     sent_ND, sent_MD = (places_of(keys, terms) for keys in linked.sent)
@@ -128,7 +130,7 @@ def located_frontier(
         except DataError as error:
             rows[name] = {"problem": str(error)}
             continue
-        attacks = {attack: asdict(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
+        attacks = {attack: figures_of(error) for attack, error in located(own_ND, their_MD, linked, terms).items()}
         rows[name] = {
             "noise": linked.noise,
             "sigma": linked.scale.sigma,
@@ -139,11 +141,15 @@ def located_frontier(
     return rows
 
 
-def located_by_helper(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedError]:
+def located_by_helper(keys_ND: Floats, terms: SimilarityConfig) -> dict[str, LocatedKeys]:
     """What the helper locates of one side's keys, by ranks or by shuffled filters."""
     keys = SimilarKeys(numbers_RD=keys_ND)
-    found = exposure_to_helper(keys, keys, terms, party="party", helper="helper")
-    return {exposure.attack: exposure.error for exposure in found}
+    return {found.name: found for found in audit.located_by_helper(keys, keys, terms, party="party", helper="helper")}
+
+
+def figures_of(found: LocatedKeys) -> dict[str, Any]:
+    """What a row keeps of a finding."""
+    return {name: getattr(found, name) for name in ("placed", "median", "low", "high", "tenth", "chance", "bounds")}
 
 
 def run(folder: Path, *, neighbors: int, window: float = 0.01) -> dict[str, Any]:
@@ -153,6 +159,6 @@ def run(folder: Path, *, neighbors: int, window: float = 0.01) -> dict[str, Any]
     helper: dict[str, Any] = {}
     for sees, coarse in (("ranks", {}), ("filters", {"deviation": 0.1, "failure": 0.1})):
         terms = place_terms(own_ND, their_MD, neighbors=neighbors, helper_sees=sees, window=window, **coarse)
-        helper |= {name: asdict(error) for name, error in located_by_helper(own_ND, terms).items()}
+        helper |= {name: figures_of(error) for name, error in located_by_helper(own_ND, terms).items()}
     rows = located_frontier(own_ND, their_MD, neighbors=neighbors, rng=SecureRandom(), window=window)
     return {"rows": [len(own_ND), len(their_MD)], "neighbors": neighbors, "unit": "m", "helper": helper, "noise": rows}

@@ -19,7 +19,7 @@ from tallystick.data.lazy import LazyTable
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import METRICS
-from tallystick.report.result import AttackResult, CutReads, Result, above_guess
+from tallystick.results import AttackResult, CutReads, Result, above_guess
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials

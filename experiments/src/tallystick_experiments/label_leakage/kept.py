@@ -28,7 +28,7 @@ from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
 from tallystick.party.recorder import RecordingPlan
 from tallystick.party.row_recorder import most_rows
-from tallystick.report.result import read_result
+from tallystick.results import read_result
 from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import kept as embeddings

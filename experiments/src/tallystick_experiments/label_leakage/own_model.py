@@ -21,7 +21,7 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
 from tallystick.party.trained import Architecture, TrainedFeatureParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
-from tallystick.report.result import AttackResult
+from tallystick.results import AttackResult
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick_experiments.label_leakage.runs import EmbedsRows
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
-from tallystick.report.result import Result
+from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.quality.methods import FORMER_ENCODING, FORMER_MODEL, former_training
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
@@ -45,7 +45,7 @@ def run(
     """Train each table by the former and the present default, or others of METHODS, and attack each run; one line of a log each.
 
     Gives the runs, and by table and method the mean symmetric AUC of each attack on labels, and the mean R² (of categories its
-    like, see ``ColumnLeak``) of the feature party's columns as rebuilt by the strongest attack.
+    like, see ``RebuiltColumn``) of the feature party's columns as rebuilt by the strongest attack.
 
     Raises ConfigError for an unknown method, or a table of numbers to predict: attacks tell classes apart.
     """

@@ -19,6 +19,7 @@ from torch import Tensor
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
+from tallystick.attacks.findings import RebuiltColumn
 from tallystick.errors import ConfigError, DataError
 
 KNOWN = (20, 200)
@@ -30,39 +31,10 @@ Told: TypeAlias = Mapping[int, Sequence[Tensor]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnLeak:
-    """What the strongest attack rebuilt of one column, on rows that it did not know; the mean over draws of the known rows.
-
-    Args:
-        name: of the column.
-        kind: numeric or categorical.
-        known: rows that the attacker knows.
-        attack: the strongest here; "a guess" where none beat one.
-        value: of a numeric column R², the share of its variance that is told; of a categorical one how far accuracy rises from
-            that of guessing the most frequent category towards 1. 0 is a guess, 1 all of it.
-        low, high: the smallest and the largest draw.
-        accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
-        luck: what the best of all attacks finds of some column of as many, but in one of a hundred audits, where embeddings have
-            nothing to do with columns: ``value`` less than that is no finding.
-    """
-
-    name: str
-    kind: Literal["numeric", "categorical"]
-    known: int
-    attack: str
-    value: float
-    low: float
-    high: float
-    accuracy: float | None = None
-    majority: float | None = None
-    luck: float = 0.0
-
-
-@dataclass(frozen=True, kw_only=True)
 class FeatureLeaks:
     """All columns, and what could not be measured, in sentences."""
 
-    columns: tuple[ColumnLeak, ...]
+    columns: tuple[RebuiltColumn, ...]
     not_measured: tuple[str, ...] = ()
     by_attack: Mapping[tuple[str, int], float] = field(default_factory=dict)  # (attack, known): mean over columns
 
@@ -122,7 +94,7 @@ def evaluate_feature_inference(
     own_NA, looks_at_NL = (None if each is None else each[chosen] for each in (own_NA, looks_at_NL))
     view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, looks_at_NL=looks_at_NL, own_NA=own_NA)
     unmeasured: list[str] = []
-    measured: list[ColumnLeak] = []
+    measured: list[RebuiltColumn] = []
     by_attack: dict[tuple[str, int], float] = {}
     scaled: dict[tuple[str, bool], Tensor] = {}
     of_no_row = {name: row for name, row in of_no_row.items() if (marginals if row.from_marginals else first is not None)}
@@ -248,7 +220,7 @@ class _Tally:
         self.values.setdefault((name, attack), []).append(value)
         self.errors.setdefault((name, attack), []).append(error)
 
-    def result(self) -> tuple[list[ColumnLeak], list[str]]:
+    def result(self) -> tuple[list[RebuiltColumn], list[str]]:
         found = []
         kinds: list[tuple[str, Literal["numeric", "categorical"]]] = [(name, "numeric") for name in self.columns.numeric]
         kinds += [(name, "categorical") for name in self.columns.categorical]
@@ -262,7 +234,7 @@ class _Tally:
             majority = float(np.mean(self.majorities[name])) if kind == "categorical" else None
             accuracy = float(np.mean(self.accuracies[name, best])) if kind == "categorical" else None
             found.append(
-                ColumnLeak(
+                RebuiltColumn(
                     name=name,
                     kind=kind,
                     known=self.known,

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 import numpy as np
 
+from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.view import DistanceModel, Floats, Integers, OnProgress, Seat, V_contra, quietly
 from tallystick.errors import ConfigError
 
@@ -217,25 +218,7 @@ TEXT_ATTACKS: Mapping[str, TextAttackRow[Any]] = MappingProxyType(
 """The attacks on text keys: a new one is a class here and a row."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class NamedShare:
-    """How many keys an attack named rightly.
-
-    Args:
-        named: keys that it named.
-        right: share of these whose text it is.
-        low, high: 95 % interval of the share (Wilson's).
-        chance: what naming every key by the most frequent text would give.
-    """
-
-    named: int
-    right: float
-    low: float
-    high: float
-    chance: float
-
-
-def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedShare]:
+def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = quietly) -> dict[str, NamedKeys]:
     """Attack a view by every attack that reads such a one, and measure by the truth, -1 where a target is not to be counted.
 
     No guarantee: no attack here found more, another may. A helper's known keys are not counted.
@@ -250,16 +233,16 @@ def evaluate_texts(view: TextView, truth_T: Integers, *, progress: OnProgress = 
         guess_T = row.attack(view, progress=progress)
         judged_T = counted_T & (guess_T != UNNAMED)
         if judged_T.any():
-            found[name] = _share(guess_T[judged_T] == truth_T[judged_T], truth_T[counted_T])
+            found[name] = _share(name, guess_T[judged_T] == truth_T[judged_T], truth_T[counted_T])
     return found
 
 
-def _share(right_T: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], truth_T: Integers) -> NamedShare:
+def _share(name: str, right_T: np.ndarray[tuple[int, ...], np.dtype[np.bool_]], truth_T: Integers) -> NamedKeys:
     count, share, z = len(right_T), float(right_T.mean()), 1.959964
     middle = (share + z**2 / (2 * count)) / (1 + z**2 / count)
     half = z * np.sqrt(share * (1 - share) / count + z**2 / (4 * count**2)) / (1 + z**2 / count)
     chance = float(np.unique(truth_T, return_counts=True)[1].max() / len(truth_T))
-    return NamedShare(named=count, right=share, low=float(middle - half), high=float(middle + half), chance=chance)
+    return NamedKeys(name=name, named=count, right=share, low=float(middle - half), high=float(middle + half), chance=chance)
 
 
 def _centred(matrix: Floats) -> Floats:

@@ -11,7 +11,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.job.job import Job
 from tallystick.report.leaks import located_sentence, named_sentence
-from tallystick.report.result import LinkageSummary
+from tallystick.results import LinkageSummary
 
 
 def audited_side(job: Job, dataset: Dataset, *, run_id: str) -> AuditedRun:

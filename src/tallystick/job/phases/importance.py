@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick import metrics
+from tallystick import metrics, results
 from tallystick.cut.forward import KeptCuts, Sending, send_embeddings
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
@@ -34,7 +34,6 @@ from tallystick.network.channel import Channel
 from tallystick.party.embedding_charge import shuffled_releases
 from tallystick.party.trained import TrainedLabelParty
 from tallystick.privacy.randomness import SEED_BITS, secret_generator
-from tallystick.report import result as shown
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,7 +43,7 @@ class Measured:
     index_V: Tensor
     logits_V: Tensor
     falls: Mapping[str, list[Fall]]  # by party, in the order of its columns; NaN where the metric has no value
-    importance: list[shown.ImportanceSummary]
+    importance: list[results.ImportanceSummary]
 
 
 def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel, sending: Sending) -> None:
@@ -118,7 +117,7 @@ def measure_columns(
     )
 
 
-def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: JobState) -> shown.Shared | None:
+def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: JobState) -> results.Shared | None:
     """Feature party: receive the exact results that the contract lets it have, if any, and put names to its own columns."""
     evaluation = job.contract.evaluation
     both = evaluation.importance.feature_columns == "both"
@@ -133,14 +132,14 @@ def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: Job
     )
     if falls is not None:
         job_state.importance = [_named(job, dataset, falls)]
-    return shown.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
+    return results.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
 
 
-def _named(job: Job, dataset: Dataset, received: list[Fall]) -> shown.ImportanceSummary:
+def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.ImportanceSummary:
     """The falls that came back, under the names that only this party knows."""
     wanted = job.contract.evaluation.importance
     names = [place.name for place in column_places(dataset.known_encoder)]
-    return shown.ImportanceSummary(
+    return results.ImportanceSummary(
         party=job.name,
         metric=headline_metric(job).title,
         rows=min(len(dataset.validation_N), wanted.rows),
@@ -172,12 +171,12 @@ def _scorer(target: metrics.TargetType, labels: Labels, index_V: Tensor) -> Scor
 
 def _shown(
     job: Job, falls: Mapping[str, tuple[list[str | None], list[Fall]]], *, rows: int, before: float
-) -> list[shown.ImportanceSummary]:
+) -> list[results.ImportanceSummary]:
     if not np.isfinite(before):
         return []
     metric = headline_metric(job)
     return [
-        shown.ImportanceSummary(
+        results.ImportanceSummary(
             party=party,
             metric=metric.title,
             rows=rows,
@@ -189,9 +188,9 @@ def _shown(
     ]
 
 
-def _columns(names: list[str] | list[str | None], falls: list[Fall]) -> list[shown.ColumnFall]:
+def _columns(names: list[str] | list[str | None], falls: list[Fall]) -> list[results.ColumnFall]:
     return [
-        shown.ColumnFall(number=number, name=name, mean=fall["mean"], deviation=fall["deviation"])
+        results.ColumnFall(number=number, name=name, mean=fall["mean"], deviation=fall["deviation"])
         for number, (name, fall) in enumerate(zip(names, falls, strict=True), 1)
         if np.isfinite([fall["mean"], fall["deviation"]]).all()
     ]

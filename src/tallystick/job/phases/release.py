@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick import results
 from tallystick.config.contract import Contract, PrivateRelease
 from tallystick.config.party import PartyFile, PrivacyConfig
 from tallystick.disclosure import shared_with_feature_parties
@@ -18,7 +19,6 @@ from tallystick.party.folder import RunFolder
 from tallystick.party.ledger import LABELS, charged
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import USUAL_DELTA, Ledger
-from tallystick.report import result as shown
 
 RELEASE_NOTE = "release"
 SHARED_NOTE = "shared"
@@ -85,7 +85,7 @@ def privacy_section(
     trainings: int,
     shared: bool = False,
     alone: bool = False,
-) -> shown.PrivacySummary | None:
+) -> results.PrivacySummary | None:
     """The report's section on what was released; ``budget`` is the label party's own, whose ledger knows the total.
 
     What the defences promise is in the contract, so every party can list it; ``trainings``: in how many labels were used, each a
@@ -100,7 +100,7 @@ def privacy_section(
             what = f"AUC {message.auc:.4f}, 95 % interval {message.low:.4f} to {message.high:.4f} for the exact one"
             note = f"Besides it this reveals {message.reveals}."
         released.append(
-            shown.Release(
+            results.Release(
                 what=what, mechanism=message.mechanism, protects=message.protects, epsilon=message.epsilon, party=party, note=note
             )
         )
@@ -114,7 +114,7 @@ def privacy_section(
         spent = sum(release.epsilon for release in released)
         delta = sum(release.delta for release in released)
         summary = "What the label party released in this run."
-        return shown.PrivacySummary(
+        return results.PrivacySummary(
             not_private=not_private, releases=released, spent_epsilon=spent, spent_delta=delta, summary=summary
         )
     ledger = Ledger(budget.ledger, party=party)
@@ -126,7 +126,7 @@ def privacy_section(
     if math.isinf(spent) and delta == 0:  # an earlier run released with Gaussian noise
         delta = USUAL_DELTA
         spent = ledger.total(budget.dataset, delta=delta)
-    return shown.PrivacySummary(
+    return results.PrivacySummary(
         not_private=not_private,
         releases=released,
         spent_epsilon=spent,
@@ -149,9 +149,9 @@ def exact_labels(contract: Contract) -> str:
     return "exact labels" + (f" (behind {methods}: no guarantee for the whole run)" if methods else "")
 
 
-def _label_releases(contract: Contract, *, used: str) -> list[shown.Release]:
+def _label_releases(contract: Contract, *, used: str) -> list[results.Release]:
     return [
-        shown.Release(
+        results.Release(
             what=f"labels of the training and validation rows, in {used}",
             mechanism=entry.defense.method,
             protects="labels",

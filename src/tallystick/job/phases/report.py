@@ -11,7 +11,7 @@ import torch
 import yaml
 from torch import nn
 
-from tallystick import __version__
+from tallystick import __version__, results
 from tallystick.alignment.group import SODIUM
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
@@ -48,7 +48,6 @@ from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
 from tallystick.models.split import LabelModel
 from tallystick.party.embedding_charge import embeddings_cost, noise_on_embeddings
-from tallystick.report import result as shown
 from tallystick.report.page import render
 from tallystick.training.checkpoint import TrainingState
 
@@ -74,22 +73,22 @@ class JobState:
     evaluation: Comparison | None = None
     decisions: Decisions | None = None
     groups: list[Grouping] = field(default_factory=list)
-    importance: list[shown.ImportanceSummary] = field(default_factory=list)
-    shared: shown.Shared | None = None
+    importance: list[results.ImportanceSummary] = field(default_factory=list)
+    shared: results.Shared | None = None
     sent_shared: bool = False
-    linkage: shown.LinkageSummary | None = None
+    linkage: results.LinkageSummary | None = None
     audited: Audited = field(default_factory=Audited)
     finished: Finished = field(default_factory=lambda: Finished(rows=0))
     trials: list[TrialRecord] = field(default_factory=list)
     alone: bool = False  # a search on one's own columns, of which nothing was sent
 
 
-def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: JobState, *, started: str) -> shown.Result:
+def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: JobState, *, started: str) -> results.Result:
     """Put together this party's result."""
-    return shown.Result(
+    return results.Result(
         run_id=found.run_id,
         party=party.party,
-        parties=[shown.PartyInfo(name=name, role=member.role) for name, member in contract.parties.items()],
+        parties=[results.PartyInfo(name=name, role=member.role) for name, member in contract.parties.items()],
         contract=contract_info(contract),
         started=started,
         seconds=time.monotonic() - logbook.began,
@@ -101,7 +100,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         training=_training(contract, logbook, found, found.training),
         local_baseline_training=_training(contract, None, found, found.local_baseline),
         evaluation=found.evaluation,
-        sections=shown.Sections(
+        sections=results.Sections(
             membership=found.audited.membership,
             linkage=found.linkage,
             leakage=found.audited.leakage,
@@ -119,7 +118,7 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
     )
 
 
-def _privacy(contract: Contract, party: PartyFile, found: JobState) -> shown.PrivacySummary | None:
+def _privacy(contract: Contract, party: PartyFile, found: JobState) -> results.PrivacySummary | None:
     """What was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
     privacy = privacy_section(
         contract,
@@ -135,18 +134,18 @@ def _privacy(contract: Contract, party: PartyFile, found: JobState) -> shown.Pri
     return msgspec.structs.replace(privacy, summary=f"{privacy.summary} {apart}")
 
 
-def _link_weights(contract: Contract, model: nn.Module | None) -> list[shown.LinkWeights]:
+def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.LinkWeights]:
     """What the trained weight gates make of similarities, where there are any."""
     found = learnt_weights(model) if isinstance(model, LabelModel) else []
     if not found:
         return []
     return [
-        shown.LinkWeights(party=party, similarities=list(LOOKED_AT), weights=weights)
+        results.LinkWeights(party=party, similarities=list(LOOKED_AT), weights=weights)
         for party, weights in zip(contract.feature_parties, found, strict=True)
     ]
 
 
-def write_report(job: Job, found: JobState) -> shown.Result:
+def write_report(job: Job, found: JobState) -> results.Result:
     """Put together this party's result, and leave it and its report in the run folder."""
     if (audit := found.audited.features) is not None:
         found.audited = msgspec.structs.replace(found.audited, features=with_releases(audit, job.folder, job.contract))
@@ -181,10 +180,10 @@ def _notes(contract: Contract, party: PartyFile, dataset: Dataset | None) -> lis
     return [*notes, found]
 
 
-def contract_info(contract: Contract) -> shown.ContractInfo:
+def contract_info(contract: Contract) -> results.ContractInfo:
     """The contract as a report shows it."""
     training = contract.training
-    return shown.ContractInfo(
+    return results.ContractInfo(
         name=contract.name,
         hash=contract.hash,
         yaml=yaml.safe_dump(contract.model_dump(mode="json"), sort_keys=False),
@@ -211,7 +210,7 @@ def _rate(training: TrainingTerms) -> float | str:
     return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
 
-def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None) -> shown.AlignmentSummary | None:
+def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None) -> results.AlignmentSummary | None:
     if alignment is None:
         return None
     repeat = contract.alignment.duplicates == "all"  # then it is ids that were aligned
@@ -224,24 +223,24 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
     sizes = {named.get(name, f"{what} of {name}"): size for name, size in alignment.sizes.items()}
     if repeat:
         sizes[f"rows of {contract.label_party} with these ids"] = len(alignment)
-    return shown.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
+    return results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 
 
-def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[shown.Learnt]:
+def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[results.Learnt]:
     guarantee = linkage_of(contract).guarantee
     counts = _counts_learnt(contract, found.alignment)
     items = [
-        shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
+        results.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
         for sentence in (found.alignment.learnt if found.alignment is not None else [])
         if sentence not in counts
     ]
     told = contract.feature_parties if party.party == contract.label_party else (party.party,)
-    items += [shown.Learnt(step="alignment", party=name, what=what, guarantee=UNPROTECTED) for what in counts for name in told]
+    items += [results.Learnt(step="alignment", party=name, what=what, guarantee=UNPROTECTED) for what in counts for name in told]
     if found.alignment is not None and found.alignment.method == "intersection":
         items += _learnt_by_peers(contract, party, found.alignment)
     if found.helper is not None:
         items += [
-            shown.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
+            results.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
             for sentence in found.helper.learnt
         ]
     if found.trials and not found.alone:
@@ -265,7 +264,7 @@ def _counts_learnt(contract: Contract, alignment: Alignment | None) -> list[str]
     return [counts_learnt(contract.label_party, len(alignment), alignment.sizes["intersection"])]
 
 
-def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment) -> list[shown.Learnt]:
+def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment) -> list[results.Learnt]:
     """What an intersection told the other side: who of its own this one has. It follows from what this side knows.
 
     Among several feature parties one knows nothing of another, and not what the label party has in common with each.
@@ -273,7 +272,7 @@ def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment)
     label, sizes = contract.label_party, alignment.sizes
     of_label = [label] if len(contract.feature_parties) == 1 else []
     return [
-        shown.Learnt(step="alignment", party=peer, what=sentence, guarantee=linkage_of(contract).guarantee)
+        results.Learnt(step="alignment", party=peer, what=sentence, guarantee=linkage_of(contract).guarantee)
         for peer in (contract.feature_parties if party.party == label else of_label)
         for sentence in learnt_of(party.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
     ]
@@ -285,7 +284,7 @@ def _trainings(found: JobState) -> int:
     return trials + (found.training is not None)
 
 
-def _learnt_in_trials(contract: Contract, trials: Sequence[TrialRecord]) -> list[shown.Learnt]:
+def _learnt_in_trials(contract: Contract, trials: Sequence[TrialRecord]) -> list[results.Learnt]:
     """What a search tells, beyond what one training does: as much again with every trial."""
     done = [trial for trial in trials if not trial.problem]
     epochs, peers = sum(trial.epochs for trial in done), ", ".join(contract.feature_parties)
@@ -303,17 +302,17 @@ def _learnt_in_trials(contract: Contract, trials: Sequence[TrialRecord]) -> list
     protected = lines if lines == UNPROTECTED else f"each trial a release of its own: {lines}"
     of_columns = _protected(contract, of="features")
     return [
-        shown.Learnt(step="training", party=contract.label_party, what=embedded, guarantee=of_columns),
-        *(shown.Learnt(step="training", party=name, what=answered, guarantee=protected) for name in contract.feature_parties),
+        results.Learnt(step="training", party=contract.label_party, what=embedded, guarantee=of_columns),
+        *(results.Learnt(step="training", party=name, what=answered, guarantee=protected) for name in contract.feature_parties),
     ]
 
 
-def _tuning(contract: Contract, found: JobState) -> shown.Tuning | None:
+def _tuning(contract: Contract, found: JobState) -> results.Tuning | None:
     if not found.trials:
         return None
     best, crosses = best_of(found.trials), not found.alone
     trials = [
-        shown.TunedTrial(
+        results.TunedTrial(
             number=trial.number,
             values=told(trial.values),
             loss=trial.loss,
@@ -334,10 +333,10 @@ def _tuning(contract: Contract, found: JobState) -> shown.Tuning | None:
         what = (
             "Nothing was sent: these are own columns alone. The values that were chosen tell of the labels they were chosen by."
         )
-    return shown.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
+    return results.Tuning(summary=summary + what, trials=trials, best=best.number if best is not None else None)
 
 
-def _learnt_once(contract: Contract, dataset: Dataset) -> list[shown.Learnt]:
+def _learnt_once(contract: Contract, dataset: Dataset) -> list[results.Learnt]:
     """What crosses where no gradient does, so every party says the same of every party."""
     peers, label = ", ".join(contract.feature_parties), contract.label_party
     parts = [("training", dataset.train_N), ("validation", dataset.validation_N), ("test", dataset.test_N)]
@@ -345,15 +344,15 @@ def _learnt_once(contract: Contract, dataset: Dataset) -> list[shown.Learnt]:
     embedded = f"One cut embedding per row from {peers} ({rows} rows), by bottom models that know no label."
     nothing = f"Nothing of labels: no cut gradient, no decision, no figure of {label} was sent. No message's time tells one."
     return [
-        shown.Learnt(step="training", party=label, what=embedded, guarantee=_protected(contract, of="features")),
+        results.Learnt(step="training", party=label, what=embedded, guarantee=_protected(contract, of="features")),
         *(
-            shown.Learnt(step="training", party=name, what=nothing, guarantee="what is sent does not depend on labels")
+            results.Learnt(step="training", party=name, what=nothing, guarantee="what is sent does not depend on labels")
             for name in contract.feature_parties
         ),
     ]
 
 
-def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], epochs: int) -> list[shown.Learnt]:
+def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], epochs: int) -> list[results.Learnt]:
     """What crosses the cut follows from the contract, so every party says the same of every party."""
     peers = ", ".join(contract.feature_parties)
     both = f"{rows[0]} training and {rows[1]} validation rows" if rows[1] else f"{rows[0]} training rows"
@@ -368,7 +367,7 @@ def _learnt_by_label_party(contract: Contract, *, rows: tuple[int, int], epochs:
         more = f"From {peers}: {shuffled_embeddings(contract)}; so by how much the metric falls without each of these columns."
         steps.append(("evaluation", more))
     guarantee = _protected(contract, of="features")
-    return [shown.Learnt(step=step, party=contract.label_party, what=what, guarantee=guarantee) for step, what in steps]
+    return [results.Learnt(step=step, party=contract.label_party, what=what, guarantee=guarantee) for step, what in steps]
 
 
 def _protected(contract: Contract, *, of: Literal["labels", "features"]) -> str:
@@ -377,7 +376,9 @@ def _protected(contract: Contract, *, of: Literal["labels", "features"]) -> str:
     return UNPROTECTED if lines.startswith("none") else lines
 
 
-def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs: int, finished: Finished) -> list[shown.Learnt]:
+def _learnt_by_feature_party(
+    contract: Contract, name: str, *, rows: int, epochs: int, finished: Finished
+) -> list[results.Learnt]:
     training = (
         f"A cut gradient per training row and epoch ({rows} rows, {epochs} epochs), from which labels can be estimated, "
         "and per epoch whether validation got better."
@@ -396,10 +397,10 @@ def _learnt_by_feature_party(contract: Contract, name: str, *, rows: int, epochs
     by_time = "Each row's part of the split, hence the order in time of three groups of rows."
     split = [by_time] if contract.split.method == "time" else []
     return [
-        *(shown.Learnt(step="training", party=name, what=what, guarantee=UNPROTECTED) for what in split),
-        *(shown.Learnt(step="training", party=name, what=what, guarantee=protected) for what in unaligned_lines(contract)),
-        shown.Learnt(step="training", party=name, what=training, guarantee=protected),
-        shown.Learnt(step="evaluation", party=name, what=evaluation, guarantee=released),
+        *(results.Learnt(step="training", party=name, what=what, guarantee=UNPROTECTED) for what in split),
+        *(results.Learnt(step="training", party=name, what=what, guarantee=protected) for what in unaligned_lines(contract)),
+        results.Learnt(step="training", party=name, what=training, guarantee=protected),
+        results.Learnt(step="evaluation", party=name, what=evaluation, guarantee=released),
     ]
 
 
@@ -410,7 +411,7 @@ def _data(
     keys: KeyReport | None,
     match_notes: list[str],
     baseline_notes: list[str],
-) -> shown.DataSummary | None:
+) -> results.DataSummary | None:
     if dataset is None:
         return None
     settled = dataset.settled_notes(contract.training)
@@ -420,7 +421,7 @@ def _data(
     if dataset.labels is not None and dataset.labels.coder.type == "binary":
         classes = dataset.labels.coder.classes
         positive = [f"the positive class of {party.label!r} is {classes[1]!r}; a score is its probability"]
-    columns = shown.ColumnSummary(
+    columns = results.ColumnSummary(
         party=party.party,
         numeric=shape.numeric if shape else 0,
         categorical=len(shape.cardinalities) if shape else 0,
@@ -435,30 +436,30 @@ def _data(
             f"{sum(counts):,} rows without a partner's row are used too: {train:,} for training, {validation:,} for validation, "
             f"{test:,} for test"
         )
-    return shown.DataSummary(
+    return results.DataSummary(
         rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],
         notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else []), *settled, *baseline_notes],
     )
 
 
-def _model_part(party: str, name: str, module: nn.Module) -> shown.ModelPart:
+def _model_part(party: str, name: str, module: nn.Module) -> results.ModelPart:
     linear = [layer for layer in module.modules() if isinstance(layer, nn.Linear)]
     embeddings = sum(isinstance(layer, nn.Embedding) for layer in module.modules())
     widths = "-".join(str(layer.in_features) for layer in linear) + (f"-{linear[-1].out_features}" if linear else "")
     layers = ", ".join(part for part in (f"{embeddings} embeddings" if embeddings else "", widths) if part)
-    return shown.ModelPart(
+    return results.ModelPart(
         party=party, name=name, layers=layers or type(module).__name__, parameters=sum(p.numel() for p in module.parameters())
     )
 
 
 def _training(
     contract: Contract, logbook: Logbook | None, found: JobState, state: TrainingState | None
-) -> shown.TrainingSummary | None:
+) -> results.TrainingSummary | None:
     if state is None:
         return None
     history = [
-        shown.EpochRecord(
+        results.EpochRecord(
             epoch=int(record["epoch"]) + 1,
             train_loss=record["train_loss"],
             validation_loss=record.get("validation_loss"),
@@ -469,7 +470,7 @@ def _training(
     phase = next((phase for phase in logbook.phases if phase.name == "training"), None) if logbook is not None else None
     seconds = phase.seconds if phase is not None else sum(record["seconds"] for record in state.history)
     steps = state.step - (found.resumed_from if logbook is not None else 0)
-    return shown.TrainingSummary(
+    return results.TrainingSummary(
         mode=contract.training.mode if logbook is not None else "in one process",
         steps=state.step,
         best_epoch=state.best_epoch + 1 if state.best_epoch is not None else None,

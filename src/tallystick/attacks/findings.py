@@ -1,0 +1,140 @@
+"""What attacks found, one class for each kind of fact: an evaluation measures it, an audit says of whom, a report shows it."""
+
+from typing import Literal, get_args
+
+import msgspec
+
+CutReads = Literal["cut gradients and cut embeddings", "cut gradients", "cut embeddings"]
+
+
+class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of what attacks find."""
+
+
+def above_guess(auc: float, chance: float) -> float:
+    """How far an AUC lies above what a guess has, as if that were 0.5: certainty is 0.5 above, whatever a guess has."""
+    return (auc - chance) / (2 * max(1 - chance, 1e-9))
+
+
+class AttackResult(Finding, frozen=True, kw_only=True):
+    """How well one attack told one class from the other: AUC 0.5 is guessing, 1 is certainty.
+
+    ``auc`` is of scores as the attacker turns them; ``symmetric_auc`` is max(a, 1 - a) per batch, for one who cannot tell which
+    way is which; ``balanced_accuracy`` is (TPR + TNR) / 2 of hard guesses. Where the label is a number there is ``spearman`` in
+    their place, the rank correlation, whichever way round, and ``r_squared`` of the best straight line.
+    """
+
+    name: str
+    view: str  # in whose seat, such as "weather, from cut gradients"
+    auc: float | None
+    low: float | None = None
+    high: float | None = None
+    symmetric_auc: float | None = None
+    symmetric_low: float | None = None
+    symmetric_high: float | None = None
+    symmetric_chance: float = 0.5  # what symmetric_auc is for a guess
+    balanced_accuracy: float | None = None
+    chance: float = 0.5  # what auc is for a guess; above 0.5 where the evaluator had to name clusters
+    spearman: float | None = None
+    spearman_low: float | None = None  # may be below 0, the other way round
+    spearman_high: float | None = None
+    spearman_chance: float = 0.0  # what spearman is for a guess
+    r_squared: float | None = None
+    rows: int | None = None  # that were ranked
+    tpr_at_fpr_0: float | None = None  # share of positives that it names without one false alarm
+    tpr_at_fpr_001: float | None = None  # share that it names with one false alarm in a thousand negatives
+    upper_bound: bool = False  # needs labels that no attacker has
+    note: str = ""
+
+    @property
+    def reads(self) -> CutReads:
+        """What of the cut it reads, as its view says."""
+        found: CutReads = next(reads for reads in get_args(CutReads) if f"from {reads}" in self.view)
+        return found
+
+
+class RebuiltColumn(Finding, frozen=True, kw_only=True):
+    """What the strongest attack rebuilt of one column, on rows that it did not know; the mean over draws of the known rows.
+
+    Args:
+        name: of the column.
+        kind: numeric or categorical.
+        known: rows that the attacker knows.
+        attack: the strongest here; "a guess" where none beat one.
+        value: of a numeric column R², the share of its variance that is told; of a categorical one how far accuracy rises from
+            that of guessing the most frequent category towards 1. 0 is a guess, 1 all of it.
+        low, high: the smallest and the largest draw.
+        accuracy, majority: of a categorical column, the attack's accuracy and that of a guess.
+        luck: what the best of all attacks finds of some column of as many, but in one of a hundred audits, where embeddings have
+            nothing to do with columns: ``value`` less than that is no finding.
+        used: whether the model was given it; if not, the table has it all the same.
+    """
+
+    name: str
+    kind: Literal["numeric", "categorical"]
+    known: int
+    attack: str
+    value: float
+    low: float
+    high: float
+    accuracy: float | None = None
+    majority: float | None = None
+    luck: float = 0.0
+    used: bool = True
+
+
+class LocatedKeys(Finding, frozen=True, kw_only=True):
+    """How near one attack came to keys that were linked by similarity: distances from the truth, in ``unit``.
+
+    Args:
+        name: of the attack.
+        attacker: who could make it.
+        located: whose keys.
+        placed: targets that were placed.
+        median, low, high: median distance from the truth, with a 95 % bootstrap interval.
+        tenth: a tenth of the targets are placed at least so well.
+        chance: median distance of a guess that knows no more than where keys of that side lie in general: another key at random.
+        unit: of the distances, such as m.
+        dimensions: of the keys, in which the distance is taken.
+        bounds: of the placed ones, those of which only a bound is known, as similarity saturates there.
+        note: what stood in for what only the other side has; empty where nothing had to.
+    """
+
+    name: str
+    attacker: str = ""
+    located: str = ""
+    placed: int
+    median: float
+    low: float
+    high: float
+    tenth: float
+    chance: float
+    unit: str = ""
+    dimensions: list[str] = []
+    bounds: int = 0
+    note: str = ""
+
+
+class NamedKeys(Finding, frozen=True, kw_only=True):
+    """How many text keys one attack named rightly, with a list that they are all on.
+
+    Args:
+        name: of the attack.
+        attacker: who could make it.
+        located: whose keys.
+        named: keys that it named.
+        right: share of these whose text it is.
+        low, high: 95 % interval of the share (Wilson's).
+        chance: what naming every key by the most frequent text would give.
+        note: what stood in for what only the other side has; empty where nothing had to.
+    """
+
+    name: str
+    attacker: str = ""
+    located: str = ""
+    named: int
+    right: float
+    low: float
+    high: float
+    chance: float
+    note: str = ""

@@ -1,0 +1,136 @@
+"""What a result says of leaks: an audit of each secret, with the attacks' findings, and defences tried beforehand."""
+
+import msgspec
+
+from tallystick.attacks.findings import AttackResult, CutReads, LocatedKeys, NamedKeys, RebuiltColumn
+from tallystick.results.parts import Estimate
+
+
+class LeakGrowth(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How one attack's symmetric AUC grew: what it had found by the end of some epochs, counted from 1."""
+
+    name: str
+    view: str
+    epochs: list[int]
+    symmetric_auc: list[float]
+
+
+class Audit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The attacks that were run on this run's recorded views, and what defended against them.
+
+    ``nothing_sent``: nothing that depends on what they are after was sent, so there is no view to attack.
+    """
+
+    summary: str = ""
+    nothing_sent: bool = False
+    defense: str = ""
+    attacks: list[AttackResult] = []
+    growth: list[LeakGrowth] = []
+    not_measured: list[str] = []  # what could not be, and why, in sentences
+
+
+class MeanRebuilt(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The mean over all columns that the model was given."""
+
+    known: int
+    value: float
+
+
+class FeatureAudit(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How well the label party could rebuild a feature party's columns, as that party found at home."""
+
+    party: str
+    by: str
+    summary: str = ""
+    defense: str = ""
+    epsilon: float | None = None  # of all embeddings of one row together, given the model at each
+    delta: float = 0.0
+    releases: int = 0  # of one row at most, as far as noise is counted
+    columns: list[RebuiltColumn] = []
+    means: list[MeanRebuilt] = []
+    not_measured: list[str] = []
+
+
+class Leak(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one attack got out of one tried defence: max(AUC, 1 - AUC) per batch."""
+
+    attack: str
+    reads: CutReads
+    auc: Estimate
+    chance: float = 0.5  # what it is for a guess
+    upper_bound: bool = False  # needs labels that no attacker has
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One defence at one strength, tried in simulation: what the model is worth, and what leaks."""
+
+    defense: str  # "none", "marvell", "cut after", ...
+    strength: str = ""  # such as "4"
+    guarantee: str = "no formal guarantee"
+    utility: Estimate
+    leaks: list[Leak] = []
+    columns: Estimate | None = None  # mean over the feature party's of what the strongest attack on embeddings alone tells
+    seeds: int = 1
+
+
+class Sweep(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Defences tried in simulation: utility against leakage."""
+
+    summary: str = ""
+    metric: str = "AUC"  # of utility, on test rows
+    local_baseline: Estimate | None = None  # the label party alone: what joining must beat
+    known: int | None = None  # rows that attacks on columns know
+    columns_not_measured: list[str] = []  # and why, in sentences
+    trials: list[Trial] = []
+
+
+class SimilarityHistogram(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How similar linked rows are, noise included; and before noise, as far as this party can tell."""
+
+    edges: list[float]
+    counts: list[int]
+    before: list[int] = []  # of links whose other end an attack placed, by the distances to there
+    typical: float | None = None  # the distance of a similarity of 0, in ``unit``
+    deviation: float | None = None  # how much further 1 less is
+    unit: str = ""
+
+
+class LinkMap(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Links on a map: this party's own keys, and the other side's where an attack on its own view places them."""
+
+    party: str
+    peer: str
+    axes: list[str]  # of both directions, with units
+    rest: list[str] = []  # dimensions that the map does not show
+    own: list[tuple[float, float]]
+    located: list[tuple[float, float]]
+    links: list[tuple[int, int]]  # (own, located)
+    attack: str
+    square: bool = False  # both directions have one unit
+
+
+class LinkExample(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Texts of one party's own rows, and what they are linked to as far as it knows."""
+
+    party: str
+    peer: str
+    own: str  # empty at a feature party, which does not know the other row
+    linked: list[str]
+
+
+class LinkageSummary(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Links by similar keys as one party sees them, and what its peers could locate by them."""
+
+    party: str
+    neighbors: int
+    helper_sees: str
+    guarantee: str
+    sigma: dict[str, float] = {}
+    links: dict[str, int] = {}
+    improvement: dict[str, dict[str, float]] = {}  # by feature party, over AvgSim and Top1Sim
+    similarities: dict[str, SimilarityHistogram] = {}
+    attacks: list[LocatedKeys] = []
+    named: list[NamedKeys] = []
+    maps: list[LinkMap] = []
+    examples: list[LinkExample] = []
+    notes: list[str] = []

@@ -1,0 +1,140 @@
+"""The results of all parties of one run, joined into one: for a demo or a simulation, which owns them all."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TypeVar
+
+import msgspec
+
+from tallystick.errors import DataError
+from tallystick.results.leaks import Audit, LinkageSummary
+from tallystick.results.parts import DataSummary, ImportanceSummary, Learnt, PhaseRecord
+from tallystick.results.result import Result, Sections
+
+T = TypeVar("T")
+
+
+def merge(results: Sequence[Result]) -> Result:
+    """Join the results of the parties of one run into one that covers them all.
+
+    What only one party has (evaluation, training) comes from the first that has it, the label party before the others.
+    Raises DataError if the results are not of one run of one contract.
+    """
+    if not results:
+        raise DataError("there are no results to merge; give one per party")
+    for field, found in {
+        "run": {result.run_id for result in results},
+        "contract": {result.contract.hash for result in results},
+    }.items():
+        if len(found) > 1:
+            raise DataError(f"the results are of more than one {field}: {', '.join(sorted(found))}; merge the parties of one run")
+    ordered = sorted(results, key=lambda result: result.role != "label")
+    first, began = ordered[0], min(_instant(result) for result in ordered)
+    return msgspec.structs.replace(
+        first,
+        party=None,
+        parties=_unique([party for result in ordered for party in result.parties]),
+        started=min(ordered, key=_instant).started,
+        seconds=max(result.seconds for result in ordered),
+        phases=[phase for result in ordered for phase in _shifted(result.phases, _instant(result) - began)],
+        alignment=_first([result.alignment for result in ordered]),
+        learnt=_by_step(_unique([learnt for result in ordered for learnt in result.learnt])),
+        data=_merged_data([result.data for result in ordered if result.data is not None]),
+        model=_unique([part for result in ordered for part in result.model]),
+        training=_first([result.training for result in ordered]),
+        local_baseline_training=_first([result.local_baseline_training for result in ordered]),
+        evaluation=_first([result.evaluation for result in ordered]),
+        versions={name: version for result in reversed(ordered) for name, version in result.versions.items()},
+        sections=Sections(
+            membership=_merged_audit([result.sections.membership for result in ordered]),
+            leakage=_first([result.sections.leakage for result in ordered]),
+            linkage=_merged_linkage([result.sections.linkage for result in ordered]),
+            features=[audit for result in ordered for audit in result.sections.features],
+            sweep=_first([result.sections.sweep for result in ordered]),
+            tuning=_first([result.sections.tuning for result in ordered]),
+            privacy=_first([result.sections.privacy for result in ordered]),
+            decisions=_first([result.sections.decisions for result in ordered]),
+            link_weights=[one for result in ordered for one in result.sections.link_weights],
+            groups=[grouping for result in ordered for grouping in result.sections.groups],
+            importance=_merged_importance([one for result in ordered for one in result.sections.importance]),
+            notes=_unique([note for result in ordered for note in result.sections.notes]),
+        ),
+    )
+
+
+def _instant(result: Result) -> float:
+    try:
+        return datetime.fromisoformat(result.started).timestamp()
+    except ValueError:
+        raise DataError(
+            f"started is {result.started!r}; it must be an ISO 8601 time, such as 2026-01-31T09:30:00+00:00"
+        ) from None
+
+
+def _shifted(phases: list[PhaseRecord], seconds: float) -> list[PhaseRecord]:
+    return [
+        phase if phase.started is None else msgspec.structs.replace(phase, started=phase.started + seconds) for phase in phases
+    ]
+
+
+def _merged_data(found: list[DataSummary]) -> DataSummary | None:
+    if not found:
+        return None
+    return DataSummary(
+        rows=found[0].rows,
+        columns=_unique([columns for data in found for columns in data.columns]),
+        notes=_unique([note for data in found for note in data.notes]),
+    )
+
+
+def _merged_audit(found: list[Audit | None]) -> Audit | None:
+    """Each party audits what it sent: together these are all parties' views."""
+    audits = [audit for audit in found if audit is not None]
+    if not audits:
+        return None
+    return Audit(
+        summary=" ".join(_unique([audit.summary for audit in audits])),
+        defense=audits[0].defense,
+        attacks=[attack for audit in audits for attack in audit.attacks],
+        not_measured=_unique([line for audit in audits for line in audit.not_measured]),
+    )
+
+
+def _merged_linkage(found: list[LinkageSummary | None]) -> LinkageSummary | None:
+    """The label party's, with what every party found of its own exposure."""
+    parts = [one for one in found if one is not None]
+    if not parts:
+        return None
+    whole = max(parts, key=lambda one: len(one.improvement))
+    notes = _unique([note for one in parts for note in one.notes])
+    return msgspec.structs.replace(
+        whole,
+        attacks=[attack for one in parts for attack in one.attacks],
+        named=[each for one in parts for each in one.named],
+        maps=[each for one in parts for each in one.maps],
+        examples=[each for one in parts for each in one.examples],
+        notes=notes,
+    )
+
+
+def _merged_importance(found: list[ImportanceSummary]) -> list[ImportanceSummary]:
+    """One per party: what the party itself says of its columns has their names, and what its peer measured has the start."""
+    merged: dict[str, ImportanceSummary] = {}
+    for one in found:
+        before = merged.get(one.party)
+        merged[one.party] = one if before is None else msgspec.structs.replace(before, columns=one.columns)
+    return list(merged.values())
+
+
+def _by_step(found: list[Learnt]) -> list[Learnt]:
+    """Group by step, in the order in which the steps first come; within a step the order stays."""
+    steps = [learnt.step for learnt in found]
+    return sorted(found, key=lambda learnt: steps.index(learnt.step))
+
+
+def _first(values: list[T | None]) -> T | None:
+    return next((value for value in values if value is not None), None)
+
+
+def _unique(values: list[T]) -> list[T]:
+    return [value for i, value in enumerate(values) if value not in values[:i]]

@@ -1,0 +1,201 @@
+"""What a result says of a run, whatever it leaked: parties, rows, training, importance, releases, as frozen structs for JSON."""
+
+from typing import Literal
+
+import msgspec
+
+from tallystick.config.reading import Role
+from tallystick.evaluation.measure import MetricValue
+from tallystick.metrics import TargetType
+
+SettingValue = str | int | float | bool | None
+
+
+class Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every part of a result."""
+
+
+class PartyInfo(Part, frozen=True, kw_only=True):
+    """A party of the contract."""
+
+    name: str
+    role: Role
+
+
+class ContractInfo(Part, frozen=True, kw_only=True):
+    """The contract that all parties agreed on."""
+
+    name: str
+    hash: str  # hexadecimal
+    yaml: str = ""  # full text
+    summary: dict[str, SettingValue] = {}  # the settings worth seeing at a glance, such as {"batch size": 512}
+
+
+class PhaseRecord(Part, frozen=True, kw_only=True):
+    """One phase of a party's run, with what crossed the network in it."""
+
+    name: str  # "handshake", "alignment", "training", "evaluation", ...
+    party: str
+    seconds: float
+    started: float | None = None  # seconds after the run began; None: right after this party's phase before
+    bytes_sent: int = 0
+    bytes_received: int = 0
+    messages: int = 0  # sent and received
+
+
+class AlignmentSummary(Part, frozen=True, kw_only=True):
+    """How rows were matched."""
+
+    method: str
+    sizes: dict[str, int] = {}  # such as {"rows of carrier": 327346, "rows in common": 300000}
+    learnt: list[str] = []  # one sentence each
+
+
+class Learnt(Part, frozen=True, kw_only=True):
+    """What one party learnt from the others in one step, and what protects the rest."""
+
+    step: str
+    party: str
+    what: str
+    guarantee: str  # such as "semi-honest, DDH" or "no formal guarantee"
+
+
+class ColumnSummary(Part, frozen=True, kw_only=True):
+    """Which columns a party brought; names stay home unless the party puts them into the note."""
+
+    party: str
+    numeric: int
+    categorical: int
+    sequences: int = 0
+    note: str = ""
+    names: list[str] = []  # a party's own page names its own columns; they are sent to nobody
+
+
+class DataSummary(Part, frozen=True, kw_only=True):
+    """The rows that took part, per split, and the columns that each party brought."""
+
+    rows: dict[str, int]  # in order: train, validation, test
+    columns: list[ColumnSummary] = []
+    notes: list[str] = []  # such as "12 rows with a null key were dropped"
+
+
+class EpochRecord(Part, frozen=True, kw_only=True):
+    """One epoch; a loss is None where it is unknown, or was not finite."""
+
+    epoch: int  # counted from 1
+    train_loss: float | None
+    validation_loss: float | None = None
+    seconds: float | None = None
+
+
+class TrainingSummary(Part, frozen=True, kw_only=True):
+    """One training: the joint one, or that of the label party's own columns."""
+
+    mode: str
+    steps: int
+    best_epoch: int | None = None  # the epoch whose weights were kept
+    history: list[EpochRecord] = []
+    seconds: float | None = None
+    steps_per_s: float | None = None
+    resumed_from: int | None = None  # step, if the run was interrupted
+    dropout: float = 0.0  # largest share of numbers that a layer of this party's part left out in training
+
+
+class ModelPart(Part, frozen=True, kw_only=True):
+    """One party's part of the network."""
+
+    party: str
+    name: str  # "bottom model", "top model"
+    layers: str  # such as "3 embeddings, 20-128-64"
+    parameters: int
+
+
+class Estimate(Part, frozen=True, kw_only=True):
+    """A mean over seeds, with a 95 % interval; of two seeds, which have no interval worth the name, with both values."""
+
+    mean: float
+    low: float
+    high: float
+    spread: Literal["interval", "min to max"] = "interval"
+
+
+class TunedTrial(Part, frozen=True, kw_only=True):
+    """One training of a search."""
+
+    number: int
+    values: str  # in words
+    loss: float | None = None  # on validation rows; the label party alone knows it
+    epochs: int = 0
+    embedded: int = 0  # rows of cut embeddings that each feature party sent
+    answered: int = 0  # rows of cut gradients that it was sent
+    seconds: float = 0.0
+    problem: str = ""
+
+
+class Tuning(Part, frozen=True, kw_only=True):
+    """What a search tried."""
+
+    summary: str
+    trials: list[TunedTrial] = []
+    best: int | None = None  # where the losses are known
+
+
+class Release(Part, frozen=True, kw_only=True):
+    """One number, or set of numbers, that left a label holder under differential privacy."""
+
+    what: str
+    mechanism: str
+    protects: str  # "labels" or "whole records"
+    epsilon: float
+    delta: float = 0.0
+    party: str = ""
+    note: str = ""
+
+
+class PrivacySummary(Part, frozen=True, kw_only=True):
+    """The privacy ledger after this run."""
+
+    not_private: list[str] = []  # what left without a guarantee: in no sum
+    releases: list[Release] = []
+    spent_epsilon: float = 0.0  # composed, not added up
+    spent_delta: float = 0.0
+    cap_epsilon: float | None = None
+    summary: str = ""
+    columns: str = ""  # what a feature party's own noisy embeddings cost
+
+
+class ColumnFall(Part, frozen=True, kw_only=True):
+    """By how much the metric falls when a column is shuffled: mean and standard deviation over repeats; no name of a peer's."""
+
+    number: int  # from 1, in the order in which its party encodes its columns
+    name: str | None
+    mean: float
+    deviation: float
+
+
+class ImportanceSummary(Part, frozen=True, kw_only=True):
+    """Permutation importance of one party's columns for the joint model, on validation rows."""
+
+    party: str
+    metric: str  # title
+    rows: int
+    repeats: int
+    before: float | None = None  # the metric with nothing shuffled, where it is known
+    columns: list[ColumnFall] = []
+
+
+class Shared(Part, frozen=True, kw_only=True):
+    """Exact results that the label party sent a feature party, as the contract says."""
+
+    party: str  # who measured
+    target: TargetType
+    rows: int
+    metrics: dict[str, MetricValue] = {}
+
+
+class LinkWeights(Part, frozen=True, kw_only=True):
+    """What a link to a row of a feature party weighs in the trained network, by its similarity in standard deviations."""
+
+    party: str
+    similarities: list[float]
+    weights: list[float]

@@ -1,0 +1,188 @@
+"""Result: everything that a run's report shows, as frozen structs that go to JSON and back.
+
+Whoever runs a job fills these in; the report renders them and computes nothing. A party puts in only what it knows:
+what is absent is left out of the page or named as kept by the other side.
+"""
+
+import html
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tallystick.config.reading import Role
+from tallystick.errors import DataError
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.results.leaks import Audit, FeatureAudit, LinkageSummary, Sweep
+from tallystick.results.parts import (
+    AlignmentSummary,
+    ContractInfo,
+    DataSummary,
+    ImportanceSummary,
+    Learnt,
+    LinkWeights,
+    ModelPart,
+    PartyInfo,
+    PhaseRecord,
+    PrivacySummary,
+    Shared,
+    TrainingSummary,
+    Tuning,
+)
+from tallystick.storage import SEAL, unsealed
+from tallystick.structs import prepared
+
+RESULT_VERSION = 2
+
+
+class Sections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Parts that only some runs have; each is shown when present."""
+
+    decisions: Decisions | None = None
+    groups: list[Grouping] = []
+    importance: list[ImportanceSummary] = []
+    shared: Shared | None = None
+    link_weights: list[LinkWeights] = []
+
+    membership: Audit | None = None
+    leakage: Audit | None = None
+    linkage: LinkageSummary | None = None
+    features: list[FeatureAudit] = []  # one per feature party whose result this is
+    sweep: Sweep | None = None
+    tuning: Tuning | None = None
+    privacy: PrivacySummary | None = None
+    notes: list[str] = []
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One run, as one party saw it, or as all did."""
+
+    version: int = RESULT_VERSION
+    run_id: str
+    party: str | None  # whose result this is; None: all parties'
+    parties: list[PartyInfo]
+    contract: ContractInfo
+    started: str  # ISO 8601 with time zone
+    seconds: float
+    phases: list[PhaseRecord] = []
+    alignment: AlignmentSummary | None = None
+    learnt: list[Learnt] = []
+    data: DataSummary | None = None
+    model: list[ModelPart] = []
+    training: TrainingSummary | None = None
+    local_baseline_training: TrainingSummary | None = None
+    evaluation: Comparison | None = None  # None where it stays with the label party
+    versions: dict[str, str] = {}  # such as {"tallystick": "0.1.0", "python": "3.11.2"}
+    sections: Sections = Sections()
+
+    @property
+    def role(self) -> Role | None:
+        """Role of the party whose result this is; None if it is all parties'."""
+        return next((party.role for party in self.parties if party.name == self.party), None)
+
+    @property
+    def joint(self) -> Mapping[str, MetricValue]:
+        """The joint model's metrics; none where they stay with the label party."""
+        return self.evaluation["joint"] if self.evaluation is not None else {}
+
+    @property
+    def local_baseline(self) -> Mapping[str, MetricValue]:
+        """The metrics of the label party's own columns alone; none where there is no such model, or they stay with it."""
+        return (self.evaluation["local_baseline"] if self.evaluation is not None else None) or {}
+
+    @property
+    def label_audit(self) -> Audit:
+        """What the attacks on labels found; an empty audit where none was made."""
+        return self.sections.leakage or Audit()
+
+    def __repr__(self) -> str:
+        """One line per metric; the whole of it is in ``to_dict()``."""
+        head = f"Result of {self.contract.name!r}, run {self.run_id}: {self._told()}"
+        return "\n".join([head, *(f"  {name:<9} " + "   ".join(cells) for name, cells in self._metrics())])
+
+    def _repr_html_(self) -> str:
+        """The metrics as a table, for a notebook."""
+        escape = html.escape
+        head = f"<b>{escape(self.contract.name)}</b>, run {escape(self.run_id)}: {escape(self._told())}"
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{escape(name)}</th>{''.join(f'<td>{escape(cell)}</td>' for cell in cells)}</tr>"
+            for name, cells in self._metrics()
+        )
+        return f"<p>{head}</p>" + (f"<table><tbody>{rows}</tbody></table>" if rows else "")
+
+    def _told(self) -> str:
+        """Who took part, and on how many rows."""
+        parts = [", ".join(f"{party.name} ({party.role})" for party in self.parties)]
+        if self.data is not None:
+            parts.append(", ".join(f"{count:,} {part}" for part, count in self.data.rows.items()) + " rows")
+        if self.evaluation is not None and self.evaluation.get("weighted"):
+            parts.append("metrics weighted by the sample weights")
+        return "; ".join([*parts, f"{self.seconds:.1f} s"])
+
+    def _metrics(self) -> list[tuple[str, list[str]]]:
+        """Per metric: the joint model's, and what the label party's own columns give."""
+        found = []
+        for name, joint in self.joint.items():
+            own = self.local_baseline.get(name)
+            cells = [f"joint {metric_in_words(joint)}"] + (
+                [f"own columns only {metric_in_words(own)}"] if own is not None else []
+            )
+            found.append((name, cells))
+        return found
+
+    def to_json(self) -> str:
+        """Give the result as indented JSON; numbers that are not finite become null."""
+        return msgspec.json.format(msgspec.json.encode(self, enc_hook=_plain), indent=2).decode()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give the result as what json.loads(to_json()) gives."""
+        found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(self, enc_hook=_plain))
+        return found
+
+
+def metric_in_words(metric: MetricValue) -> str:
+    """Give a metric's value and, if there is one, its interval; or why there is no value."""
+    if metric["value"] is None:
+        return f"none: {metric['reason']}"
+    interval = f" [{metric['low']:.4f}, {metric['high']:.4f}]" if metric["low"] is not None else ""
+    return f"{metric['value']:.4f}{interval}"
+
+
+def read_result(source: str | bytes | dict[str, Any]) -> Result:
+    """Read a result from JSON or from its dictionary; raises DataError that names the field that does not fit."""
+    try:
+        _require_version(source)
+        if isinstance(source, dict):
+            return msgspec.convert({name: value for name, value in source.items() if name != SEAL}, prepared(Result))
+        return msgspec.json.decode(unsealed(source.encode() if isinstance(source, str) else source), type=Result)
+    except msgspec.MsgspecError as error:
+        raise DataError(f"this is not a result of tallystick: {error}") from None
+
+
+class _Versioned(msgspec.Struct, frozen=True):
+    """What every version of a result says first."""
+
+    version: int = RESULT_VERSION
+
+
+def _require_version(source: str | bytes | dict[str, Any]) -> None:
+    """Refuse a result of another version in one line, not by the first of its fields that has changed."""
+    written = (
+        msgspec.convert(source, prepared(_Versioned))
+        if isinstance(source, dict)
+        else msgspec.json.decode(source, type=prepared(_Versioned))
+    )
+    if written.version != RESULT_VERSION:
+        which = "an earlier" if written.version < RESULT_VERSION else "a later"
+        raise DataError(
+            f"this is a result of {which} version of tallystick (format {written.version}; this one reads {RESULT_VERSION}); "
+            "use that version for it"
+        )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a result holds {value!r} of {type(value)}; give plain numbers, texts, lists and dictionaries")
