@@ -29,10 +29,10 @@ from tallystick.errors import (
 )
 
 if TYPE_CHECKING:
+    from tallystick.alignment.registry import LINKAGES
     from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
     from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
     from tallystick.config.contract import Contract, load_contract, parse_contract
-    from tallystick.config.linkage import LINKAGES
     from tallystick.config.party import PartyFile, load_party
     from tallystick.defenses.table import DEFENSES
     from tallystick.evaluation.private.result import NothingReleased
@@ -96,7 +96,7 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "Result": "tallystick.results",
         "read_result": "tallystick.results",
         "render": "tallystick.report.page",
-        "LINKAGES": "tallystick.config.linkage",
+        "LINKAGES": "tallystick.alignment.registry",
         "DEFENSES": "tallystick.defenses.table",
         "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.table",
         "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.table",

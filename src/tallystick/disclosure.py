@@ -3,7 +3,6 @@
 from typing import Literal
 
 from tallystick.config.contract import Contract
-from tallystick.dataset.table import linkage_of
 from tallystick.defenses.read_by import READ_BY
 from tallystick.imputation.table import label_strategy
 
@@ -165,6 +164,6 @@ def defense_lines(contract: Contract, *, of: Literal["labels", "features", "both
 
 def deviation_of(contract: Contract) -> str:
     """Say what a peer gains that does not follow the protocol of this contract's alignment."""
-    linkage = linkage_of(contract)
+    linkage = contract.linkage
     several = len(contract.feature_parties) > 1
     return linkage.deviation_of_several if several and linkage.deviation_of_several is not None else linkage.deviation

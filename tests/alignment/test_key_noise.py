@@ -10,8 +10,8 @@ from scipy.stats import gamma, kstest
 from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import GRID, drawn_noise, key_event, key_guarantee, noisy_keys
 from tallystick.alignment.outcome import Candidates
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.privacy.events import GaussianDP, PureDP, total_epsilon
 from tallystick.privacy.exact import SequentialBits
 from tallystick.privacy.gaussian import gaussian_delta

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from tallystick.alignment import exchange
 from tallystick.alignment.group import hash_to_group
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.psi import intersect_feature_party, intersect_label_party
 from tallystick.alignment.psi_diffie_hellman import TagsDigest
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.data.ids import Ids
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 from tallystick.network.messages import Array

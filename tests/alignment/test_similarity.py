@@ -13,10 +13,10 @@ from tallystick.alignment.federal import Pivots, text_bits, text_filters
 from tallystick.alignment.nearest import PAD, rank_distance
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import Scale, link_feature_party, link_helper, link_label_party, seen_by_helper
 from tallystick.alignment.similarity_noise import sigma_of_tau, smallest_tau
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import DataError, PeerStopped, ProtocolError
 from tallystick.network.channel import memory_channels
 

@@ -13,8 +13,8 @@ from tallystick.alignment.encoding import MAX_TEXT, Texts, encode_keys, receive_
 from tallystick.alignment.exchange import CHUNK_ROWS, Size, receive_list, send_list
 from tallystick.alignment.outcome import SimilarityScale
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import KeyShape, LinksDigest, Scale, link_feature_party, link_helper, link_label_party
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError, PeerLost, ProtocolError
 from tallystick.network.channel import memory_channels
 

@@ -4,6 +4,8 @@ import numpy as np
 import pytest
 
 from tallystick.alignment.federal import text_filters
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import DimensionConfig, SimilarityConfig
 from tallystick.attacks.linkage.texts import (
     TEXT_ATTACKS,
     FeaturePartyTexts,
@@ -14,8 +16,6 @@ from tallystick.attacks.linkage.texts import (
 )
 from tallystick.attacks.linkage.view import DistanceModel
 from tallystick.audit.naming import texts_named_by_helper
-from tallystick.config.similarity import DimensionConfig, SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import ConfigError
 from tallystick.network.channel import no_progress
 

@@ -13,11 +13,11 @@ from tallystick.alignment.distances import nearest_keys
 from tallystick.alignment.encoding import encode_keys
 from tallystick.alignment.outcome import Alignment, Candidates
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of
 from tallystick.audit.linkage import LinkedSide, audit_linkage
 from tallystick.audit.locating import located_by_helper
 from tallystick.config.contract import parse_contract
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.network.channel import no_progress
 from tallystick.party.folder import RunFolder
 

@@ -8,12 +8,12 @@ import pytest
 from typer.testing import CliRunner
 
 from tallystick import __version__
+from tallystick.alignment.registry import LINKAGES
 from tallystick.check import check_party_file
 from tallystick.cli import setup
 from tallystick.cli.app import app
 from tallystick.cli.output import finish
 from tallystick.config.contract import load_contract
-from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import check_party, dialled, load_party
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import load_identity

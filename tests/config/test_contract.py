@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.config.contract import ROLE_ALIASES, Contract, differences, load_contract, parse_contract
-from tallystick.config.reading import Model
 from tallystick.errors import ConfigError
+from tallystick.reading import Model
 
 BASE: dict[str, Any] = {
     "name": "job",

@@ -8,9 +8,9 @@ import pytest
 
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import check_party, dialled, load_party, parse_party
-from tallystick.config.reading import redacted
 from tallystick.config.templates import Asked, contract_text, party_text
 from tallystick.errors import ConfigError
+from tallystick.reading import redacted
 
 LABEL: dict[str, Any] = {
     "party": "carrier",

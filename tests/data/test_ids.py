@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.data import ids as module
-from tallystick.data.ids import Ids
+from tallystick.alignment import ids as module
+from tallystick.alignment.ids import Ids
 from tallystick.errors import DataError
 
 LISTS = st.lists(st.binary(max_size=20) | st.sampled_from([b"", b"\x00", b"a\x00", b"same"]), max_size=20)

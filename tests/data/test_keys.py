@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tallystick.config.contract import AlignmentConfig, KeyColumn, Step
-from tallystick.data.keys import join, normalise, read_keys, spelling_hints
+from tallystick.data.keys import read_keys, spelling_hints
+from tallystick.data.normalise import join, normalise
 from tallystick.errors import DataError
 
 words = st.text(max_size=12)

@@ -11,8 +11,8 @@ from scipy.spatial import cKDTree
 from sklearn.metrics import roc_auc_score
 from sklearn.tree import DecisionTreeClassifier
 
+from tallystick.alignment.registry import LINKAGES
 from tallystick.check import check_party_file
-from tallystick.config.linkage import LINKAGES
 from tallystick.data.flights import CARRIER_FEATURES, LEAD_HOURS, PLACE_AND_TIME, STATION_FEATURES, write_departures
 from tallystick.demo import flights
 from tallystick.errors import ConfigError

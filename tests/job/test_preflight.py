@@ -677,7 +677,7 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
 
 def numbers_of(model, prefix=""):
     """Every number of a config model: its path and the limits that its type states."""
-    from tallystick.config.reading import Model
+    from tallystick.reading import Model
 
     for name, field in model.model_fields.items():
         stack, notes = [field.annotation], list(field.metadata)

@@ -17,11 +17,11 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import TallystickError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server

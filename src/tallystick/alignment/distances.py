@@ -21,7 +21,7 @@ from tallystick.alignment.nearest import (
     nearest_of_all,
     rank_distance,
 )
-from tallystick.config.similarity import SimilarityConfig
+from tallystick.alignment.terms import SimilarityConfig
 
 UNPACKED_BYTES = 1 << 28
 """Memory for the bits of filters as floats, whose products are exact up to 2^24 bits."""

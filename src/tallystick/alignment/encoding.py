@@ -13,8 +13,8 @@ import numpy as np
 from tallystick.alignment.exchange import receive_list, send_list
 from tallystick.alignment.federal import Packed, Pivots, block_tags, text_filters
 from tallystick.alignment.nearest import Floats, Integers
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message

@@ -10,8 +10,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tallystick.alignment.group import InvalidElement
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import DuplicateTags, Tags, repeated
-from tallystick.data.ids import Ids
 from tallystick.errors import DataError, PeerError, ProtocolError, SharedDataError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Array, MalformedMessage, Message, Stopped

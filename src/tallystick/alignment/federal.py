@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
 from tallystick.alignment.nearest import Floats, Integers
-from tallystick.config.similarity import DimensionConfig, SimilarityConfig
+from tallystick.alignment.terms import DimensionConfig, SimilarityConfig
 
 Packed = np.ndarray[Any, np.dtype[np.uint8]]
 

@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import DataError
 from tallystick.privacy.events import Bounded, GaussianDP, PureDP
 from tallystick.privacy.exact import Bits, DiscreteGaussian, Ints, draw_planar_laplace

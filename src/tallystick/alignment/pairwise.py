@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.matching import Index, Tags
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.data.ids import Ids
 from tallystick.network.channel import Channel, Progress
 
 PLACES = "places of the joint rows"

@@ -42,9 +42,9 @@ from tallystick.alignment.nearest import PAD, Neighbors
 from tallystick.alignment.outcome import Alignment, Candidates, Rows, Similarities, SimilarityScale
 from tallystick.alignment.psu_helper import HelperOutcome, agree_on_key
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity_noise import farthest, fit, is_possible, noisy_similarities, scale_of
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message

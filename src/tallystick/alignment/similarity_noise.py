@@ -14,7 +14,7 @@ from tallystick.alignment.encoding import MAX_NUMBER
 from tallystick.alignment.nearest import PAD, Floats, Neighbors
 from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
 from tallystick.alignment.randomness import SecureRandom
-from tallystick.config.similarity import SimilarityConfig
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.errors import DataError
 
 ROUNDING = 1e-9

@@ -18,7 +18,9 @@ from tallystick.alignment.improvement import estimated_improvement
 from tallystick.alignment.key_noise import key_guarantee
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Alignment, Candidates
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import seen_by_helper
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.view import Located
 from tallystick.audit.locating import (
@@ -38,8 +40,6 @@ from tallystick.audit.naming import (
     texts_named_by_label_party,
 )
 from tallystick.config.contract import Contract
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.network.channel import Progress
 from tallystick.party.folder import RunFolder
 from tallystick.structs import prepared

@@ -17,6 +17,8 @@ from tallystick.alignment.encoding import EncodedKeys, encode_keys
 from tallystick.alignment.federal import Pivots
 from tallystick.alignment.nearest import PAD, Floats, Integers, euclidean, rank_distance
 from tallystick.alignment.outcome import Candidates, SimilarityScale
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.attacks.findings import LocatedKeys
 from tallystick.attacks.linkage.cells import Cells
 from tallystick.attacks.linkage.evaluate import locate, measure_located
@@ -31,8 +33,6 @@ from tallystick.attacks.linkage.view import (
     RanksView,
 )
 from tallystick.config.contract import Contract
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.network.channel import Progress, no_progress
 from tallystick.party.folder import RunFolder
 

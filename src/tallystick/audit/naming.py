@@ -17,6 +17,8 @@ from tallystick.alignment.encoding import encode_keys
 from tallystick.alignment.federal import grams
 from tallystick.alignment.nearest import PAD, Floats, Integers
 from tallystick.alignment.outcome import Candidates
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.attacks.findings import NamedKeys
 from tallystick.attacks.linkage.texts import (
     FeaturePartyTexts,
@@ -26,8 +28,6 @@ from tallystick.attacks.linkage.texts import (
     evaluate_texts,
 )
 from tallystick.audit.locating import AUDIT_SECRET, KNOWN, metric_of
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.network.channel import Progress
 
 MOST_KEYS = 1500

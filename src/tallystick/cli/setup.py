@@ -45,8 +45,8 @@ def init(
     """Write a commented party file and contract to start from."""
 
     def work() -> None:
-        from tallystick.config.reading import Role
         from tallystick.config.templates import Asked, contract_text, party_text
+        from tallystick.reading import Role
 
         known: tuple[Role, ...] = get_args(Role)
         if (chosen := next((name for name in known if name == role), None)) is None:
@@ -84,10 +84,10 @@ def _with_columns(asked: "Asked") -> "Asked":
     if asked.table is None:
         return asked
     from tallystick.config.party import TableConfig
-    from tallystick.config.reading import validate
     from tallystick.data.guesses import guess_columns
     from tallystick.data.table import read_table
     from tallystick.errors import DataError
+    from tallystick.reading import validate
 
     try:
         frame = read_table(validate(TableConfig, {"path": str(asked.table.absolute())}, source="--table"))
@@ -120,8 +120,8 @@ def cert(
     """
 
     def work() -> None:
-        from tallystick.config.reading import PARTY_NAME, shown
         from tallystick.network.certificates import write_test_certificates
+        from tallystick.reading import PARTY_NAME, shown
 
         for name in parties:
             if not PARTY_NAME.fullmatch(name):

@@ -5,10 +5,12 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from tallystick.alignment.registry import LINKAGES, Linkage
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.config.defense import DefenseEntry, defense_problems
 from tallystick.config.gradients import WIDE_CUT, no_gradient_problems, still
 from tallystick.config.imputation import (
@@ -19,16 +21,14 @@ from tallystick.config.imputation import (
     defended_imputation_problems,
     imputation_problems,
 )
-from tallystick.config.linkage import LINKAGES, LinkageFacts, Method
 from tallystick.config.merge import MergeConfig, merge_problems
-from tallystick.config.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
-from tallystick.config.similarity import SimilarityConfig
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
 from tallystick.config.unaligned import UnalignedConfig, unaligned_problems
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError
 from tallystick.metrics import METRICS
+from tallystick.reading import Count, Model, Name, Problems, Role, Share, Step, Text, Width, read_yaml, shown, validate
 
 ROLE_ALIASES: dict[str, Role] = {
     **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
@@ -37,6 +37,11 @@ ROLE_ALIASES: dict[str, Role] = {
 }
 MAX_DIFFERENCES = 50
 MAX_IDS = 1_000_000_000
+
+if TYPE_CHECKING:
+    LinkageName: TypeAlias = str
+else:
+    LinkageName = Literal[tuple(LINKAGES)]
 
 Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
 Epochs = Annotated[int, Field(strict=True, ge=1, le=65_535)]
@@ -70,7 +75,9 @@ class KeyColumn(Model):
 class AlignmentConfig(Model):
     """How rows are matched."""
 
-    method: Method = Field(default="intersection", description="rows that all parties have, or every row that any of two has")
+    method: LinkageName = Field(
+        default="intersection", description="rows that all parties have, or every row that any of two has"
+    )
     protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
         default="auto",
         description="how common ids are found (intersection only); auto: Diffie-Hellman for up to 5,000 ids of two parties "
@@ -393,7 +400,7 @@ class Contract(Model):
         return wanted and not self.linkage.imputes and self.split.validation > 0
 
     @property
-    def linkage(self) -> LinkageFacts:
+    def linkage(self) -> Linkage:
         """What is to be known of the way in which rows are linked."""
         return LINKAGES[self.alignment.method]
 
@@ -500,7 +507,7 @@ def _party_problems(contract: Contract) -> list[str]:
     return problems
 
 
-def _key_problems(alignment: AlignmentConfig, linkage: LinkageFacts) -> list[str]:
+def _key_problems(alignment: AlignmentConfig, linkage: Linkage) -> list[str]:
     problems = []
     method, names = alignment.method, [key.name for key in alignment.keys]
     if alignment.protocol != "auto" and method != "intersection":

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, Union, get
 from pydantic import Field, create_model, model_validator
 from pydantic.fields import FieldInfo
 
-from tallystick.config.linkage import LinkageFacts
-from tallystick.config.reading import Model, Problems
+from tallystick.alignment.registry import Linkage
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError
+from tallystick.reading import Model, Problems
 
 _METHOD = f"which defence: {', '.join(DEFENSES)}"
 
@@ -63,7 +63,7 @@ else:
     ]
 
 
-def defense_problems(entries: Sequence[DefenseKeys], target_type: str, linkage: LinkageFacts) -> list[str]:
+def defense_problems(entries: Sequence[DefenseKeys], target_type: str, linkage: Linkage) -> list[str]:
     """List what is wrong with a contract's defences together, and beside its target."""
     problems = []
     named = [(f"defense.{number}.method = {entry.defense.method}", entry.defense) for number, entry in enumerate(entries)]

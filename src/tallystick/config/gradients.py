@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from tallystick.config.reading import shown
+from tallystick.reading import shown
 
 if TYPE_CHECKING:
     from tallystick.config.contract import Contract, NetworkModel

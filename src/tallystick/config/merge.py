@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from tallystick.config.reading import Model, Width
+from tallystick.reading import Model, Width
 
 MergeMethod = Literal["attention", "cnn", "mlp", "average", "top1"]
 Weight = Literal["learnt", "similarity", "equal"]

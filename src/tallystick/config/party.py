@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, SecretStr, ValidationInfo, model_validator
 
-from tallystick.config.reading import (
+from tallystick.config.tuning import TuningPermission
+from tallystick.errors import ConfigError
+from tallystick.reading import (
     Count,
     Model,
     Name,
@@ -20,8 +22,6 @@ from tallystick.config.reading import (
     shown,
     validate,
 )
-from tallystick.config.tuning import TuningPermission
-from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:  # the contract's defences bring PyTorch, which a party file does without
     from tallystick.config.contract import Contract

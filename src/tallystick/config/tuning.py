@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from tallystick.config.reading import Count, Model, Problems, Text, did_you_mean, shown
+from tallystick.reading import Count, Model, Problems, Text, did_you_mean, shown
 
 TUNABLE: Mapping[str, Literal["whole", "number", "choice"]] = {
     "model.cut_after": "whole",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
-from tallystick.config.reading import Count, Model, Text
+from tallystick.reading import Count, Model, Text
 
 MOST_EVALUATIONS = 50
 

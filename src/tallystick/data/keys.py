@@ -5,7 +5,7 @@ Shapes: N rows of the table, R of them that take part, U ids.
 
 import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
 from struct import Struct
@@ -15,16 +15,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from tallystick.alignment.ids import Ids
+from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.config.contract import AlignmentConfig
-from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile, RepeatsConfig
-from tallystick.config.reading import Step
-from tallystick.data.ids import Ids
 from tallystick.data.lazy import Frame
-from tallystick.data.similar_keys import SimilarKeys, read_similar_keys
+from tallystick.data.normalise import join, normalise
+from tallystick.data.similar_keys import read_similar_keys
 from tallystick.data.table import require_column
-from tallystick.data.text import as_text, rows_listed
+from tallystick.data.text import rows_listed
 from tallystick.errors import DataError, IdError
+from tallystick.reading import Step
 
 SHAPES, SHAPE_WIDTH = 3, 40  # shapes of keys that a hint shows, and their characters
 FEW = 0.5  # of the values: where the commonest shapes are fewer, lengths are left out of them
@@ -298,57 +300,3 @@ def _likely(text: pl.Series) -> list[Step]:
 
 def _share(mask: pl.Series) -> float:
     return int(mask.sum()) / max(len(mask), 1)
-
-
-def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
-    """Spell a key column as text and apply the contract's steps in order; what ends up empty is null."""
-    text = as_text(column)
-    for step in steps:
-        text = _STEPS[step](text)
-    # Once more, because a step may have uncovered a trailing .0 (" 1.0" after trim).
-    text = as_text(text)
-    empty = text == ""
-    return text.set(empty, None) if empty.any() else text
-
-
-def join(parts: Sequence[pl.Series]) -> pl.Series:
-    """Join key columns so that no two different rows of parts give the same key; a null part makes the key null.
-
-    One column is its own key; of several, each is written with its length in bytes: ("ab", "c") is "2:ab1:c".
-    """
-    if len(parts) == 1:
-        return parts[0].alias("key")
-    frame = pl.DataFrame([part.alias(str(index)) for index, part in enumerate(parts)])
-    prefixed = [pl.concat_str(pl.col(name).str.len_bytes().cast(pl.String), pl.lit(":"), pl.col(name)) for name in frame.columns]
-    return frame.select(pl.concat_str(prefixed).alias("key")).get_column("key")
-
-
-def _nfkc(text: pl.Series) -> pl.Series:
-    return text.str.normalize("NFKC")
-
-
-def _email(text: pl.Series) -> pl.Series:
-    return _nfkc(_nfkc(text).str.to_lowercase()).str.strip_chars()
-
-
-def _phone(text: pl.Series) -> pl.Series:
-    marked = _nfkc(text).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
-    international = marked.str.starts_with("+").fill_null(False)
-    digits = _digits(marked)
-    plus = digits.str.replace(r"^", "+").set(digits == "", "")
-    return plus.zip_with(international, digits.str.replace(r"^00([0-9])", "+$1"))
-
-
-def _digits(text: pl.Series) -> pl.Series:
-    return _nfkc(text).str.replace_all(r"[^0-9]", "")
-
-
-_STEPS = {
-    "trim": lambda text: text.str.strip_chars(),
-    "lower": lambda text: text.str.to_lowercase(),
-    "upper": lambda text: text.str.to_uppercase(),
-    "nfkc": _nfkc,
-    "email": _email,
-    "phone": _phone,
-    "digits": _digits,
-}

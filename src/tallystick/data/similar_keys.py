@@ -1,59 +1,21 @@
-"""Keys for linking by similarity: numbers and texts, checked; rows without one are left out as the contract says.
+"""Keys for linking by similarity, read from a table and checked; rows without one are left out as the contract says.
 
 Shapes: N rows of the table, R rows with a key, D numbers of a key.
 """
 
-import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import polars as pl
 
-from tallystick.config.similarity import DimensionConfig, SimilarityConfig
+from tallystick.alignment.similar_keys import SimilarKeys
+from tallystick.alignment.terms import DimensionConfig, SimilarityConfig
 from tallystick.data.lazy import Frame
+from tallystick.data.normalise import normalise
 from tallystick.data.table import require_column
 from tallystick.data.text import as_text, rows_listed
 from tallystick.errors import IdError
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SimilarKeys:
-    """The keys of R rows.
-
-    Args:
-        numbers_RD: the dimensions that are numbers, in their own units.
-        texts: the dimensions that are text, R values each.
-    """
-
-    numbers_RD: Floats
-    texts: tuple[tuple[str, ...], ...] = ()
-
-    def __len__(self) -> int:
-        return len(self.numbers_RD)
-
-    def scaled(self, terms: SimilarityConfig, *, weighted: bool = False) -> Floats:
-        """The numbers in the scale in which they count, and times their weights where asked."""
-        scale_D = np.array([d.scale / (d.weight if weighted else 1) for d in terms.numbers], dtype=np.float64)
-        return self.numbers_RD / scale_D
-
-    def with_numbers(self, numbers_RD: Floats) -> "SimilarKeys":
-        """The same keys with other numbers."""
-        return replace(self, numbers_RD=numbers_RD)
-
-    def digest(self) -> bytes:
-        """A digest of the keys in their order."""
-        digest = hashlib.blake2b(np.ascontiguousarray(self.numbers_RD, dtype="<f8").tobytes(), digest_size=16)
-        for text in (text for column in self.texts for text in column):
-            digest.update(len(text.encode()).to_bytes(4, "big") + text.encode())
-        return digest.digest()
-
-    def noise_name(self, contract_hash: str) -> str:
-        """What the noise that was drawn for these keys under a contract is kept by."""
-        return hashlib.blake2b(self.digest() + contract_hash.encode(), digest_size=16).hexdigest()
 
 
 def read_similar_keys(
@@ -85,8 +47,6 @@ def read_similar_keys(
 
 
 def _read(column: pl.Series, dimension: DimensionConfig, name: str, terms: SimilarityConfig) -> pl.Series:
-    from tallystick.data.keys import normalise  # keys.py builds on this file
-
     where = f"key {dimension.name} (column {name})"
     if dimension.kind == "text":
         return normalise(column, dimension.normalise)

@@ -11,13 +11,13 @@ import polars as pl
 import polars.selectors as cs
 
 from tallystick.config.party import TABLE_SUFFIXES, PartyFile, TableConfig
-from tallystick.config.reading import did_you_mean, redacted
 from tallystick.data.delimited import read_delimited
 from tallystick.data.lazy import Frame, LazyTable, store
 from tallystick.data.parquet import announced_rows, read_parquet
 from tallystick.data.postgres import postgres_errors, read_postgres
 from tallystick.data.rows import refuse_rows_beyond
 from tallystick.errors import DataError
+from tallystick.reading import did_you_mean, redacted
 from tallystick.storage import refuse_pipe
 
 

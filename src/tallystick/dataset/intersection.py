@@ -9,7 +9,6 @@ from torch import Tensor
 
 from tallystick.alignment.outcome import Rows
 from tallystick.config.contract import Contract, SplitConfig, TrainingConfig
-from tallystick.config.reading import shown
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
@@ -20,6 +19,7 @@ from tallystick.errors import DataError, ProtocolError, SharedDataError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
 from tallystick.privacy.randomness import Seed
+from tallystick.reading import shown
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned.method import UnalignedMethod

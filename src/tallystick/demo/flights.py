@@ -19,8 +19,8 @@ from typing import IO, Any
 
 import yaml
 
+from tallystick.alignment.registry import LINKAGES
 from tallystick.config.contract import parse_contract
-from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import FeatureColumns, load_party
 from tallystick.data.flights import (
     CARRIER_FEATURES,

@@ -4,11 +4,12 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+from tallystick.alignment.exchange import MAX_ROWS
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.registry import AlignmentInput
 from tallystick.config.contract import Contract
-from tallystick.data.ids import Ids
-from tallystick.dataset.table import Meeting, linkage_of
-from tallystick.network.channel import memory_channels
+from tallystick.network.channel import memory_channels, no_progress
 
 MANY_IDS = 50_000
 """Below, an alignment is over before anybody asks."""
@@ -45,7 +46,7 @@ def alignment_cost(contract: Contract, ids: int) -> str | None:
 
 def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
     """Align so many ids with as many, of which half are common."""
-    linkage = linkage_of(contract)
+    linkage = contract.linkage
     ends = memory_channels("label", "feature")
     started = time.process_time()
     with ThreadPoolExecutor(2) as pool:
@@ -53,10 +54,12 @@ def _trial(contract: Contract, ids: int, *, hashes: bool) -> _Cost:
         running = [
             pool.submit(
                 role,
-                Meeting(
+                AlignmentInput(
                     ids=Ids.of([b"made up %d" % number for number in range(first, first + ids)]),
                     peers=[end],
                     rng=SecureRandom(),
+                    max_rows=MAX_ROWS,
+                    progress=no_progress,
                     protocol="oblivious-transfer" if hashes else "diffie-hellman",
                     threads=1,
                 ),

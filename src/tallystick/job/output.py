@@ -8,7 +8,6 @@ import polars as pl
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.lazy import Frame
-from tallystick.dataset.table import linkage_of
 from tallystick.errors import ConfigError
 from tallystick.storage import written
 
@@ -26,7 +25,7 @@ _NUMBER = r"^[+\-][0-9][0-9 .,()/\-]*$"  # telephone numbers too: a spreadsheet 
 
 def check_output(contract: Contract, party: PartyFile, output: Path | None) -> None:
     """Refuse a file for the scores that cannot take them, or a side that gets none; raises ConfigError."""
-    gets_scores = contract.role_of(party.party) == "label" or linkage_of(contract).shares_scores
+    gets_scores = contract.role_of(party.party) == "label" or contract.linkage.shares_scores
     if gets_scores and (output is None or output.suffix not in (".csv", ".parquet")):
         raise ConfigError(
             f"output{' is missing' if output is None else f' = {output}'}: name a .csv or .parquet file for the scores"

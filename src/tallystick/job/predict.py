@@ -21,7 +21,7 @@ from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_table
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.table import linkage_of
+from tallystick.dataset.registry import dataset_of
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
@@ -177,10 +177,10 @@ class _Scoring:
 
     def score(self, channels: Mapping[str, Channel], alignment: Alignment) -> pl.DataFrame:
         """Give the scores that this party may have, of its own rows, beside their keys."""
-        linkage = linkage_of(self.contract)
+        linkage = self.contract.linkage
         is_label = self.party.party == self.contract.label_party
         own = OwnRows(party=self.party, is_label=is_label, frame=self.frame, keys=self.keys, alignment=alignment)
-        dataset = linkage.dataset.to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
+        dataset = dataset_of(linkage).to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
         secret = row_noise_secret(self.contract, self.party)
         architecture = Architecture.of(self.contract, self.party.party, secret=secret)
         batches = torch.split(torch.arange(len(alignment)), self.contract.training.for_rows(len(alignment)).batch_size)

@@ -21,7 +21,6 @@ from tallystick.alignment.exchange import check_ids
 from tallystick.alignment.key_noise import check_radius
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
-from tallystick.config.reading import shown
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureShape
 from tallystick.data.groups import check_subgroups
@@ -59,6 +58,7 @@ from tallystick.party.embedding_charge import noise_on_embeddings
 from tallystick.party.folder import RunFolder
 from tallystick.party.trained import Architecture
 from tallystick.privacy.ledger import Outlook
+from tallystick.reading import shown
 from tallystick.training.plan import batches_per_message
 
 T = TypeVar("T")

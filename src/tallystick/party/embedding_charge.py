@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from tallystick.config.contract import Contract, TrainingConfig
-from tallystick.config.linkage import LINKAGES
 from tallystick.config.party import PartyFile
 from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -211,5 +210,5 @@ def serves_others(contract: Contract) -> bool:
 
     On a union, linked by similarity, and where the label party may have several rows for it.
     """
-    linkage = LINKAGES[contract.alignment.method]
+    linkage = contract.linkage
     return linkage.imputes or linkage.similar or contract.alignment.duplicates == "all"

@@ -20,9 +20,9 @@ import torch
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.config.reading import read_yaml
 from tallystick.errors import ConfigError, DamagedFile, StorageError, advice, printable
 from tallystick.privacy.randomness import SEED_BITS
+from tallystick.reading import read_yaml
 from tallystick.storage import (
     ORIGIN,
     Origin,

@@ -4,9 +4,9 @@ from typing import Literal
 
 import msgspec
 
-from tallystick.config.reading import Role
 from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import TargetType
+from tallystick.reading import Role
 
 SettingValue = str | int | float | bool | None
 

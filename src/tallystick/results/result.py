@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tallystick.config.reading import Role
 from tallystick.errors import DataError
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.reading import Role
 from tallystick.results.leaks import Audit, FeatureAudit, LinkageSummary, Sweep
 from tallystick.results.parts import (
     AlignmentSummary,

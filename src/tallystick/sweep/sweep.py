@@ -16,11 +16,11 @@ from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.gradients import WIDE_CUT
-from tallystick.config.reading import did_you_mean
 from tallystick.defenses.table import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS
+from tallystick.reading import did_you_mean
 from tallystick.report.formats import duration
 from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner

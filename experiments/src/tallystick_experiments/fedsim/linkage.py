@@ -20,9 +20,9 @@ from tallystick.alignment.federal import Packed, Pivots
 from tallystick.alignment.nearest import Floats, nearest_by_ranks, nearest_of_all, rank_distance
 from tallystick.alignment.psu_helper import KeyShare, key_of_shares
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.demo.processes import PartyContext, run_parties
 from tallystick.errors import DataError, TallystickError
 from tallystick.network.channel import Channel

@@ -19,14 +19,14 @@ from tallystick.alignment.key_noise import key_guarantee, noisy_keys
 from tallystick.alignment.nearest import Floats
 from tallystick.alignment.outcome import Rows, Similarities, SimilarityScale
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity_noise import fit, noisy_similarities, scale_of, smallest_tau
+from tallystick.alignment.terms import SimilarityConfig
 from tallystick.attacks.findings import LocatedKeys
 from tallystick.attacks.linkage.evaluate import evaluate_linkage
 from tallystick.attacks.linkage.view import FeaturePartyView, LabelPartyView
 from tallystick.audit import locating as audit
 from tallystick.audit.locating import metric_of, places_of, units_of
-from tallystick.config.similarity import SimilarityConfig
-from tallystick.data.similar_keys import SimilarKeys
 from tallystick.errors import DataError
 from tallystick_experiments.fedsim.data import read_hdb
 

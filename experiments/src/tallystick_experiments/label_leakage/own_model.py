@@ -15,7 +15,7 @@ from tallystick.config.contract import Contract
 from tallystick.config.party import parse_party
 from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.table import linkage_of
+from tallystick.dataset.registry import dataset_of
 from tallystick.errors import DataError
 from tallystick.party.folder import RunFolder
 from tallystick.party.row_recorder import RowStore
@@ -59,7 +59,7 @@ def _own_model(contract: Contract, partner: SimulatedPartner, folder: RunFolder)
     party, frame = parse_party(values, folder=folder.path, source=partner.feature), partner.tables[partner.feature]
     keys = read_keys(frame, columns=party.keys, alignment=contract.alignment)
     own = OwnRows(party=party, is_label=False, frame=frame, keys=keys, alignment=kept[1])
-    dataset = linkage_of(contract).dataset.to_score(
+    dataset = dataset_of(contract.linkage).to_score(
         contract, own, kept_encoder(folder), secret_seed=lambda: secrets.randbits(SEED_BITS)
     )
     trained = TrainedFeatureParty.load(folder, Architecture.of(contract, partner.feature), dataset)

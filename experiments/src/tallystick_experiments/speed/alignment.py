@@ -24,6 +24,7 @@ import numpy as np
 import polars as pl
 
 from tallystick.alignment.group import hash_to_group, multiply
+from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import FEW_IDS, Protocol, intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
@@ -31,7 +32,6 @@ from tallystick.alignment.psu_helper import union_helper, union_with_helper_part
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.config.contract import Contract
 from tallystick.config.party import TableConfig
-from tallystick.data.ids import Ids
 from tallystick.data.keys import fingerprint, read_keys
 from tallystick.data.table import read_table
 from tallystick.demo.processes import PartyContext, run_parties

@@ -15,7 +15,7 @@ import numpy as np
 import polars as pl
 import yaml
 
-from tallystick.config.linkage import LINKAGES
+from tallystick.alignment.registry import LINKAGES
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tallystick.data.ids import Ids
+from tallystick.alignment.ids import Ids
 
 FINGERPRINT_BYTES = 16
 CODE_BITS = 512

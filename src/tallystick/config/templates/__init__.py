@@ -8,9 +8,9 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from tallystick.config.linkage import LINKAGES, LinkageFacts
-from tallystick.config.reading import PARTY_NAME, Role, shown
+from tallystick.alignment.registry import LINKAGES, Linkage
 from tallystick.errors import ConfigError
+from tallystick.reading import PARTY_NAME, Role, shown
 
 HELPER = "helper"
 COMMENTS_AT = 36  # column of the comments behind keys
@@ -104,7 +104,7 @@ class Asked:
             raise ConfigError(f"--party {shown(self.party)}: must be {' or '.join(here)}, whose role is {self.role}")
 
     @property
-    def facts(self) -> LinkageFacts:
+    def facts(self) -> Linkage:
         """What the way of linking rows asks for."""
         return LINKAGES[self.method]
 

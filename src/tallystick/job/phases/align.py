@@ -8,11 +8,11 @@ from tallystick.alignment.key_noise import key_event, noisy_keys
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
 from tallystick.config.contract import MAX_IDS, Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
-from tallystick.dataset.table import HelperMeeting, Meeting, linkage_of
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel, Progress
@@ -88,8 +88,8 @@ def align(
 
     ``kept`` is the alignment of training, for new rows.
     """
-    linkage, is_label = linkage_of(contract), contract.role_of(party) == "label"
-    meeting = Meeting(
+    linkage, is_label = contract.linkage, contract.role_of(party) == "label"
+    given = AlignmentInput(
         ids=keys.ids,
         name=party,
         similar=keys.similar,
@@ -105,20 +105,20 @@ def align(
         threads=threads,
         progress=progress,
     )
-    alignment = (linkage.label_party if is_label else linkage.feature_party)(meeting)
+    alignment = (linkage.label_party if is_label else linkage.feature_party)(given)
     if contract.alignment.duplicates != "all":
         return alignment
     if is_label:
-        return repeat_label_party(alignment, keys.id_R, meeting.peers)
-    return repeat_feature_party(alignment, meeting.peers[0], max_rows=max_positions(contract, len(keys.ids)))
+        return repeat_label_party(alignment, keys.id_R, given.peers)
+    return repeat_feature_party(alignment, given.peers[0], max_rows=max_positions(contract, len(keys.ids)))
 
 
 def help_align(contract: Contract, channels: Mapping[str, Channel]) -> HelperOutcome:
     """The helper's part: it sees keyed hashes, or encoded keys, and tells the parties their positions, or links."""
-    helper = linkage_of(contract).helper
+    helper = contract.linkage.helper_party
     assert helper is not None, "the contract has a helper"
     return helper(
-        HelperMeeting(
+        HelperInput(
             label=channels[contract.label_party],
             features=[channels[name] for name in contract.feature_parties],
             terms=contract.alignment.similarity,

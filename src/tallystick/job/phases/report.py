@@ -23,7 +23,6 @@ from tallystick.config.contract import Contract, TrainingTerms
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
-from tallystick.dataset.table import linkage_of
 from tallystick.disclosure import (
     defense_lines,
     deviation_of,
@@ -227,7 +226,7 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
 
 
 def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[results.Learnt]:
-    guarantee = linkage_of(contract).guarantee
+    guarantee = contract.linkage.guarantee
     counts = _counts_learnt(contract, found.alignment)
     items = [
         results.Learnt(step="alignment", party=party.party, what=sentence, guarantee=guarantee)
@@ -272,7 +271,7 @@ def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment)
     label, sizes = contract.label_party, alignment.sizes
     of_label = [label] if len(contract.feature_parties) == 1 else []
     return [
-        results.Learnt(step="alignment", party=peer, what=sentence, guarantee=linkage_of(contract).guarantee)
+        results.Learnt(step="alignment", party=peer, what=sentence, guarantee=contract.linkage.guarantee)
         for peer in (contract.feature_parties if party.party == label else of_label)
         for sentence in learnt_of(party.party, sizes["own"], own=sizes[peer], common=sizes["intersection"])
     ]

@@ -14,7 +14,7 @@ from tallystick.data.telling import telling
 from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.intersection import check_classes
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.table import linkage_of
+from tallystick.dataset.registry import dataset_of
 from tallystick.evaluation.importance import column_places
 from tallystick.evaluation.messages import Finished
 from tallystick.job.handshake import Agreement
@@ -57,7 +57,7 @@ def own_rows(job: Job, keys: Keys, alignment: Alignment) -> OwnRows:
 def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[Channel]) -> Dataset:
     """This party's rows at the linked positions; their encoders are kept."""
     own = own_rows(job, keys, alignment)
-    dataset = linkage_of(job.contract).dataset.of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
+    dataset = dataset_of(job.contract.linkage).of(job.contract, own, channels, secret_seed=job.folder.secret_seed)
     keep_encoders(job.folder, dataset)
     _try_own_bottom(job, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():

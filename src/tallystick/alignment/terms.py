@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from tallystick.config.reading import Model, Positive, Problems, Share, Step, Text, shown
 from tallystick.privacy.exact import LEAST_DELTA, MOST_EPSILON
+from tallystick.reading import Model, Positive, Problems, Share, Step, Text, shown
 
 Sees = Literal["ranks", "filters", "clear"]
 KeyNoise = Literal["none", "planar-laplace", "gaussian"]

@@ -1,0 +1,261 @@
+"""Ways of linking rows by the contract's names: a row each, and nobody else compares the names.
+
+A row says what a contract's checks ask of it, its roles, and what it promises. The contract's ``alignment.method`` is made of
+these names (config/contract.py), and ``dataset/registry.py`` chooses by the facts what training reads. The protocols are loaded
+when they run: who writes a contract needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tallystick.alignment.outcome import Alignment, SimilarityScale
+    from tallystick.alignment.psi import Protocol
+    from tallystick.alignment.psu_helper import HelperOutcome
+    from tallystick.alignment.randomness import SecureRandom
+    from tallystick.alignment.similar_keys import SimilarKeys
+    from tallystick.alignment.terms import SimilarityConfig
+    from tallystick.network.channel import Channel, Progress
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlignmentInput:
+    """What a party brings to an alignment.
+
+    Args:
+        ids: its unique ids.
+        peers: the feature parties for the label party, the label party for a feature party.
+        rng: of keys, shuffles and dummies.
+        max_rows: most ids to accept from a peer, and to have.
+        progress: called as it goes.
+        name: of the party.
+        similar: its keys, where rows are linked by similarity.
+        terms: what the contract says of similarity.
+        scales: how an earlier run scaled similarities, by feature party, for new rows.
+        helper: to the helper, if there is one.
+        several: whether there are several feature parties.
+        protocol: how an intersection finds common ids.
+        dummies: most made-up ids to blur the sizes.
+        threads: of arithmetic; all cores if None.
+    """
+
+    ids: Sequence[bytes]
+    peers: Sequence[Channel]
+    rng: SecureRandom
+    max_rows: int
+    progress: Progress
+    name: str = ""
+    similar: SimilarKeys | None = None
+    terms: SimilarityConfig | None = None
+    scales: Mapping[str, SimilarityScale] = field(default_factory=dict)
+    helper: Channel | None = None
+    several: bool = False
+    protocol: Protocol = "auto"
+    dummies: int = 0
+    threads: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HelperInput:
+    """What a helper brings to an alignment: channels to the parties, the contract's terms, and randomness."""
+
+    label: Channel
+    features: Sequence[Channel]
+    rng: SecureRandom
+    max_rows: int
+    terms: SimilarityConfig | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Linkage:
+    """One way of linking rows.
+
+    Args:
+        label_party: the label party's role in the alignment.
+        feature_party: a feature party's role.
+        helper_party: the role of a third party without rows, where one takes part.
+        several: there may be more than one feature party.
+        imputes: a position may lack a party's row, and synthetic labels or features stand in for it.
+        similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
+        guarantee: what the alignment rests on.
+        deviation: what a peer gains that does not follow the protocol (docs/alignment.md).
+        deviation_of_several: the same where there are several feature parties, if it differs.
+    """
+
+    label_party: Callable[[AlignmentInput], Alignment]
+    feature_party: Callable[[AlignmentInput], Alignment]
+    helper_party: Callable[[HelperInput], HelperOutcome] | None = None
+    several: bool
+    imputes: bool
+    similar: bool = False
+    guarantee: str
+    deviation: str
+    deviation_of_several: str | None = None
+
+    @property
+    def helper(self) -> bool:
+        """Whether a third party without rows takes part."""
+        return self.helper_party is not None
+
+    @property
+    def shares_scores(self) -> bool:
+        """Whether the label party sends back a score for every position, so that it does not learn whose is wanted."""
+        return self.imputes
+
+
+def _intersect_label(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psi import intersect_label_party
+
+    return intersect_label_party(
+        given.ids,
+        given.peers,
+        rng=given.rng,
+        protocol=given.protocol,
+        max_rows=given.max_rows,
+        threads=given.threads,
+        progress=given.progress,
+    )
+
+
+def _intersect_feature(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psi import intersect_feature_party
+
+    return intersect_feature_party(
+        given.ids,
+        given.peers[0],
+        rng=given.rng,
+        protocol=given.protocol,
+        one_of_several=given.several,
+        max_rows=given.max_rows,
+        threads=given.threads,
+        progress=given.progress,
+    )
+
+
+def _unite_label(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psu import union_label_party
+
+    return _unite(union_label_party, given)
+
+
+def _unite_feature(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psu import union_feature_party
+
+    return _unite(union_feature_party, given)
+
+
+def _unite(role: Callable[..., Alignment], given: AlignmentInput) -> Alignment:
+    return role(
+        given.ids,
+        given.peers[0],
+        rng=given.rng,
+        dummies=given.dummies,
+        max_rows=given.max_rows,
+        threads=given.threads,
+        progress=given.progress,
+    )
+
+
+def _unite_with_helper(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.psu_helper import union_with_helper_party
+
+    assert given.helper is not None, "the contract names a helper"
+    return union_with_helper_party(
+        given.ids, given.peers[0], given.helper, rng=given.rng, dummies=given.dummies, max_rows=given.max_rows
+    )
+
+
+def _help_unite(given: HelperInput) -> HelperOutcome:
+    from tallystick.alignment.psu_helper import union_helper
+
+    return union_helper(given.label, given.features[0], rng=given.rng, max_rows=given.max_rows)
+
+
+def _link_label(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.similarity import link_label_party
+
+    assert given.helper is not None, "the contract names a helper"
+    assert given.similar is not None, "keys were read as the contract says"
+    assert given.terms is not None, "the contract has terms"
+    return link_label_party(
+        given.similar,
+        given.peers,
+        given.helper,
+        terms=given.terms,
+        rng=given.rng,
+        scales=given.scales,
+        max_rows=given.max_rows,
+    )
+
+
+def _link_feature(given: AlignmentInput) -> Alignment:
+    from tallystick.alignment.similarity import link_feature_party
+
+    assert given.helper is not None, "the contract names a helper"
+    assert given.similar is not None, "keys were read as the contract says"
+    assert given.terms is not None, "the contract has terms"
+    return link_feature_party(
+        given.similar,
+        given.peers[0],
+        given.helper,
+        name=given.name,
+        terms=given.terms,
+        rng=given.rng,
+        max_rows=given.max_rows,
+    )
+
+
+def _help_link(given: HelperInput) -> HelperOutcome:
+    from tallystick.alignment.similarity import link_helper
+
+    assert given.terms is not None, "the contract has terms"
+    return link_helper(given.label, given.features, terms=given.terms, rng=given.rng, max_rows=given.max_rows)
+
+
+LINKAGES: Mapping[str, Linkage] = MappingProxyType(
+    {
+        "intersection": Linkage(
+            label_party=_intersect_label,
+            feature_party=_intersect_feature,
+            several=True,
+            imputes=False,
+            guarantee="honest-but-curious peers; Diffie-Hellman on ristretto255, and for more than a few ids AES-128 and BLAKE2b",
+            deviation="may ask for ids that it does not hold (by oblivious transfer a feature party three for one), "
+            "and put a match that it has on another row; it cannot add matches",
+            deviation_of_several="may ask for ids that it does not hold (by oblivious transfer a feature party three for "
+            "one); by Diffie-Hellman the label party may claim single rows that do not match",
+        ),
+        "union": Linkage(
+            label_party=_unite_label,
+            feature_party=_unite_feature,
+            several=False,
+            imputes=True,
+            guarantee="honest-but-curious peers; decisional Diffie-Hellman on ristretto255",
+            deviation="learns which ids are common, unnoticed; choose it only for peers that a contract in law binds",
+        ),
+        "union-with-helper": Linkage(
+            label_party=_unite_with_helper,
+            feature_party=_unite_with_helper,
+            helper_party=_help_unite,
+            several=False,
+            imputes=True,
+            guarantee="a helper that colludes with nobody; keyed BLAKE2b",
+            deviation="may ask for ids that it does not hold; with the helper it learns all that it can guess",
+        ),
+        "similarity": Linkage(
+            label_party=_link_label,
+            feature_party=_link_feature,
+            helper_party=_help_link,
+            several=True,
+            imputes=False,
+            similar=True,
+            guarantee="honest-but-curious parties and a helper that colludes with nobody; no formal guarantee for similarities",
+            deviation="may place keys of its own where it likes and so ask what lies there; with the helper it learns all keys",
+        ),
+    }
+)
+"""The contract's alignment.method to what it does."""

@@ -1,0 +1,62 @@
+"""How key columns are spelt the same way by every party: the contract's steps, in their order."""
+
+from collections.abc import Sequence
+
+import polars as pl
+
+from tallystick.data.text import as_text
+from tallystick.reading import Step
+
+
+def normalise(column: pl.Series, steps: Sequence[Step]) -> pl.Series:
+    """Spell a key column as text and apply the contract's steps in order; what ends up empty is null."""
+    text = as_text(column)
+    for step in steps:
+        text = _STEPS[step](text)
+    # Once more, because a step may have uncovered a trailing .0 (" 1.0" after trim).
+    text = as_text(text)
+    empty = text == ""
+    return text.set(empty, None) if empty.any() else text
+
+
+def join(parts: Sequence[pl.Series]) -> pl.Series:
+    """Join key columns so that no two different rows of parts give the same key; a null part makes the key null.
+
+    One column is its own key; of several, each is written with its length in bytes: ("ab", "c") is "2:ab1:c".
+    """
+    if len(parts) == 1:
+        return parts[0].alias("key")
+    frame = pl.DataFrame([part.alias(str(index)) for index, part in enumerate(parts)])
+    prefixed = [pl.concat_str(pl.col(name).str.len_bytes().cast(pl.String), pl.lit(":"), pl.col(name)) for name in frame.columns]
+    return frame.select(pl.concat_str(prefixed).alias("key")).get_column("key")
+
+
+def _nfkc(text: pl.Series) -> pl.Series:
+    return text.str.normalize("NFKC")
+
+
+def _email(text: pl.Series) -> pl.Series:
+    return _nfkc(_nfkc(text).str.to_lowercase()).str.strip_chars()
+
+
+def _phone(text: pl.Series) -> pl.Series:
+    marked = _nfkc(text).str.replace_all("(0)", "", literal=True).str.replace_all(r"[^0-9+]", "")
+    international = marked.str.starts_with("+").fill_null(False)
+    digits = _digits(marked)
+    plus = digits.str.replace(r"^", "+").set(digits == "", "")
+    return plus.zip_with(international, digits.str.replace(r"^00([0-9])", "+$1"))
+
+
+def _digits(text: pl.Series) -> pl.Series:
+    return _nfkc(text).str.replace_all(r"[^0-9]", "")
+
+
+_STEPS = {
+    "trim": lambda text: text.str.strip_chars(),
+    "lower": lambda text: text.str.to_lowercase(),
+    "upper": lambda text: text.str.to_uppercase(),
+    "nfkc": _nfkc,
+    "email": _email,
+    "phone": _phone,
+    "digits": _digits,
+}
