@@ -27,7 +27,7 @@ from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate
 from tallystick.training.unaligned.method import OwnPart
-from tallystick.training.unaligned.table import method_of
+from tallystick.training.unaligned.registry import method_of
 from tallystick.watcher import Silent
 
 PARTIES = ("bank", "shop")

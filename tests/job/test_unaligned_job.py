@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from tiny import columns, contract_values, tables, weights
 
 from tallystick.config.contract import parse_contract
-from tallystick.config.unaligned import METHODS as FACTS
+from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.job.phases import train
 from tallystick.metrics import auc
@@ -20,10 +20,12 @@ from tallystick.party.trained import Architecture, TrainedLabelParty
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate
-from tallystick.training.unaligned.table import METHODS
+from tallystick.training.unaligned.method import UnalignedMethod
+from tallystick.training.unaligned.registry import class_of
 
 PARTIES = ("bank", "shop")
 ROWS, PARTNERS = 900, 400
+METHODS = [name for name in DECLARED if name != "none"]
 QUICKLY = {"calibration_bins": 5, "bootstrap": 0, "own_columns_baseline": False}
 
 
@@ -53,18 +55,20 @@ def partner_groups(result):
     return {group["name"]: group for one in result.sections.groups for group in one["groups"]}
 
 
-def test_the_tables_of_names_agree():
-    assert set(METHODS) | {"none"} == set(FACTS)
-    assert all(method.name == name for name, method in METHODS.items())
+def test_every_declared_method_has_a_class_of_its_own():
+    assert {name for name, declared in DECLARED.items() if not declared.implemented} == {"none"}
+    classes = {class_of(name) for name in METHODS}
+    assert len(classes) == len(METHODS)
+    assert all(issubclass(each, UnalignedMethod) and not getattr(each, "__abstractmethods__", None) for each in classes)
 
 
-@pytest.mark.parametrize("method", list(METHODS))
+@pytest.mark.parametrize("method", METHODS)
 def test_every_method_trains_and_measures(method):
     result = run(method, evaluation=QUICKLY)
     assert result.evaluation["joint"]["auc"]["value"] > 0.6
     assert result.training.dropout == (0.5 if method in ("warm-start", "offset") else 0.0)  # for what its page says of losses
     groups = partner_groups(result)
-    assert bool(groups) == METHODS[method].scores_alone
+    assert bool(groups) == class_of(method).scores_alone
     if groups:
         test = result.data.rows["test"]
         assert groups["with one: the joint model"]["rows"] == test
@@ -139,8 +143,8 @@ def test_labels_of_unaligned_rows_are_flipped_too_and_charged_for_once(monkeypat
         taught["true_N"] = dataset.known_labels.true_N
         return calibrated_alone(model, dataset)
 
-    prepare = METHODS["warm-start"].prepare
-    monkeypatch.setattr(METHODS["warm-start"], "prepare", listening)
+    prepare = class_of("warm-start").prepare
+    monkeypatch.setattr(class_of("warm-start"), "prepare", listening)
     monkeypatch.setattr(train, "calibrated_alone", fitting)
     quick = {"training__epochs": 1, "evaluation": QUICKLY, "settings": {"epochs": 1}}
     values = contract("warm-start", defense=[{"method": "label-dp", "epsilon": 1.0}], **quick)

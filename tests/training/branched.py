@@ -8,7 +8,7 @@ from tallystick.data.features import Features, FeatureShape
 from tallystick.models.build import BranchParts
 from tallystick.training.plan import Batch
 from tallystick.training.step import LabelLearner, absent_cuts, label_step
-from tallystick.training.unaligned.table import method_of
+from tallystick.training.unaligned.registry import method_of
 from tallystick.training.updates import Updates
 
 CUT, CODES = 2, 5

@@ -21,8 +21,8 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned import self_supervision
 from tallystick.training.unaligned.method import OwnPart
+from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
-from tallystick.training.unaligned.table import method_of
 
 ROWS = 200
 SGD = training(optimizer="sgd", learning_rate=0.1)  # steps in proportion to the rate

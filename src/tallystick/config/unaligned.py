@@ -1,4 +1,4 @@
-"""What a contract says of rows that only the label party has: methods as far as its checks go; training/unaligned/ has each."""
+"""What a contract says of rows that only the label party has: the methods, which training/unaligned/ implements, and keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ class MethodFacts:
 
     Args:
         what: in one phrase.
+        implemented: where in training/unaligned/ its class is, as file.Class; it is loaded when a party trains. Empty for none.
         joint_before: epochs on aligned rows come first.
         embeds: the embeddings of the training rows are sent once more after these epochs.
         local_steps: steps on unaligned rows lie among the joint ones, in which nothing crosses.
@@ -29,6 +30,7 @@ class MethodFacts:
     """
 
     what: str
+    implemented: str = ""
     joint_before: bool = False
     embeds: bool = False
     local_steps: bool = True
@@ -43,29 +45,54 @@ class MethodFacts:
 METHODS: Mapping[str, MethodFacts] = {
     "none": MethodFacts(what="they are left out (VanillaVFL)", local_steps=False),
     "warm-start": MethodFacts(
-        what="the label party's model starts from one that was trained on them", local_steps=False, dispensable=True
+        what="the label party's model starts from one that was trained on them",
+        implemented="warm_start.WarmStart",
+        local_steps=False,
+        dispensable=True,
     ),
-    "offset": MethodFacts(what="a model trained on them gives a logit, which the joint model corrects", local_steps=False),
-    "multi-task": MethodFacts(what="they train the label party's bottom model through a top of their own"),
-    "average": MethodFacts(what="offset and multi-task over one cut, their logits averaged"),
+    "offset": MethodFacts(
+        what="a model trained on them gives a logit, which the joint model corrects",
+        implemented="warm_start.Offset",
+        local_steps=False,
+    ),
+    "multi-task": MethodFacts(
+        what="they train the label party's bottom model through a top of their own", implemented="multi_task.MultiTask"
+    ),
+    "average": MethodFacts(what="offset and multi-task over one cut, their logits averaged", implemented="average.Average"),
     "heuristic": MethodFacts(
-        what="a row gets the mean embedding of the aligned rows of its group", joint_before=True, embeds=True, groups=True
+        what="a row gets the mean embedding of the aligned rows of its group",
+        implemented="heuristic.Heuristic",
+        joint_before=True,
+        embeds=True,
+        groups=True,
     ),
-    "regressor": MethodFacts(what="a regression gives the missing embedding", joint_before=True, embeds=True),
+    "regressor": MethodFacts(
+        what="a regression gives the missing embedding", implemented="regressor.Regressor", joint_before=True, embeds=True
+    ),
     "diffu-at": MethodFacts(
-        what="a conditional diffusion gives the missing embedding (Diffu-AT)", joint_before=True, embeds=True
+        what="a conditional diffusion gives the missing embedding (Diffu-AT)",
+        implemented="diffu_at.DiffuAT",
+        joint_before=True,
+        embeds=True,
     ),
-    "jpl": MethodFacts(what="a mapping learnt beside the model gives the missing embedding (JPL)"),
+    "jpl": MethodFacts(
+        what="a mapping learnt beside the model gives the missing embedding (JPL)", implemented="jpl.JointPrivilegedLearning"
+    ),
     "fedcvt": MethodFacts(
-        what="attention over aligned rows gives the missing embedding (FedCVT)", two_classes=True, one_feature_party=True
+        what="attention over aligned rows gives the missing embedding (FedCVT)",
+        implemented="fedcvt.FedCVT",
+        two_classes=True,
+        one_feature_party=True,
     ),
     "ss-vfl": MethodFacts(
         what="each party's bottom model starts from momentum contrast on all its rows (SS-VFL)",
+        implemented="ss_vfl.SelfSupervised",
         local_steps=False,
         pretrains_bottoms=True,
     ),
     "fedhssl": MethodFacts(
         what="each party's bottom model starts from SimSiam on all its rows and from the other's embeddings (FedHSSL)",
+        implemented="fedhssl.FedHSSL",
         joint_before=True,
         local_steps=False,
         pretrains_bottoms=True,
@@ -73,12 +100,13 @@ METHODS: Mapping[str, MethodFacts] = {
     ),
     "vfl-mpd": MethodFacts(
         what="the bottom models start from telling matched pairs of embeddings from mismatched ones (VFL-MPD)",
+        implemented="vfl_mpd.MatchedPairs",
         joint_before=True,
         local_steps=False,
         teaches_bottoms=True,
     ),
 }
-"""The contract's unaligned.method to what it is; training/unaligned/table.py has a row for each."""
+"""The contract's unaligned.method to what it is: the one table of these methods, with a file of its own for each."""
 
 if TYPE_CHECKING:
     Method: TypeAlias = str

@@ -23,8 +23,8 @@ from tallystick.reading import shown
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.unaligned.method import UnalignedMethod
+from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
-from tallystick.training.unaligned.table import method_of
 
 
 class SplitParts(Message, frozen=True):

@@ -25,7 +25,7 @@ from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
 from tallystick.training.defended_bottom import DefendedBottom
-from tallystick.training.unaligned.table import method_of
+from tallystick.training.unaligned.registry import method_of
 
 _NOTE = "training"
 

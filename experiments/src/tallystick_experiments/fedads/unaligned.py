@@ -34,8 +34,8 @@ from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch, Schedule
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
+from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
-from tallystick.training.unaligned.table import method_of
 from tallystick_experiments.fedads.data import USER, AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
 from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds

@@ -31,8 +31,8 @@ from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.lesson import PLAIN
 from tallystick.training.plan import Schedule, load_optimizers, no_positions
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
+from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
-from tallystick.training.unaligned.table import method_of
 from tallystick_experiments.speed.defaults import binned, timed
 from tallystick_experiments.speed.training import SCENARIOS, Clock, SpeedData, SpeedScenario, Turn, train_feature, train_label
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -29,8 +28,6 @@ class Average(LocalBatches):
     gradient is half the sum of the three tops'. No formal guarantee. Not protected: what these labels do to the weights shows in
     later cut gradients.
     """
-
-    name: ClassVar[str] = "average"
 
     @property
     def rates(self) -> Mapping[str, float]:

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -42,8 +41,6 @@ class DiffuAT(Synthesis):
     condition [y; h_L] (``label_condition``) lets the local branch read the label off the made-up embedding; without y it cannot.
     Threat model and guarantee are those of Synthesis.
     """
-
-    name: ClassVar[str] = "diffu-at"
 
     def generator(self, parts: BranchParts) -> nn.Module:
         """The denoiser, with a copy of the bottom."""

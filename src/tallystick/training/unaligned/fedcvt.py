@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -59,8 +58,6 @@ class FedCVT(LocalBatches):
     of cut embeddings alone crosses. No formal guarantee. Not protected: the latter's gradient is collinear where its top is
     linear, so labels show as plainly as they can.
     """
-
-    name: ClassVar[str] = "fedcvt"
 
     @property
     def rates(self) -> Mapping[str, float]:

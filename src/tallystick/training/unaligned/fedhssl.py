@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +39,6 @@ class FedHSSL(SelfSupervised):
     Threat model: honest-but-curious parties. In the cross-party stage the cut gradients carry no label, but tell of the label
     party's embeddings. No formal guarantee. Not protected: nothing else that plain training does not protect.
     """
-
-    name: ClassVar[str] = "fedhssl"
 
     def model(self, parts: BranchParts) -> BranchedModel:
         """The joint model with the predictors beside it."""

@@ -1,7 +1,6 @@
 """heuristic: a row's missing embedding is the mean of its group's. Shapes: N rows, B batch, D cut width, K groups."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -32,8 +31,6 @@ class Heuristic(Synthesis):
     FedAds, section 5.1.3. Of a user without aligned rows it does not speak: here the mean of all rows stands in, as it does for
     every row where no column is named. Threat model and guarantee are those of Synthesis.
     """
-
-    name: ClassVar[str] = "heuristic"
 
     def generator(self, parts: BranchParts) -> nn.Module:
         """The table of means."""

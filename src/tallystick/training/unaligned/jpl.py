@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -33,8 +32,6 @@ class JointPrivilegedLearning(LocalBatches):
     outputs and gives no gradient to a cut embedding. No formal guarantee. Not protected: the mapping is a model of the feature
     parties' embeddings, which stays with the label party.
     """
-
-    name: ClassVar[str] = "jpl"
 
     @property
     def rates(self) -> Mapping[str, float]:

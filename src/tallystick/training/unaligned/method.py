@@ -87,7 +87,6 @@ class UnalignedMethod(Lesson, ABC):
         columns: names of the label party's categorical columns, in the order of their codes.
     """
 
-    name: ClassVar[str]
     scores_alone: ClassVar[bool] = True
     """Whether a row without a partner's row gets a score."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 from torch import Tensor
 
@@ -24,8 +23,6 @@ class MultiTask(LocalBatches):
     contract says how many there are. How many unaligned rows there are follows from the alignment's counts. No formal guarantee.
     Not protected: what these labels do to the shared weights shows in later cut gradients.
     """
-
-    name: ClassVar[str] = "multi-task"
 
     @property
     def rates(self) -> Mapping[str, float]:

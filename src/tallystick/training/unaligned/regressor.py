@@ -1,7 +1,6 @@
 """regressor: the mean embedding given the own one, the ablation that FedAds leaves out. Shapes: N rows, B batch, D cut width."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -35,8 +34,6 @@ class Regressor(Synthesis):
 
     The ablation that FedAds leaves out. Threat model and guarantee are those of Synthesis.
     """
-
-    name: ClassVar[str] = "regressor"
 
     def generator(self, parts: BranchParts) -> nn.Module:
         """The regression, with a copy of the bottom."""

@@ -24,7 +24,6 @@ class SelfSupervised(UnalignedMethod):
     gets no score: no label of such a row was used.
     """
 
-    name: ClassVar[str] = "ss-vfl"
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:

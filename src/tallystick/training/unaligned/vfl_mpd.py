@@ -31,7 +31,6 @@ class MatchedPairs(UnalignedMethod):
     embeddings. No formal guarantee. Not protected: nothing else that plain training does not protect.
     """
 
-    name: ClassVar[str] = "vfl-mpd"
     scores_alone: ClassVar[bool] = False
 
     def model(self, parts: BranchParts) -> BranchedModel:

@@ -4,7 +4,6 @@ B batch, D cut width.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +44,6 @@ class WarmStart(UnalignedMethod):
     a cut gradient is the sum of both tops'. No formal guarantee. Not protected: what these labels did to the weights shows in
     later cut gradients.
     """
-
-    name: ClassVar[str] = "warm-start"
 
     _prior: list[Tensor] = field(init=False, repr=False, compare=False, default_factory=list)  # logits by position, once started
 
@@ -94,8 +91,6 @@ class Offset(UnalignedMethod):
     learnt out of sample: boosting by one round. The bottom goes on at ``warm_rate`` of the learning rate, and each step leaves
     out ``dropout`` of the top's inputs. Threat model and guarantee are those of WarmStart.
     """
-
-    name: ClassVar[str] = "offset"
 
     @property
     def rates(self) -> Mapping[str, float]:
