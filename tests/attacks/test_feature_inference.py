@@ -254,6 +254,18 @@ def test_a_training_that_diverged_is_an_error_and_not_a_guess():
             evaluate_feature_inference(last_ND, mean_ND, columns(100), known=(20,))
 
 
+def test_equations_without_a_solution_cost_their_own_attack():
+    def unsolved(view, *, generator):
+        raise torch.linalg.LinAlgError("not positive-definite")
+
+    truth, row = columns(), FEATURE_INFERENCE_ATTACKS["ridge"]
+    attacks = {"ridge": row, "unsolved": replace(row, attack=unsolved)}
+    found = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), attacks=attacks)
+    alone = evaluate_feature_inference(planted(truth), planted(truth), truth, known=(20,), attacks={"ridge": row})
+    assert found.columns == alone.columns
+    assert "the attack unsolved, knowing 20 rows, could not be run: not positive-definite" in found.not_measured
+
+
 def test_embeddings_that_do_not_vary_tell_nothing_and_fail_nothing():
     same_ND = torch.ones(ROWS, 4)
     found = evaluate_feature_inference(same_ND, same_ND, columns())

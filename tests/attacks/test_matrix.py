@@ -10,7 +10,7 @@ from sklearn.cluster import KMeans
 from sklearn.linear_model import LogisticRegression
 
 from tallystick.attacks.label_inference.linear import fit_linear, log_odds, standardised
-from tallystick.attacks.matrix import SAMPLE, k_means, rescaled, top_direction, two_means_cut
+from tallystick.attacks.matrix import SAMPLE, k_means, principal_components, rescaled, top_direction, two_means_cut
 
 
 @pytest.mark.parametrize("shape", [(50, 8), (8, 50)])
@@ -89,6 +89,15 @@ def test_log_odds_do_not_saturate() -> None:
     assert odds_NC[1, 0] - odds_NC[0, 0] == pytest.approx(1)
     p = logit_NO.softmax(dim=1)[:, 1]
     torch.testing.assert_close(odds_NC[:, 1], torch.log(p / (1 - p)))
+
+
+def test_principal_components_are_numpys_and_float64() -> None:
+    x_ND = torch.randn(200, 6, generator=generator()) * torch.tensor([9.0, 5.0, 3.0, 1.0, 1e-4, 0.0])
+    found_NP = principal_components(x_ND, 3)
+    assert found_NP.dtype == torch.float64
+    x = x_ND.double().numpy()
+    u_NR, s_R, _ = np.linalg.svd(x - x.mean(axis=0), full_matrices=False)
+    np.testing.assert_allclose(found_NP.abs().numpy(), np.abs(u_NR * s_R)[:, 2::-1], atol=1e-9)
 
 
 def test_scaling() -> None:

@@ -1,6 +1,7 @@
 """Attacks that other packages bring: they join the audit, and one that fails costs its own row only."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from tiny import columns, contract_values, tables
 from tallystick.attacks.label_inference import outside, outside_worker
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.view import StepView, View
+from tallystick.audit import labels
 from tallystick.audit.labels import audit_labels
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DataError
@@ -121,6 +123,22 @@ def test_what_cannot_be_used_says_why(installed):
         "flag (brought_attacks:FLAG)": "its upper_bound is neither True nor False",
         "norm (brought_attacks:LONGEST)": "another attack has this name; give it one of its own",
     }
+
+
+def test_equations_without_a_solution_cost_an_own_attack_its_row_and_not_the_run(monkeypatch, tmp_path):
+    def unsolved(view, *, generator):
+        raise torch.linalg.LinAlgError("not positive-definite")
+
+    rows = {
+        **labels.LABEL_INFERENCE_ATTACKS,
+        "spectral-averaged": replace(labels.LABEL_INFERENCE_ATTACKS["spectral-averaged"], attack=unsolved),
+    }
+    monkeypatch.setattr(labels, "LABEL_INFERENCE_ATTACKS", rows)
+    parties = ("bank", "shop")
+    values = contract_values(parties, audit="quick", training__epochs=1)
+    result = simulate(values, tables(parties, rows=100), columns(parties), folder=tmp_path / "runs", watcher=Silent())
+    assert "spectral-averaged, in shop's seat: it raised _LinAlgError: not positive-definite" in result.label_audit.not_measured
+    assert "spectral-averaged" not in {attack.name for attack in result.label_audit.attacks}
 
 
 def test_they_join_the_audit_and_one_that_raises_costs_its_own_row(installed, tmp_path):

@@ -3,10 +3,14 @@
 Shapes: B rows, D columns, R restarts, K clusters, J = R K.
 """
 
+import numpy as np
 import torch
 from scipy.linalg import eigh
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
+
+UNSOLVED = (torch.linalg.LinAlgError, np.linalg.LinAlgError)
+"""What linear algebra raises where an attack's equations have no solution: it costs that attack's row, not the run."""
 
 
 def centred(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -24,6 +28,13 @@ def rescaled(matrix_BD: Tensor, *, dtype: torch.dtype = torch.float64, rows: Ten
     deviation = torch.linalg.vector_norm(centred_BD) / centred_BD.numel() ** 0.5
     given = centred_BD if rows is None else centred_BD[rows]
     return given.div_(deviation.clamp(min=torch.finfo(torch.float32).tiny))
+
+
+def principal_components(matrix_BD: Tensor, count: int) -> Tensor:
+    """The rows' first principal components, float64: in float32, of compressed gradients, LAPACK's eigenvectors were NaN."""
+    centred_BD = centred(matrix_BD)
+    wide_DC: Tensor = torch.linalg.eigh(centred_BD.T @ centred_BD).eigenvectors[:, -count:]
+    return centred_BD @ wide_DC
 
 
 def top_direction(matrix_BD: Tensor) -> Tensor:

@@ -21,6 +21,7 @@ from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_o
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.matrix import UNSOLVED
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
 from tallystick.attacks.view import Received, StepView, View
@@ -195,7 +196,7 @@ def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, s
                 unmeasured.append(f"{name}, in {peer}'s seat: {error}")
                 continue
             except (Exception, SystemExit) as error:
-                if name not in outside:
+                if name not in outside and not isinstance(error, UNSOLVED):
                     raise
                 unmeasured.append(f"{name}, in {peer}'s seat: {_raised(error)}")
                 continue
@@ -234,14 +235,14 @@ def _measured(
     except DataError as error:  # NaN of a training that diverged
         return str(error)
     except (Exception, SystemExit) as error:
-        if not outside:
+        if not outside and not isinstance(error, UNSOLVED):
             raise
         return _raised(error)
     return found if found is not None else _why_not(row, label_R, view)
 
 
 def _raised(error: Exception | SystemExit) -> str:
-    """What is said of an attack from outside that fails: it costs its own row only."""
+    """What is said of an attack that fails, from outside or by equations without a solution: it costs its own row only."""
     return f"it raised {type(error).__name__}: {error}"
 
 

@@ -20,6 +20,7 @@ from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
 from tallystick.attacks.findings import RebuiltColumn
+from tallystick.attacks.matrix import UNSOLVED
 from tallystick.errors import ConfigError, DataError
 
 KNOWN = (20, 200)
@@ -188,7 +189,12 @@ class _Tally:
     ) -> None:
         """Run all attacks on one draw of the known rows; the truth is of the rest."""
         for name, row in attacks.items():
-            self.add(name, row.attack(view, generator=torch.Generator().manual_seed(seed)), truth, rest_N)
+            try:
+                found = row.attack(view, generator=torch.Generator().manual_seed(seed))
+            except UNSOLVED as error:
+                self.missing[f"the attack {name}"] = f"the attack {name}, knowing {self.known} rows, could not be run: {error}"
+                continue
+            self.add(name, found, truth, rest_N)
 
     def add(self, attack: str, found: Reconstruction, truth: ColumnValues, rest_N: Tensor) -> None:
         for f, name in enumerate(truth.numeric):

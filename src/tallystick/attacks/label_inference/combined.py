@@ -11,7 +11,7 @@ from torch import Tensor
 
 from tallystick.attacks.label_inference.linear import fit_linear, standardised
 from tallystick.attacks.label_inference.observations import binary_only, observations, whole_run
-from tallystick.attacks.matrix import two_means_cut
+from tallystick.attacks.matrix import principal_components, two_means_cut
 from tallystick.attacks.view import Attack, Scores, View
 
 FOLDS = 5
@@ -51,9 +51,9 @@ class CombinedAttack:
         if not part_NP.shape[1]:
             return whole_run(view, rows, torch.zeros(len(rows)))
         together_N = _together(part_NP)
-        inputs = [part_NP, _components(grad_ND, GRADIENTS)]
+        inputs = [part_NP, principal_components(grad_ND, GRADIENTS)]
         if self.embeddings:
-            inputs.append(_components(observations(view, "cut_embedding")[1], EMBEDDINGS))
+            inputs.append(principal_components(observations(view, "cut_embedding")[1], EMBEDDINGS))
         x_NF = standardised(torch.cat(inputs, dim=1))
         return whole_run(view, rows, _self_trained(x_NF, together_N, _rarer_share(part_NP), generator))
 
@@ -107,10 +107,3 @@ def _self_trained(x_NF: Tensor, score_N: Tensor, share: float, generator: torch.
         head = fit_linear(x_NF[sure_N], label_N[sure_N], 2, penalty=PENALTY)
         found_N[here_N] = head(x_NF[here_N])
     return found_N
-
-
-def _components(x_ND: Tensor, count: int) -> Tensor:
-    """The rows' first principal components."""
-    centred_ND = x_ND.double() - x_ND.double().mean(dim=0)
-    wide_DC: Tensor = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors[:, -count:]
-    return centred_ND @ wide_DC

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from tallystick.attacks.label_inference.linear import fit_linear, standardised
 from tallystick.attacks.label_inference.observations import known_rows, observations, scaled_observations, whole_run
+from tallystick.attacks.matrix import principal_components
 from tallystick.attacks.view import Received, Scores, View
 from tallystick.errors import ConfigError
 
@@ -50,7 +50,7 @@ class ModelCompletion:
         targets: tuple[Received, ...] = ("cut_embedding", "cut_gradient") if self.target == "both" else (self.target,)
         if self.columns == "components":
             found = [observations(view, target) for target in targets]
-            parts = [standardised(_components(x_ND, max(COMPONENTS, view.classes))) for _, x_ND in found]
+            parts = [standardised(principal_components(x_ND, max(COMPONENTS, view.classes))) for _, x_ND in found]
         else:
             found = [scaled_observations(view, target, self.columns) for target in targets]
             parts = [x_ND for _, x_ND in found]
@@ -59,10 +59,3 @@ class ModelCompletion:
         told_N = label_N >= 0
         head = fit_linear(x_ND[told_N].double(), label_N[told_N], view.classes, penalty=self.penalty)
         return whole_run(view, rows, head(x_ND))
-
-
-def _components(x_ND: Tensor, count: int) -> Tensor:
-    """The rows' first principal components."""
-    centred_ND = x_ND - x_ND.mean(dim=0)
-    wide: Tensor = torch.linalg.eigh(centred_ND.T @ centred_ND).eigenvectors[:, -count:]
-    return centred_ND @ wide
