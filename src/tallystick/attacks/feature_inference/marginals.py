@@ -13,6 +13,7 @@ from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView,
 from tallystick.errors import ConfigError, DataError
 
 QUANTILES = 101
+STILL = 1e-9  # a direction that moved by less has its ranks for good
 
 
 def marginals_of(columns: ColumnValues) -> Marginals:
@@ -94,9 +95,11 @@ class MarginalMatching:
     def _told(self, z_NP: Tensor, quantile_Q: Tensor, starts_PS: Tensor) -> Tensor:
         """The column's values along the best of the directions, as far from its mean as they fit."""
         some_N = torch.linspace(0, len(z_NP) - 1, min(len(z_NP), self.rows), dtype=torch.float64).round().long()
-        found_PS, fit_S = _search(z_NP[some_N], quantile_Q, starts_PS, steps=self.steps)
-        best_PS = found_PS[:, fit_S.argsort(descending=True)[:3]]
-        found_PS, fit_S = _search(z_NP, quantile_Q, best_PS, steps=self.steps)
+        found_PS = starts_PS
+        for left, steps in ((starts_PS.shape[1] // 2, 6), (3, self.steps)):
+            found_PS, fit_S = _search(z_NP[some_N], quantile_Q, found_PS, steps=steps)
+            found_PS = found_PS[:, fit_S.argsort(descending=True)[: max(left, 3)]]
+        found_PS, fit_S = _search(z_NP, quantile_Q, found_PS, steps=self.steps)
         wanted_N = _at_ranks(quantile_Q, len(z_NP))
         place = int(fit_S.argmax())
         return wanted_N.mean() + fit_S[place].clamp(min=0) * wanted_N.std(correction=0) * (z_NP @ found_PS[:, place])
@@ -122,11 +125,20 @@ def _search(z_NP: Tensor, quantile_Q: Tensor, start_PS: Tensor, *, steps: int) -
     wanted_N = _at_ranks(quantile_Q, len(z_NP))
     wanted_N = wanted_N - wanted_N.mean()
     wanted_N = wanted_N / wanted_N.square().mean().sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
-    along_PS = start_PS
+    z_PN, along_SP = z_NP.T.contiguous(), start_PS.T.contiguous()
+    moving_S = torch.arange(len(along_SP))
     for _ in range(steps):
-        given_NS = wanted_N[(z_NP @ along_PS).argsort(dim=0).argsort(dim=0)]
-        along_PS = torch.nn.functional.normalize(z_NP.T @ given_NS, dim=0)
-    projected_NS = z_NP @ along_PS
-    given_NS = wanted_N[projected_NS.argsort(dim=0).argsort(dim=0)]
-    scale_S = projected_NS.square().mean(dim=0).sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
-    return along_PS, (projected_NS * given_NS).mean(dim=0) / scale_S
+        before_SP = along_SP[moving_S]
+        next_SP = torch.nn.functional.normalize(_by_rank(before_SP @ z_PN, wanted_N) @ z_NP, dim=1)
+        along_SP[moving_S] = next_SP
+        moving_S = moving_S[(next_SP - before_SP).abs().amax(dim=1) > STILL]
+        if not len(moving_S):
+            break
+    projected_SN = along_SP @ z_PN
+    scale_S = projected_SN.square().mean(dim=1).sqrt().clamp(min=torch.finfo(wanted_N.dtype).tiny)
+    return along_SP.T, (projected_SN * _by_rank(projected_SN, wanted_N)).mean(dim=1) / scale_S
+
+
+def _by_rank(value_SN: Tensor, wanted_N: Tensor) -> Tensor:
+    """In each row the wanted values, which ascend, in the order that its own values have."""
+    return torch.empty_like(value_SN).scatter_(1, value_SN.argsort(dim=1), wanted_N.expand_as(value_SN))
