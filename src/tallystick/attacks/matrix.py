@@ -9,7 +9,7 @@ from scipy.linalg import eigh
 from torch import Tensor
 from torch.nn.functional import normalize, one_hot
 
-UNSOLVED = (torch.linalg.LinAlgError, np.linalg.LinAlgError)
+UNSOLVED = (torch.linalg.LinAlgError, np.linalg.LinAlgError)  # type: ignore[attr-defined]
 """What linear algebra raises where an attack's equations have no solution: it costs that attack's row, not the run."""
 
 
