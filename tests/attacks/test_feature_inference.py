@@ -147,7 +147,7 @@ def test_what_moves_between_the_batches_of_an_epoch_is_taken_off():
 def test_steps_that_do_not_fit_the_looks_are_refused():
     with pytest.raises(DataError, match="do not fit"):
         evaluate_feature_inference(
-            drawn(50, 2), drawn(50, 2), columns(50), looks_NE=drawn(50, 6), looks_at_NL=torch.zeros(50, 2), known=(20,)
+            drawn(50, 2), drawn(50, 2), columns(50), looks_NE=drawn(50, 6), looks_at_NL=torch.zeros(50, 4), known=(20,)
         )
 
 

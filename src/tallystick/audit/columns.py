@@ -5,6 +5,7 @@ Shapes: N aligned positions, R recorded rows, D cut width.
 It is measured where it discloses nothing: this party sent the embeddings and has the columns, so it plays the attack at home.
 """
 
+import dataclasses
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +20,9 @@ from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, Feat
 from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
+from tallystick.attacks.several_runs import SentEmbeddings
 from tallystick.audit.known_start import first_batch
+from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.config.contract import Contract
 from tallystick.config.party import FeatureColumns
 from tallystick.data.encoder import Encoder, feature_columns
@@ -35,6 +38,7 @@ from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 
 COLUMNS = "columns.safetensors"
+LEAST_ROWS = 10  # that several runs must have in common
 NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
     "an attacker who knows no row: known-start needs a public start, and marginals, which knows how each column is distributed, "
@@ -60,6 +64,11 @@ class Truth:
     unused: ColumnValues
     first_R: Tensor
     notes: tuple[str, ...] = ()
+
+    def rows(self, kept_K: Tensor) -> "Truth":
+        """The same of some rows."""
+        some = {name: getattr(self, name)[kept_K] for name in ("rows_R", "first_R")}
+        return dataclasses.replace(self, used=self.used.rows(kept_K), unused=self.unused.rows(kept_K), **some)
 
 
 def own_columns(own: OwnRows, dataset: Dataset, rows_R: Tensor, *, first_B: Tensor) -> Truth:
@@ -168,43 +177,50 @@ def load_columns(folder: RunFolder, contract: Contract) -> tuple[Truth, str, str
 
 
 def audit_features(
-    folder: RunFolder, contract: Contract, *, watcher: Watcher, known: Sequence[int] = KNOWN, seed: int = 0
+    folder: RunFolder,
+    contract: Contract,
+    *,
+    watcher: Watcher,
+    known: Sequence[int] = KNOWN,
+    also: Sequence[OtherRun] = (),
+    seed: int = 0,
 ) -> results.FeatureAudit:
     """Attack what this party sent over the whole training, as the label party could, and measure by its own columns.
 
-    Threat model: an honest-but-curious label party that keeps every embedding and knows the columns of a few rows from
-    elsewhere. No guarantee: every figure is a floor; the label party's own columns, which would help, are not known here.
-    Raises DataError if the folder holds no sums, damaged ones, or those of another contract or run.
+    With ``also`` all these runs are attacked as one view, too, on the rows that all of them recorded, and of each column the
+    stronger figure counts. Threat model: an honest-but-curious label party that keeps every embedding and knows the columns of a
+    few rows from elsewhere. No guarantee: every figure is a floor; the label party's own columns, which would help, are not known
+    here. Raises DataError if the folder holds no sums, damaged ones, or those of another contract or run.
     """
     truth, party, run_id = load_columns(folder, contract)
-    views = folder.views / contract.label_party
-    store = RowStore(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id, received="cut_embedding")
-    epochs = store.epochs()
-    if not epochs:
-        raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again")
-    sums = store.load(epochs[-1])
+    sums = _last_sums(folder, contract, run_id)
     watcher.say("attacking what this side sent, for its columns, as the label party could")
-    last_RD, mean_RD, looks_RE, looks_at_RL = _embeddings(sums, truth.rows_R)
-    first = _first(folder, contract, party, truth, sums, looks_RE[:, : last_RD.shape[1]])
+    views, kept_K = _sent(sums, truth, also)
+    truth = truth.rows(kept_K)
+    first = _first(folder, contract, party, truth, sums, views[0].looks_BE[:, : views[0].last_BD.shape[1]])
     found: dict[str, FeatureLeaks] = {}
     notes: list[str] = []
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         if not (columns.numeric or columns.categorical):
             continue
         try:
-            found[name] = evaluate_feature_inference(
-                last_RD,
-                mean_RD,
-                columns,
-                looks_NE=looks_RE,
-                looks_at_NL=looks_at_RL,
-                first=first if name == "used" else None,
-                known=known,
-                marginals=True,
-                attacks=_attacks(contract),
-                seed=seed,
-            )
-            notes += found[name].not_measured
+            alone, *together = [
+                evaluate_feature_inference(
+                    view.last_BD,
+                    view.mean_BD,
+                    columns,
+                    looks_NE=view.looks_BE,
+                    looks_at_NL=view.looks_at_BL,
+                    first=first if name == "used" and place == 0 else None,
+                    known=known,
+                    marginals=True,
+                    attacks=_attacks(contract),
+                    seed=seed,
+                )
+                for place, view in enumerate(views)
+            ]
+            found[name] = _stronger(alone, together, runs=1 + len(also))
+            notes += alone.not_measured
         except DataError as error:  # NaN of a training that diverged
             notes.append(f"all columns: {error}")
     by_marginals = any(row.from_marginals for row in _attacks(contract).values())
@@ -215,7 +231,9 @@ def audit_features(
     found_now = results.FeatureAudit(
         party=party,
         by=contract.label_party,
-        summary=(OF_NO_ROW if by_marginals and first is None else "") + _summary(contract, party, sums, len(truth.rows_R)),
+        summary=(OF_NO_ROW if by_marginals and first is None else "")
+        + _summary(contract, party, sums, len(truth.rows_R))
+        + runs_in_words(also),
         defense="; ".join([*defense_lines(contract, of="features"), *_unbounded(contract), *start_lines(contract)]),
         columns=[replace(each, used=name == "used") for name, leaks in found.items() for each in leaks.columns],
         means=_means(found, tuple(dict.fromkeys((0, *known)))),
@@ -236,8 +254,52 @@ def with_releases(audit: results.FeatureAudit, folder: RunFolder, contract: Cont
     return replace(audit, epsilon=epsilon, delta=delta, releases=releases)
 
 
-def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Last and mean embeddings of these rows, each of which was recorded, those of several epochs, and their steps."""
+def _last_sums(folder: RunFolder, contract: Contract, run_id: str) -> RowSums:
+    """The sums over the whole training; raises DataError where there are none."""
+    views = folder.views / contract.label_party
+    store = RowStore(folder=views, contract=contract.hash, origin=folder.origin, run_id=run_id, received="cut_embedding")
+    epochs = store.epochs()
+    if not epochs:
+        raise DataError(f"{folder.path} holds no sums of what was sent; run the contract again")
+    return store.load(epochs[-1])
+
+
+def _sent(sums: RowSums, truth: Truth, also: Sequence[OtherRun]) -> tuple[list[SentEmbeddings], Tensor]:
+    """What this run sent, and what all runs together did where there are others; and which of the rows these are of.
+
+    Raises DataError where fewer than ten rows are in all of them.
+    """
+    rows_R, kept_R = truth.rows_R, torch.ones(len(truth.rows_R), dtype=torch.bool)
+    others = []
+    for other in also:
+        theirs, _, run_id = load_columns(other.folder, other.contract)
+        number_R = other.number_N[rows_R]
+        kept_R &= (number_R >= 0) & torch.isin(number_R, theirs.rows_R)
+        others.append((_last_sums(other.folder, other.contract, run_id), number_R))
+    if also and int(kept_R.sum()) < LEAST_ROWS:
+        raise DataError(f"--also: {int(kept_R.sum())} recorded rows are in all runs; give runs with the same split and seed")
+    (kept_K,) = torch.nonzero(kept_R, as_tuple=True)
+    views = [_embeddings(sums, rows_R[kept_K])]
+    if others:
+        together = views[0]
+        for of_other, number_R in others:
+            together = together.beside(_embeddings(of_other, number_R[kept_K]))
+        views.append(together)
+    return views, kept_K
+
+
+def _stronger(alone: FeatureLeaks, together: Sequence[FeatureLeaks], *, runs: int) -> FeatureLeaks:
+    """Of each column and number of known rows what one run tells, or where that is more, what several tell together."""
+    more = {(each.name, each.known): each for leaks in together for each in leaks.columns}
+    columns = []
+    for each in alone.columns:
+        other = more.get((each.name, each.known), each)
+        columns.append(replace(other, attack=f"{other.attack}, {runs} runs") if other.value > each.value else each)
+    return dataclasses.replace(alone, columns=tuple(columns))
+
+
+def _embeddings(sums: RowSums, rows_R: Tensor) -> SentEmbeddings:
+    """What was sent of these rows, each of which was recorded."""
     (step,) = sums.view().steps
     assert step.mean_BD is not None
     assert step.looks_BE is not None
@@ -246,8 +308,8 @@ def _embeddings(sums: RowSums, rows_R: Tensor) -> tuple[Tensor, Tensor, Tensor, 
     place_N[step.rows_B] = torch.arange(len(step.rows_B))
     if len(rows_R) and (int(rows_R.max()) >= len(place_N) or int(place_N[rows_R].min()) < 0):
         raise DataError("the recorded columns are of other rows than the recorded sums; run the contract again")
-    place_R = place_N[rows_R]
-    return step.received_BD[place_R], step.mean_BD[place_R], step.looks_BE[place_R], step.looks_at_BL[place_R]
+    every = SentEmbeddings(last_BD=step.received_BD, mean_BD=step.mean_BD, looks_BE=step.looks_BE, looks_at_BL=step.looks_at_BL)
+    return every.rows(place_N[rows_R])
 
 
 def _first(folder: RunFolder, contract: Contract, party: str, truth: Truth, sums: RowSums, look_RD: Tensor) -> FirstBatch | None:

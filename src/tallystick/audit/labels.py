@@ -24,8 +24,10 @@ from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, La
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
+from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.audit.known_start import KnownStart
+from tallystick.audit.other_run import OtherRun, runs_in_words
 from tallystick.config.contract import Contract
 from tallystick.defenses.label_dp import LabelDP
 from tallystick.disclosure import defense_lines, start_lines
@@ -103,12 +105,19 @@ def unattacked(contract: Contract) -> results.Audit | None:
 
 
 def audit_labels(
-    folder: RunFolder, contract: Contract, *, watcher: Watcher, auxiliary_labels: int = AUXILIARY_LABELS, seed: int = 0
+    folder: RunFolder,
+    contract: Contract,
+    *,
+    watcher: Watcher,
+    auxiliary_labels: int = AUXILIARY_LABELS,
+    also: Sequence[OtherRun] = (),
+    seed: int = 0,
 ) -> results.Audit:
     """Attack every feature party's recorded view of a run for labels and measure by the true ones.
 
-    Threat model: an honest-but-curious feature party that pools nothing with others. No guarantee: no attack here found more,
-    another may. Raises DataError if the folder holds no view, a damaged one, or one of another contract or run.
+    With ``also`` attacks on one vector per row read those of all these runs together, too. Threat model: an honest-but-curious
+    feature party that pools nothing with others. No guarantee: no attack here found more, another may. Raises DataError if the
+    folder holds no view, a damaged one, or one of another contract or run.
     """
     if (why := unattacked(contract)) is not None:
         return why
@@ -116,7 +125,7 @@ def audit_labels(
     label_N, own_N = kept.label_N, kept.own_N
     if contract.target.type == "regression":
         watcher.say("attacking what this side sent, for its numbers, as a feature party could")
-        return _audit_numbers(folder, contract, kept, seed=seed)
+        return _audit_numbers(folder, contract, kept, also=also, seed=seed)
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
     attacks = [
@@ -154,8 +163,45 @@ def audit_labels(
                 found.append(attack_result(name, row, peer, measured, note=row.description if name in outside else ""))
             watcher.progress("attacks", number * len(attacks) + done + 1, len(contract.feature_parties) * len(attacks))
         growth += _growth(growing, label_N, dict(attacks), peer, seed=seed) if not quick else []
-    summary = _summary(contract, seen, trained=epochs_trained(folder))
+        if also and whole is not None:
+            together = {name: row for name, row in attacks if name not in outside}
+            more, reasons = _audit_together(whole, also, label_N, together, peer, seed=seed)
+            found, unmeasured = found + more, unmeasured + reasons
+    summary = _summary(contract, seen, trained=epochs_trained(folder)) + runs_in_words(also)
     return results.Audit(summary=summary, defense=_defense(contract), attacks=found, growth=growth, not_measured=unmeasured)
+
+
+def _audit_together(
+    whole: View, also: Sequence[OtherRun], label_N: Tensor, attacks: Mapping[str, LabelInferenceAttack], peer: str, *, seed: int
+) -> tuple[list[results.AttackResult], list[str]]:
+    """What the attacks on one vector per row find in several runs together; those on single batches gain nothing by them."""
+    view = pooled_runs([whole, *(_sums_of_other(other, whole, label_N, peer) for other in also)])
+    evaluation, runs = LabelInferenceEvaluation(view, label_N, seed=seed), 1 + len(also)
+    found, reasons = [], []
+    for name, row in attacks.items():
+        if row.over_training:
+            measured = _measured(row, evaluation, view, label_N[view.steps[0].rows_B], outside=False)
+            if isinstance(measured, str):
+                reasons.append(f"{name}, in {peer}'s seat, {runs} runs together: {measured}")
+            else:
+                found.append(attack_result(name, row, peer, measured, runs=runs))
+    return found, reasons
+
+
+def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> View:
+    """Another run's sums over its whole training, by this run's row numbers; raises DataError where labels are not the same."""
+    kept = load_labels(other.folder, other.contract)
+    store = sums_of(_store(other.folder, other.contract, kept, peer))
+    if not (epochs := store.epochs()):
+        raise DataError(f"{store.folder} holds no sums per row; run the contract until an epoch is over at least")
+    view = store.load(epochs[-1]).view(classes=whole.classes)
+    (step,) = view.steps
+    known_B = other.renumbered(step.rows_B)
+    step = step.only(known_B >= 0)
+    here_B = known_B[known_B >= 0]
+    if not torch.equal(kept.label_N[step.rows_B], label_N[here_B]):
+        raise DataError(f"{other.folder.path}: its labels are not those of the run that is audited; give a run of the same table")
+    return replace(view, steps=(replace(step, rows_B=here_B),))
 
 
 def _flip(contract: Contract) -> float | None:
@@ -178,12 +224,15 @@ def _defense(contract: Contract) -> str:
     return "; ".join([*defense_lines(contract, of="labels"), *start_lines(contract)])
 
 
-def _audit_numbers(folder: RunFolder, contract: Contract, kept: KeptLabels, *, seed: int) -> results.Audit:
+def _audit_numbers(
+    folder: RunFolder, contract: Contract, kept: KeptLabels, *, also: Sequence[OtherRun], seed: int
+) -> results.Audit:
     """The same where the label is a number: attacks rank rows by it."""
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     attacks = {name: row for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items() if row.numbers}
     found: list[results.AttackResult] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
+    unmeasured += ["several runs together: attacks on numbers read single steps, of one run"] if also else []
     seen: list[tuple[View, RowSums | None]] = []
     for peer in contract.feature_parties:
         steps = _real_rows(_store(folder, contract, kept, peer).load("cut_gradient"), kept.own_N)
@@ -357,19 +406,20 @@ def _beside_unaligned_rows(contract: Contract) -> list[str]:
     ]
 
 
-def _view_in_words(row: LabelInferenceAttack, peer: str) -> str:
+def _view_in_words(row: LabelInferenceAttack, peer: str, *, runs: int = 1) -> str:
     reads = "cut gradients" if row.reads == "cut_gradient" else "cut embeddings"
     both = " and cut embeddings" if row.tells_of_both else ""
-    return f"{peer}, from {reads}{both}, knowing {row.knows.describe()}"
+    several = f", in {runs} runs" if runs > 1 else ""
+    return f"{peer}{several}, from {reads}{both}, knowing {row.knows.describe()}"
 
 
 def attack_result(
-    name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = ""
+    name: str, row: LabelInferenceAttack, peer: str, metrics: AttackMetrics, *, note: str = "", runs: int = 1
 ) -> results.AttackResult:
     """What one attack in a peer's seat found, as reports show it."""
     return results.AttackResult(
         name=name,
-        view=_view_in_words(row, peer),
+        view=_view_in_words(row, peer, runs=runs),
         auc=metrics.auc.mean,
         low=metrics.auc.low,
         high=metrics.auc.high,

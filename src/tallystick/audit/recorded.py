@@ -9,6 +9,7 @@ import msgspec
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.audit.columns import COLUMNS, audit_features, load_columns
 from tallystick.audit.labels import audit_labels
+from tallystick.audit.other_run import OtherRun
 from tallystick.audit.run import Audited, audited_before, keep_audited
 from tallystick.errors import ConfigError
 from tallystick.party.folder import RunFolder, contract_of
@@ -18,7 +19,13 @@ from tallystick.watcher import Watcher
 
 
 def audit_recorded(
-    path: Path, *, watcher: Watcher, auxiliary_labels: int = 40, known_rows: Sequence[int] = KNOWN, seed: int = 0
+    path: Path,
+    *,
+    watcher: Watcher,
+    auxiliary_labels: int = 40,
+    known_rows: Sequence[int] = KNOWN,
+    also: Sequence[Path] = (),
+    seed: int = 0,
 ) -> Audited:
     """Attack again what a run folder recorded, and put what was found into the run's report, if it has one.
 
@@ -31,6 +38,7 @@ def audit_recorded(
         watcher: shown the progress.
         auxiliary_labels: labels that few-label attacks are told, at least one per class.
         known_rows: numbers of rows whose columns attacks on features are told.
+        also: this party's folders of other runs on the same rows, which are attacked together with this one, too.
         seed: of the told labels and rows, of attacks that draw, and of the intervals.
 
     Raises ConfigError if this is no run folder, or ``known_rows`` are all there are, DataError if its view is empty, damaged or
@@ -39,15 +47,16 @@ def audit_recorded(
     contract = contract_of(path)
     folder = RunFolder.open(path)
     folder.require(contract)
+    others = [OtherRun.of(each, folder, contract) for each in also]
     with folder.locked():
         if (folder.views / COLUMNS).exists():
             rows = len(load_columns(folder, contract)[0].rows_R)
             if all(known >= rows for known in known_rows):  # nothing could be measured, and would stand in the place of what was
                 raise ConfigError(f"--known-rows {min(known_rows)}: {rows} rows were recorded, and some must be left to judge by")
-            features = audit_features(folder, contract, watcher=watcher, known=known_rows, seed=seed)
+            features = audit_features(folder, contract, watcher=watcher, known=known_rows, also=others, seed=seed)
             found = Audited(features=features)
         else:
-            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, seed=seed)
+            leakage = audit_labels(folder, contract, watcher=watcher, auxiliary_labels=auxiliary_labels, also=others, seed=seed)
             found = Audited(leakage=leakage)
         _replace(folder, found)
         return found

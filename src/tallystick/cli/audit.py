@@ -43,6 +43,10 @@ def audit(
     known_rows: Annotated[
         str, typer.Option(help="Rows whose columns attacks on features are told, with commas between (with a run folder).")
     ] = "20,200",
+    also: Annotated[
+        list[Path] | None,
+        typer.Option(help="Another run folder on the same rows, attacked together with it; may be repeated (with a run folder)."),
+    ] = None,
     progress: StyleFlag = Style.auto,
     as_json: JsonFlag = False,
 ) -> None:
@@ -61,11 +65,14 @@ def audit(
         if target.is_dir():
             wrong = {"--party": party, "--split": split, "--share": share, "--sweep": sweep, "--seeds": seeds, "--rows": rows}
             _without(target, {**wrong, "--minutes": minutes})
-            _recorded(target, auxiliary_labels, _counts(known_rows), watcher_of(progress), as_json=as_json)
+            told = _Told(labels=auxiliary_labels, rows=_counts(known_rows), also=tuple(also or ()))
+            _recorded(target, told, watcher_of(progress), as_json=as_json)
         elif party is None:
             raise ConfigError(
                 f"--party is missing: {target} is tried on the label party's own data; or give a run folder to audit"
             )
+        elif also:
+            raise ConfigError(f"--also: goes with a run folder, and {target} is a contract; leave it out")
         else:
             runs = load_party(party).runs
             try:
@@ -93,13 +100,22 @@ def _counts(text: str) -> tuple[int, ...]:
     return counts
 
 
-def _recorded(folder: Path, auxiliary_labels: int, known_rows: tuple[int, ...], watcher: "Watcher", *, as_json: bool) -> None:
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What attackers of a recorded run are told, and the other runs that they took part in."""
+
+    labels: int
+    rows: tuple[int, ...]
+    also: tuple[Path, ...]
+
+
+def _recorded(folder: Path, told: _Told, watcher: "Watcher", *, as_json: bool) -> None:
     from tallystick.audit.recorded import audit_recorded
     from tallystick.cli.leakage import feature_values, leakage_values, show_features, show_leakage
     from tallystick.report.compare import read_run
     from tallystick.report.leaks import promise
 
-    found = audit_recorded(folder, watcher=watcher, auxiliary_labels=auxiliary_labels, known_rows=known_rows)
+    found = audit_recorded(folder, watcher=watcher, auxiliary_labels=told.labels, known_rows=told.rows, also=told.also)
     report = folder / "report.html"
     values: dict[str, Any] = {"folder": str(folder), "report": str(report) if report.exists() else None}
     if found.leakage is not None:

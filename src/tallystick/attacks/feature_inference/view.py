@@ -123,7 +123,7 @@ class FeatureView:
             )
         at_NL = self.looks_at_NL
         if at_NL is not None and (
-            len(at_NL) != len(self.looks_NE) or self.looks_NE.shape[1] != at_NL.shape[1] * self.last_ND.shape[1]
+            len(at_NL) != len(self.looks_NE) or not at_NL.shape[1] or self.looks_NE.shape[1] % at_NL.shape[1]
         ):
             raise DataError(
                 f"feature attack: looks of shape {tuple(self.looks_NE.shape)} and their steps of {tuple(at_NL.shape)} do not fit"

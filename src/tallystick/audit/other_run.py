@@ -1,0 +1,81 @@
+"""Another run on the same rows, whose recorded view is attacked together with a run's own.
+
+Shapes: N aligned positions of the run that is audited.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from tallystick.config.contract import Contract
+from tallystick.errors import ConfigError
+from tallystick.party.folder import RunFolder, contract_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class OtherRun:
+    """This party's folder of another run, and where it has the rows of the run that is audited.
+
+    Args:
+        folder: of the other run.
+        contract: of the other run.
+        number_N: int64, its position of the row at each position; -1 where it has none.
+    """
+
+    folder: RunFolder
+    contract: Contract
+    number_N: Tensor
+
+    @classmethod
+    def of(cls, path: Path, folder: RunFolder, contract: Contract) -> "OtherRun":
+        """Open it.
+
+        Args:
+            path: a run folder of the same party.
+            folder: the run that is audited.
+            contract: its own.
+
+        Raises ConfigError for a run of other parties or ids, or one that is not an intersection; what ``RunFolder`` raises.
+        """
+        agreed = contract_of(path)
+        other = RunFolder.open(path)
+        other.require(agreed)
+        if other.path.resolve() == folder.path.resolve():
+            raise ConfigError(f"--also {path}: is the run that is audited; give another run's folder")
+        if any(each.alignment.method != "intersection" for each in (contract, agreed)):
+            raise ConfigError(f"--also {path}: both runs must align by intersection, so that a row of one is known in the other")
+        if agreed.parties.keys() != contract.parties.keys() or agreed.target != contract.target:
+            raise ConfigError(f"--also {path}: is of other parties or another target; give a run of the same ones")
+        (here, mine), (there, theirs) = (_aligned(each) for each in (folder, other))
+        if here != there:
+            raise ConfigError(f"--also {path}: is of other ids of this party's table; give a run of the same table")
+        position_N = torch.full((int(max(mine.max(), theirs.max())) + 1,), -1, dtype=torch.int64)
+        position_N[theirs] = torch.arange(len(theirs))
+        return cls(folder=other, contract=agreed, number_N=position_N[mine])
+
+    def renumbered(self, rows_B: Tensor) -> Tensor:
+        """By what position the audited run calls these rows of the other run; -1 where it lacks one."""
+        size = 1 + int(max(int(self.number_N.max()), int(rows_B.max()) if len(rows_B) else 0))
+        back = torch.full((size,), -1, dtype=torch.int64)
+        (here,) = torch.nonzero(self.number_N >= 0, as_tuple=True)
+        back[self.number_N[here]] = here
+        return back[rows_B]
+
+
+def runs_in_words(also: Sequence[OtherRun]) -> str:
+    """What is said of several runs together, where there are some."""
+    if not also:
+        return ""
+    return f" Beside this run alone, {1 + len(also)} runs on the same rows were attacked as one view."
+
+
+def _aligned(folder: RunFolder) -> tuple[str, Tensor]:
+    """The fingerprint of the ids, and the own row at each position."""
+    kept = folder.load_alignment()
+    if kept is None:
+        raise ConfigError(f"{folder.path}: holds no alignment; give a run that was trained")
+    saved, alignment = kept
+    return saved.table, torch.from_numpy(alignment.rows_N.copy())
