@@ -20,6 +20,7 @@ from torch import nn
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.data.frame import as_frame
+from tallystick.data.keys import keys_of
 from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
@@ -125,6 +126,7 @@ def _simulate(
                     contract=contract,
                     party=party,
                     frame=frame,
+                    keys=keys_of(frame, party, contract.alignment) if name in tables else None,
                     channels=channels[name],
                     folder=replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, secret_seed)),
                     logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),

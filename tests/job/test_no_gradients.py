@@ -16,6 +16,7 @@ from tallystick.audit.labels import unattacked
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.cut.messages import CutEmbedding, CutGradient
+from tallystick.data.keys import keys_of
 from tallystick.errors import ConfigError, DataError, TallystickError
 from tallystick.job.handshake import Agreement, Greeting
 from tallystick.job.job import Job
@@ -77,6 +78,7 @@ def run_both(root, contract, frames, *, resume=False, stop_at=None, during="trai
             make = RunFolder.latest if resume else RunFolder.new
             watcher = Failing(stop_at, during) if name == "bank" and stop_at else Silent()
             job = {"contract": contract, "party": party, "frame": frames[name], "channels": channels[name], "resume": resume}
+            job["keys"] = keys_of(frames[name], party, contract.alignment)
             job["leave"] = lambda: left.add(name)
             run_party(Job(**job, folder=make(party.runs, contract, name), logbook=Logbook(party=name, watcher=watcher)))
         except TallystickError as error:

@@ -401,6 +401,7 @@ def test_a_helper_that_dies_during_the_linkage_audit_ends_it(tmp_path):
         contract=contract,
         party=party,
         frame=as_frame(frame, source="bank"),
+        keys=keys,
         channels={"helper": Lost()},
         folder=RunFolder.new(tmp_path / "runs", contract, "bank"),
         logbook=Logbook(party="bank", watcher=Silent()),

@@ -22,6 +22,7 @@ from tallystick.alignment.similarity import link_feature_party, link_helper, lin
 from tallystick.alignment.terms import SimilarityConfig
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
+from tallystick.data.keys import keys_of
 from tallystick.errors import TallystickError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
@@ -361,6 +362,7 @@ def _job_role(name: str, values: Values, *, resume: bool) -> RoleFunction:
                 contract=agreed,
                 party=mine,
                 frame=frame,
+                keys=keys_of(frame, mine, agreed.alignment) if name != HELPER else None,
                 channels=channels,
                 folder=run,
                 logbook=logbook,

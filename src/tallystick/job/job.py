@@ -10,6 +10,7 @@ from torch import nn
 
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
 from tallystick.job.log import Logbook
 from tallystick.network.channel import Channel
@@ -28,12 +29,14 @@ def stay() -> None:
 class Job:
     """Everything that one party's run needs; ``bottom`` and ``top`` stand in for the contract's modules when given.
 
-    ``leave`` ends all sessions in peace, for a party that has work left of which no other is to hear.
+    ``keys`` are those of the table, read once before anybody is called; a helper has none. ``leave`` ends all sessions in peace,
+    for a party that has work left of which no other is to hear.
     """
 
     contract: Contract
     party: PartyFile
     frame: Frame
+    keys: Keys | None
     channels: Mapping[str, Channel]
     folder: RunFolder
     logbook: Logbook

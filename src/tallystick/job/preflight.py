@@ -91,14 +91,18 @@ class Preflight:
             return None
 
 
-def require(contract: Contract, party: PartyFile, *, folder: RunFolder | None = None, trials: int | None = None) -> Frame:
-    """Give this party's table, once all checks have passed; ``trials`` are those of a search.
+def require(
+    contract: Contract, party: PartyFile, *, folder: RunFolder | None = None, trials: int | None = None
+) -> tuple[Frame, Keys | None]:
+    """Give this party's table and its keys, once all checks have passed; ``trials`` are those of a search.
+
+    A helper has neither: its table is empty.
 
     Raises the problem that was found; of several, a ConfigError or a DataError with a line for each.
     """
     found = preflight(contract, party, folder=folder, trials=trials)
     _raise(found)
-    return found.frame if found.frame is not None else pl.DataFrame()
+    return found.frame if found.frame is not None else pl.DataFrame(), found.keys
 
 
 def require_to_predict(contract: Contract, party: PartyFile, frame: Frame, encoder: Encoder | None, *, folder: RunFolder) -> Keys:

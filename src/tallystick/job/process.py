@@ -74,7 +74,7 @@ def run_process(
     folder = RunFolder.latest(party.runs, contract, party.party, use=use) if resume or "alignment" not in phases else None
     if tunes:
         allowed_keys(contract, party)
-    frame = require(contract, party, folder=folder, trials=trials_left(contract, party, folder) if tunes else None)
+    frame, keys = require(contract, party, folder=folder, trials=trials_left(contract, party, folder) if tunes else None)
     if "training" in phases or tunes:
         load_optimizers()
     log = RunLog(watcher)
@@ -91,6 +91,7 @@ def run_process(
             contract=contract,
             party=party,
             frame=frame,
+            keys=keys,
             channels=channels,
             folder=folder or hold(RunFolder.new(party.runs, contract, party.party, use=use)),
             logbook=logbook,

@@ -8,20 +8,22 @@ _run_label_party and _run_feature_party are the two roles; both do the same phas
 its file in ``phases/``.
 """
 
-from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 
 import msgspec
 
 from tallystick.data.groups import check_subgroups
-from tallystick.data.keys import Keys, keys_of
+from tallystick.data.keys import Keys
 from tallystick.errors import ConfigError
+from tallystick.job.findings import Evaluated, RunFindings
 from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import Job, use_threads
 from tallystick.job.phases.align import align_or_keep, help_align, kept_alignment, match_notes
 from tallystick.job.phases.audit import audit_links, audit_training
 from tallystick.job.phases.evaluate import evaluate, take_part
 from tallystick.job.phases.once import receive_once
-from tallystick.job.phases.report import JobState, write_report
+from tallystick.job.phases.report import write_report
 from tallystick.job.phases.train import (
     embed_as_feature_party,
     encode_rows,
@@ -40,114 +42,127 @@ from tallystick.results import Result
 def run_party(job: Job) -> Result:
     """Run this party's side of a job, whichever its role; leaves model, result and report in the run folder."""
     use_threads(job.party.threads)
-    job_state = JobState()
     roles = {"label": _run_label_party, "feature": _run_feature_party, "helper": _run_helper}
-    roles[job.contract.role_of(job.name)](job, job_state)
-    return write_report(job, job_state)
+    found = roles[job.contract.role_of(job.name)](job)
+    return write_report(job, found)
 
 
-def _run_label_party(job: Job, job_state: JobState) -> None:
+def _run_label_party(job: Job) -> RunFindings:
     contract, logbook, channels = job.contract, job.logbook, job.feature_channels
     check_subgroups(job.frame, job.party)  # before anybody is told of the job
-    keys = _read_keys(job, job_state)
+    keys = _own_keys(job)
     with logbook.during("handshake", job.all_channels):
         named = {name: job.channels[name] for name in contract.feature_parties}
         helper = job.channels[contract.helper] if contract.helper is not None else None
+        notes: list[str] = []
         agreement = shake_hands_label_party(
-            contract, _resume_state(job, keys), named, helper=helper, note=_noting(job, job_state)
+            contract, _resume_state(job, keys), named, helper=helper, note=partial(_note, job, notes)
         )
         agreement = _own_steps(job, agreement)
-        _take_up(job, job_state, agreement)
+        found = _taken_up(job, keys, agreement, notes)
     if "alignment" in job.phases:
-        with logbook.during("alignment", job.all_channels):
-            job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
-            job_state.match_notes = match_notes(job, job_state.alignment)
-        job_state.linkage = audit_links(job, keys, job_state.alignment)
-    if "tuning" in job.phases and job_state.alignment is not None:
+        found = _linked(job, keys, agreement, found)
+    if "tuning" in job.phases and found.alignment is not None:
         with logbook.during("tuning", channels):
-            job_state.trials = tune_as_label_party(job, keys, job_state.alignment, run_id=agreement.run_id)
+            found = replace(found, trials=tune_as_label_party(job, keys, found.alignment, run_id=agreement.run_id))
     if "training" not in job.phases and "evaluation" not in job.phases:
-        return
-    alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
+        return found
+    alignment = found.alignment or kept_alignment(job)
     rows = own_rows(job, keys, alignment)
     with logbook.during("training", channels):
-        dataset = job_state.dataset = encode_rows(job, keys, alignment, channels)
+        dataset = encode_rows(job, keys, alignment, channels)
         kept = None
         if not contract.sends_gradients:
             kept = receive_once(job, dataset, receive_widths(job, dataset), trains=trains(job, agreement))
             rows.check_at_home(contract, dataset.train_N, dataset.unaligned.train_N)
         trained = train_as_label_party(job, dataset, agreement, kept=kept)
-        job_state.training, job_state.modules = trained.state, {"label model": trained.model}
-    job_state.baseline_notes += telling_columns(job, rows, dataset)
-    job_state.audited = audit_training(job, rows, dataset, run_id=agreement.run_id)
-    if "evaluation" in job.phases:
-        with logbook.during("evaluation", channels):
-            evaluate(job, rows, trained, dataset, job_state, kept=kept)
+    found = replace(
+        found,
+        alignment=alignment,
+        dataset=dataset,
+        training=trained.state,
+        modules={"label model": trained.model},
+        column_notes=telling_columns(job, rows, dataset),
+        audited=audit_training(job, rows, dataset, run_id=agreement.run_id),
+    )
+    if "evaluation" not in job.phases:
+        return found
+    with logbook.during("evaluation", channels):
+        return replace(found, evaluated=evaluate(job, rows, trained, dataset, run_id=agreement.run_id, kept=kept))
 
 
-def _run_feature_party(job: Job, job_state: JobState) -> None:
+def _run_feature_party(job: Job) -> RunFindings:
     contract, logbook = job.contract, job.logbook
     channel = job.channels[contract.label_party]
-    keys = _read_keys(job, job_state)
+    keys = _own_keys(job)
     with logbook.during("handshake", job.all_channels):
-        agreement = shake_hands(contract, _resume_state(job, keys), channel, note=_noting(job, job_state))
-        _take_up(job, job_state, agreement)
+        notes: list[str] = []
+        agreement = shake_hands(contract, _resume_state(job, keys), channel, note=partial(_note, job, notes))
+        found = _taken_up(job, keys, agreement, notes)
     if "alignment" in job.phases:
-        with logbook.during("alignment", job.all_channels):
-            job_state.alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
-            job_state.match_notes = match_notes(job, job_state.alignment)
-        job_state.linkage = audit_links(job, keys, job_state.alignment)
-    if "tuning" in job.phases and job_state.alignment is not None:
+        found = _linked(job, keys, agreement, found)
+    if "tuning" in job.phases and found.alignment is not None:
         with logbook.during("tuning", [channel]):
-            job_state.trials = tune_as_feature_party(job, keys, job_state.alignment, run_id=agreement.run_id)
+            found = replace(found, trials=tune_as_feature_party(job, keys, found.alignment, run_id=agreement.run_id))
     if "training" not in job.phases and "evaluation" not in job.phases:
-        return
-    alignment = job_state.alignment = job_state.alignment or kept_alignment(job)
+        return found
+    alignment = found.alignment or kept_alignment(job)
     with logbook.during("training", [channel]):
-        dataset = job_state.dataset = encode_rows(job, keys, alignment, [channel])
+        dataset = encode_rows(job, keys, alignment, [channel])
         if contract.sends_gradients:
             trained = train_as_feature_party(job, dataset, agreement)
-            job_state.training = trained.state
+            found = replace(found, training=trained.state)
         else:
-            trained, job_state.finished = embed_as_feature_party(job, dataset, agreement)
-        job_state.modules = {"bottom model": trained.bottom}
-    job_state.audited = audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id)
-    if "evaluation" in job.phases and contract.sends_gradients:
-        with logbook.during("evaluation", [channel]):
-            take_part(job, trained, dataset, job_state)
+            trained, finished = embed_as_feature_party(job, dataset, agreement)
+            found = replace(found, evaluated=Evaluated(finished=finished))
+    found = replace(
+        found,
+        alignment=alignment,
+        dataset=dataset,
+        modules={"bottom model": trained.bottom},
+        audited=audit_training(job, own_rows(job, keys, alignment), dataset, run_id=agreement.run_id),
+    )
+    if "evaluation" not in job.phases or not contract.sends_gradients:
+        return found
+    with logbook.during("evaluation", [channel]):
+        return replace(found, evaluated=take_part(job, trained, dataset, run_id=agreement.run_id))
 
 
-def _run_helper(job: Job, job_state: JobState) -> None:
+def _run_helper(job: Job) -> RunFindings:
     """The helper of an alignment: it sees keyed hashes or encoded keys, tells the parties what is linked, and is done."""
     contract = job.contract
     label, features = job.channels[contract.label_party], job.feature_channels
     with job.logbook.during("handshake", [label]):
         agreement = shake_hands(contract, ResumeState(command=job.command, resume=job.resume), label, keeps=False)
-        job_state.run_id = agreement.run_id
+    found = RunFindings(run_id=agreement.run_id)
     if not agreement.align:
-        return
+        return found
     with job.logbook.during("alignment", [label, *features]):
-        job_state.helper = help_align(contract, job.channels)
-    for sentence in job_state.helper.learnt:
+        outcome = help_align(contract, job.channels)
+    for sentence in outcome.learnt:
         job.logbook.watcher.say(f"learnt: {sentence}")
+    return replace(found, helper=outcome)
 
 
-def _noting(job: Job, job_state: JobState) -> Callable[[str], None]:
+def _linked(job: Job, keys: Keys, agreement: Agreement, found: RunFindings) -> RunFindings:
+    """What the alignment adds: common rows, or links with what these gave away."""
+    with job.logbook.during("alignment", job.all_channels):
+        alignment = align_or_keep(job, keys, anew=agreement.align, run_id=agreement.run_id)
+        notes = match_notes(job, alignment)
+    return replace(found, alignment=alignment, match_notes=notes, linkage=audit_links(job, keys, alignment))
+
+
+def _note(job: Job, notes: list[str], line: str) -> None:
     """Say a line, and keep it for the report."""
-
-    def note(line: str) -> None:
-        job.logbook.watcher.say(f"note: {line}")
-        job_state.version_notes.append(line)
-
-    return note
+    job.logbook.watcher.say(f"note: {line}")
+    notes.append(line)
 
 
-def _read_keys(job: Job, job_state: JobState) -> Keys:
-    keys = keys_of(job.frame, job.party, job.contract.alignment)
-    job_state.keys = keys.report
-    for note in keys.report.notes():
+def _own_keys(job: Job) -> Keys:
+    assert job.keys is not None, "a party with rows has keys"
+    for note in job.keys.report.notes():
         job.logbook.watcher.say(f"table of {job.name}: {note}")
-    return keys
+    return job.keys
 
 
 def _resume_state(job: Job, keys: Keys) -> ResumeState:
@@ -178,7 +193,8 @@ def _own_steps(job: Job, agreement: Agreement) -> Agreement:
     return msgspec.structs.replace(agreement, resume_from=max(job.folder.store().intact()[0], default=0))
 
 
-def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
+def _taken_up(job: Job, keys: Keys, agreement: Agreement, notes: list[str]) -> RunFindings:
+    """Where this run stands once the parties agree; raises ConfigError where they cannot go on together."""
     logbook = job.logbook
     if agreement.align and "alignment" not in job.phases:
         raise ConfigError(
@@ -190,12 +206,12 @@ def _take_up(job: Job, job_state: JobState, agreement: Agreement) -> None:
             f"the parties cannot go on together with {job.folder.path}: their latest runs are not the same one; "
             "start a new run without --resume on all sides"
         )
-    job_state.run_id = agreement.run_id
-    job_state.resumed_from = agreement.resume_from
+    found = RunFindings(run_id=agreement.run_id, resumed_from=agreement.resume_from, version_notes=notes, keys=keys.report)
     logbook.committed = agreement.resume_from
     if agreement.resume_from and agreement.train:
         logbook.watcher.say(f"resuming after step {agreement.resume_from}")
     elif not job.contract.sends_gradients and not (job.is_label and "training" in job.phases):
-        return
+        return found
     elif job.resume and agreement.train and (job.folder.store().steps() or job.folder.trained):
         logbook.watcher.say("there is no step that all parties can go on from: training starts anew on the kept alignment")
+    return found

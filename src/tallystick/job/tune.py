@@ -9,9 +9,10 @@ from tallystick.data.keys import keys_of
 from tallystick.data.repeats import with_summaries
 from tallystick.data.table import read_party_table
 from tallystick.errors import ConfigError
+from tallystick.job.findings import RunFindings
 from tallystick.job.job import Job, use_threads
 from tallystick.job.log import Logbook, RunLog
-from tallystick.job.phases.report import JobState, write_report
+from tallystick.job.phases.report import write_report
 from tallystick.job.phases.search import require_optuna
 from tallystick.job.phases.tuning import allowed_keys, tune_alone
 from tallystick.job.process import run_process
@@ -73,6 +74,7 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
             contract=contract,
             party=party,
             frame=frame,
+            keys=keys,
             channels={},
             folder=folder,
             logbook=logbook,
@@ -82,5 +84,5 @@ def _by_itself(contract: Contract, party: PartyFile, *, watcher: Watcher, resume
         )
         held.enter_context(log.recording())
         with logbook.during("tuning", []):
-            found = JobState(run_id=folder.path.name, keys=keys.report, trials=tune_alone(job, keys), alone=True)
+            found = RunFindings(run_id=folder.path.name, keys=keys.report, trials=tune_alone(job, keys), alone=True)
         return write_report(job, found), folder

@@ -1,6 +1,7 @@
 """Evaluation as the label party does it: what did joining bring, and what of it may leave? Shapes: T own test rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from io import BytesIO
 from typing import Any
 
@@ -20,20 +21,21 @@ from tallystick.dataset.own_rows import OwnRows
 from tallystick.evaluation.boosting import MOST_ROWS, Boosted, can_boost
 from tallystick.evaluation.decisions import Decisions, Grouping, ScoredRows, Subgroups, by_group, decide
 from tallystick.evaluation.importance import column_places, sampled_rows
-from tallystick.evaluation.measure import compare_models
+from tallystick.evaluation.measure import Comparison, compare_models
 from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.evaluation.sharing import send_shared
+from tallystick.job.findings import Evaluated
 from tallystick.job.job import Job
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
-from tallystick.job.phases.report import JobState
 from tallystick.metrics import UndefinedMetric, sigmoid
 from tallystick.party.alone import final_logits, logits_alone
 from tallystick.party.embedding_charge import EmbeddingCharge, evaluation_ahead
 from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.storage import write_bytes
 from tallystick.structs import prepared
+from tallystick.training.checkpoint import TrainingState
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
 
@@ -43,10 +45,10 @@ def evaluate(
     rows: OwnRows,
     trained: TrainedLabelParty,
     dataset: Dataset,
-    job_state: JobState,
     *,
+    run_id: str,
     kept: Sequence[KeptCuts] | None = None,
-) -> None:
+) -> Evaluated:
     """Score the test rows with the joint model, train and score the own-columns model, measure both, release what may leave.
 
     Every test row is embedded; this party measures by the scores of those that it has. With ``kept`` embeddings all of it is
@@ -56,15 +58,16 @@ def evaluate(
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     measured = measure_columns(job, trained, dataset, kept=kept)
-    job_state.importance = measured.importance if measured is not None else []
-    job_state.finished = Finished(rows=len(logits))
+    found = Evaluated(finished=Finished(rows=len(logits)))
     if len(logits):
-        _measure(job, rows, trained, dataset, logits, measured, job_state)
+        found = _measure(job, rows, trained, dataset, logits, measured)
+    found = replace(found, importance=measured.importance if measured is not None else ())
     if kept is not None:
-        return
-    _share(job, measured, job_state)
+        return found
+    sent = _share(job, measured, found.comparison, run_id=run_id)
     for channel in job.feature_channels:
-        channel.send(job_state.finished)
+        channel.send(found.finished)
+    return replace(found, sent_shared=sent)
 
 
 def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cuts]:
@@ -75,11 +78,11 @@ def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cu
     ]
 
 
-def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_state: JobState) -> None:
+def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
     channel = job.channels[job.contract.label_party]
     batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
-    what = f"evaluation of {job.contract.name}, run {job_state.run_id}"
+    what = f"evaluation of {job.contract.name}, run {run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
     charge.reserve(evaluation_ahead(job.contract, columns=len(column_places(trained.encoder))))
     if batches:
@@ -88,26 +91,25 @@ def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, job_stat
     send_columns(job, trained.bottom, dataset, channel, charge)
     charge.settle()
     job.logbook.watcher.say(f"waiting for {channel.peer} to measure and to write its report")
-    job_state.shared = receive_results(job, dataset, channel, job_state)
+    shared, importance = receive_results(job, dataset, channel)
     released = job.contract.evaluation.privacy
-    job_state.finished = receive_finished(
-        channel, rows=len(dataset.test_N), epsilon=released.epsilon if released is not None else None
-    )
+    finished = receive_finished(channel, rows=len(dataset.test_N), epsilon=released.epsilon if released is not None else None)
+    return Evaluated(shared=shared, importance=importance, finished=finished)
 
 
-def _share(job: Job, measured: Measured | None, job_state: JobState) -> None:
-    """Send each feature party the exact results that the contract names, if any; the ledger holds that they left."""
+def _share(job: Job, measured: Measured | None, comparison: Comparison | None, *, run_id: str) -> bool:
+    """Send each feature party the exact results that the contract names, which the ledger notes; tells whether there are any."""
     names, columns = job.contract.evaluation.share_metrics, job.contract.evaluation.importance.feature_columns
     if not names and columns != "both":
-        return
-    joint = job_state.evaluation["joint"] if job_state.evaluation is not None else {}
-    rows = job_state.evaluation["rows"] if job_state.evaluation is not None else 0
+        return False
+    joint = comparison["joint"] if comparison is not None else {}
+    rows = comparison["rows"] if comparison is not None else 0
     figures = [rows, {name: joint.get(name) for name in names}, dict(measured.falls) if measured is not None else None]
-    enter_shared(job.contract, job.party, job.folder, figures, run_id=job_state.run_id)
-    job_state.sent_shared = True
+    enter_shared(job.contract, job.party, job.folder, figures, run_id=run_id)
     for channel in job.feature_channels:
         falls = measured.falls.get(channel.peer) if measured is not None and columns == "both" else None
         send_shared(channel, names, joint, falls, rows=rows)
+    return True
 
 
 def _measure(
@@ -117,38 +119,46 @@ def _measure(
     dataset: Dataset,
     logits: Tensor,
     measured: Measured | None,
-    job_state: JobState,
-) -> None:
+) -> Evaluated:
+    """Measure the test rows' scores beside those of own columns, in groups and where a threshold decides; release what may."""
     job.logbook.commit(trained.state.step)  # the feature parties had committed it before they embedded these
     own = dataset.own_part()
     known = own.known_labels
     is_own_T = dataset.is_own(dataset.test_N)
     joint_T = final_logits(trained, dataset, logits[is_own_T], dataset.test_N[is_own_T])
-    baseline_T = None
+    baseline = None
     if job.contract.evaluation.own_columns_baseline and own.encoder is not None and job.top is None:
-        baseline_T = _baseline(job, own, own.encoder, job_state)
+        baseline = _baseline(job, own, own.encoder)
     labels, weights = known.units(own.test_N)
     joint = known.coder.in_units(joint_T.cpu().numpy())
     evaluation = job.contract.evaluation
-    job_state.evaluation = compare_models(
+    comparison = compare_models(
         job.contract.target.type,
         labels,
         joint,
-        known.coder.in_units(baseline_T.cpu().numpy()) if baseline_T is not None else None,
+        known.coder.in_units(baseline.logits_T.cpu().numpy()) if baseline is not None else None,
         weights=weights,
         keys_N=rows.key_at(own.test_N),
         bins=evaluation.calibration_bins,
         resamples=evaluation.bootstrap,
         generator=np.random.default_rng(job.contract.seed),
     )
-    job_state.groups = _by_group(job, rows, own, labels, joint, weights)
-    job_state.groups += _by_partner(job, rows, trained, dataset, joint_T)
+    groups = _by_group(job, rows, own, labels, joint, weights) + _by_partner(job, rows, trained, dataset, joint_T)
+    decisions, finished = None, Finished(rows=len(logits))
     if job.contract.target.type == "binary":
         target_T = known.true_N[own.test_N]
         _keep_scores(job, target_T, joint_T)
-        job_state.decisions = _decide(job, known, labels, joint, weights, measured)
+        decisions = _decide(job, known, labels, joint, weights, measured)
     if evaluation.privacy is not None:
-        job_state.finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
+        finished = _release(job, evaluation.privacy, target_T, joint_T, rows=len(logits))
+    return Evaluated(
+        comparison=comparison,
+        decisions=decisions,
+        groups=groups,
+        finished=finished,
+        local_baseline=baseline.state if baseline is not None else None,
+        notes=baseline.notes if baseline is not None else (),
+    )
 
 
 def _decide(
@@ -276,8 +286,17 @@ def _keep_scores(job: Job, target_T: Tensor, logits_T: Tensor) -> None:
     write_bytes(job.folder.scores, content.getvalue(), private=True)
 
 
-def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> Tensor:
-    """Logits of the test rows by the label party's own columns alone: the same network, or boosting if that validates better."""
+@dataclass(frozen=True, kw_only=True)
+class _Baseline:
+    """The label party's own columns alone: logits of the test rows, how the network's training went, and what is said of it."""
+
+    logits_T: Tensor
+    state: TrainingState
+    notes: tuple[str, ...] = ()
+
+
+def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
+    """Score the test rows by own columns alone: by the same network, or by boosting if that validates better."""
     training = own.settled(job.contract.training)
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
@@ -287,28 +306,28 @@ def _baseline(job: Job, own: Dataset, encoder: Encoder, job_state: JobState) -> 
     model = job.architecture.label_model(encoder, [])
     schedule = own.schedule(training, seed=job.contract.seed)
     run = TrainingRun(training=training, schedule=schedule, store=job.folder.store("baseline"), progress=progress)
-    state = job_state.local_baseline = train_label_party(model, own.features_at, own.objective(), [], run)
+    state = train_label_party(model, own.features_at, own.objective(), [], run)
     network_T = logits_over(model, own.features_at, own.test_batches(training.batch_size), [])
+    found = _Baseline(logits_T=network_T, state=state)
     if not job.contract.evaluation.own_columns_boosting or state.best_loss is None:
-        return network_T
-    return _better(job, own, network_T, state.best_loss, job_state)
+        return found
+    return _better(job, own, found, state.best_loss)
 
 
-def _better(job: Job, own: Dataset, network_T: Tensor, best: float, job_state: JobState) -> Tensor:
-    """The network's test logits, or those of gradient boosting on the same columns if its validation loss is below ``best``."""
+def _better(job: Job, own: Dataset, network: _Baseline, best: float) -> _Baseline:
+    """The network, or gradient boosting on the same columns if its validation loss is below ``best``; with what is said of it."""
     if not can_boost():
         said = (
             "own columns only: gradient boosting was not tried; install scikit-learn, or set evaluation.own_columns_boosting to "
             "false"
         )
-        job_state.baseline_notes.append(said)
         job.logbook.watcher.say(said)
-        return network_T
-    known, target = own.known_labels, job.contract.target
+        return replace(network, notes=(said,))
+    known, target, device = own.known_labels, job.contract.target, network.logits_T.device
     fitted_N = sampled_rows(own.train_N, MOST_ROWS, seed=job.contract.seed)
     weights = known.weight_N[fitted_N] if known.weight_N is not None else None
     boosted = Boosted(target.type, own.features_at(fitted_N), known.true_N[fitted_N], weights, seed=job.contract.seed)
-    logits_V = boosted.logits(own.features_at, own.validation_N, classes=target.classes).to(network_T.device)
+    logits_V = boosted.logits(own.features_at, own.validation_N, classes=target.classes).to(device)
     loss = own.objective().validation_loss(logits_V, own.validation_N).item()
     is_better = loss < best
     said = (
@@ -317,8 +336,8 @@ def _better(job: Job, own: Dataset, network_T: Tensor, best: float, job_state: J
     )
     if len(fitted_N) < len(own.train_N):
         said += f"; boosting was fitted on {len(fitted_N):,} of {len(own.train_N):,} training rows"
-    job_state.baseline_notes.append(said)
     job.logbook.watcher.say(said)
     if not is_better or not len(own.test_N):
-        return network_T
-    return boosted.logits(own.features_at, own.test_N, classes=target.classes).to(network_T.device)
+        return replace(network, notes=(said,))
+    logits_T = boosted.logits(own.features_at, own.test_N, classes=target.classes).to(device)
+    return replace(network, logits_T=logits_T, notes=(said,))

@@ -29,7 +29,6 @@ from tallystick.evaluation.importance import (
 )
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
-from tallystick.job.phases.report import JobState
 from tallystick.network.channel import Channel
 from tallystick.party.embedding_charge import shuffled_releases
 from tallystick.party.trained import TrainedLabelParty
@@ -117,12 +116,14 @@ def measure_columns(
     )
 
 
-def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: JobState) -> results.Shared | None:
+def receive_results(
+    job: Job, dataset: Dataset, channel: Channel
+) -> tuple[results.Shared | None, list[results.ImportanceSummary]]:
     """Feature party: receive the exact results that the contract lets it have, if any, and put names to its own columns."""
     evaluation = job.contract.evaluation
     both = evaluation.importance.feature_columns == "both"
     if not evaluation.share_metrics and not both:
-        return None
+        return None, []
     metrics_of, falls = receive_shared(
         channel,
         evaluation.share_metrics,
@@ -130,9 +131,8 @@ def receive_results(job: Job, dataset: Dataset, channel: Channel, job_state: Job
         rows=len(dataset.test_N),
         columns=len(column_places(dataset.known_encoder)) if both else None,
     )
-    if falls is not None:
-        job_state.importance = [_named(job, dataset, falls)]
-    return results.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
+    shared = results.Shared(party=channel.peer, target=job.contract.target.type, rows=len(dataset.test_N), metrics=metrics_of)
+    return shared, [_named(job, dataset, falls)] if falls is not None else []
 
 
 def _named(job: Job, dataset: Dataset, received: list[Fall]) -> results.ImportanceSummary:

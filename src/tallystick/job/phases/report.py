@@ -3,7 +3,7 @@
 import platform
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Literal
 
 import msgspec
@@ -15,13 +15,10 @@ from tallystick import __version__, results
 from tallystick.alignment.group import SODIUM
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
-from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.repeats import counts_learnt
 from tallystick.audit.columns import with_releases
-from tallystick.audit.run import Audited
 from tallystick.config.contract import Contract, TrainingTerms
 from tallystick.config.party import PartyFile
-from tallystick.data.keys import KeyReport
 from tallystick.dataset.dataset import Dataset
 from tallystick.disclosure import (
     defense_lines,
@@ -34,10 +31,9 @@ from tallystick.disclosure import (
     shuffled_embeddings,
     unaligned_lines,
 )
-from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.importance import column_places
-from tallystick.evaluation.measure import Comparison
 from tallystick.evaluation.messages import Finished
+from tallystick.job.findings import RunFindings
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.phases.release import privacy_section
@@ -53,36 +49,7 @@ from tallystick.training.checkpoint import TrainingState
 UNPROTECTED = "no formal guarantee"
 
 
-@dataclass(kw_only=True)
-class JobState:
-    """What a job has found so far."""
-
-    run_id: str = ""
-    keys: KeyReport | None = None
-    match_notes: list[str] = field(default_factory=list)
-    version_notes: list[str] = field(default_factory=list)
-    resumed_from: int = 0
-    alignment: Alignment | None = None
-    helper: HelperOutcome | None = None
-    dataset: Dataset | None = None
-    modules: dict[str, nn.Module] = field(default_factory=dict)
-    training: TrainingState | None = None
-    local_baseline: TrainingState | None = None
-    baseline_notes: list[str] = field(default_factory=list)
-    evaluation: Comparison | None = None
-    decisions: Decisions | None = None
-    groups: list[Grouping] = field(default_factory=list)
-    importance: list[results.ImportanceSummary] = field(default_factory=list)
-    shared: results.Shared | None = None
-    sent_shared: bool = False
-    linkage: results.LinkageSummary | None = None
-    audited: Audited = field(default_factory=Audited)
-    finished: Finished = field(default_factory=lambda: Finished(rows=0))
-    trials: list[TrialRecord] = field(default_factory=list)
-    alone: bool = False  # a search on one's own columns, of which nothing was sent
-
-
-def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: JobState, *, started: str) -> results.Result:
+def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: RunFindings, *, started: str) -> results.Result:
     """Put together this party's result."""
     return results.Result(
         run_id=found.run_id,
@@ -94,21 +61,21 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
         phases=logbook.phases,
         alignment=_alignment(contract, party, found.alignment),
         learnt=_learnt(contract, party, found),
-        data=_data(contract, party, found.dataset, found.keys, found.match_notes, found.baseline_notes),
+        data=_data(contract, party, found),
         model=[_model_part(party.party, name, module) for name, module in found.modules.items()],
         training=_training(contract, logbook, found, found.training),
-        local_baseline_training=_training(contract, None, found, found.local_baseline),
-        evaluation=found.evaluation,
+        local_baseline_training=_training(contract, None, found, found.evaluated.local_baseline),
+        evaluation=found.evaluated.comparison,
         sections=results.Sections(
             membership=found.audited.membership,
             linkage=found.linkage,
             leakage=found.audited.leakage,
             features=[found.audited.features] if found.audited.features is not None else [],
-            decisions=found.decisions,
-            groups=found.groups,
-            importance=found.importance,
+            decisions=found.evaluated.decisions,
+            groups=list(found.evaluated.groups),
+            importance=list(found.evaluated.importance),
             link_weights=_link_weights(contract, found.modules.get("label model")),
-            shared=found.shared,
+            shared=found.evaluated.shared,
             tuning=_tuning(contract, found),
             privacy=_privacy(contract, party, found),
             notes=[*_notes(contract, party, found.dataset), *found.version_notes] if not found.alone else [],
@@ -117,14 +84,14 @@ def result_of(contract: Contract, party: PartyFile, logbook: Logbook, found: Job
     )
 
 
-def _privacy(contract: Contract, party: PartyFile, found: JobState) -> results.PrivacySummary | None:
+def _privacy(contract: Contract, party: PartyFile, found: RunFindings) -> results.PrivacySummary | None:
     """What was released of labels; what noisy embeddings cost columns is another party's, and in no sum with it."""
     privacy = privacy_section(
         contract,
-        found.finished,
+        found.evaluated.finished,
         party.privacy if party.label is not None else None,
         trainings=_trainings(found),
-        shared=found.sent_shared or found.shared is not None,
+        shared=found.evaluated.sent_shared or found.evaluated.shared is not None,
         alone=found.alone,
     )
     if privacy is None or noise_on_embeddings(contract) is None:
@@ -144,10 +111,11 @@ def _link_weights(contract: Contract, model: nn.Module | None) -> list[results.L
     ]
 
 
-def write_report(job: Job, found: JobState) -> results.Result:
+def write_report(job: Job, found: RunFindings) -> results.Result:
     """Put together this party's result, and leave it and its report in the run folder."""
     if (audit := found.audited.features) is not None:
-        found.audited = msgspec.structs.replace(found.audited, features=with_releases(audit, job.folder, job.contract))
+        audited = msgspec.structs.replace(found.audited, features=with_releases(audit, job.folder, job.contract))
+        found = replace(found, audited=audited)
     result = result_of(job.contract, job.party, job.logbook, found, started=job.started)
     if (privacy := result.sections.privacy) is not None and job.party.label is None:
         privacy = msgspec.structs.replace(privacy, columns=embeddings_cost(job.contract, job.folder))
@@ -225,7 +193,7 @@ def _alignment(contract: Contract, party: PartyFile, alignment: Alignment | None
     return results.AlignmentSummary(method=alignment.method, sizes=sizes, learnt=alignment.learnt)
 
 
-def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[results.Learnt]:
+def _learnt(contract: Contract, party: PartyFile, found: RunFindings) -> list[results.Learnt]:
     guarantee = contract.linkage.guarantee
     counts = _counts_learnt(contract, found.alignment)
     items = [
@@ -252,7 +220,9 @@ def _learnt(contract: Contract, party: PartyFile, found: JobState) -> list[resul
     validated = len(found.dataset.validation_N) if found.dataset is not None else 0
     items += _learnt_by_label_party(contract, rows=(rows, validated), epochs=found.training.epoch)
     for peer in contract.feature_parties:
-        items += _learnt_by_feature_party(contract, peer, rows=rows, epochs=found.training.epoch, finished=found.finished)
+        items += _learnt_by_feature_party(
+            contract, peer, rows=rows, epochs=found.training.epoch, finished=found.evaluated.finished
+        )
     return sorted(items, key=lambda item: ALL_PHASES.index(item.step))
 
 
@@ -277,7 +247,7 @@ def _learnt_by_peers(contract: Contract, party: PartyFile, alignment: Alignment)
     ]
 
 
-def _trainings(found: JobState) -> int:
+def _trainings(found: RunFindings) -> int:
     """How many times labels were used for what leaves: in each training; once where values were chosen on own columns alone."""
     trials = 1 if found.alone else sum(not trial.problem for trial in found.trials)
     return trials + (found.training is not None)
@@ -306,7 +276,7 @@ def _learnt_in_trials(contract: Contract, trials: Sequence[TrialRecord]) -> list
     ]
 
 
-def _tuning(contract: Contract, found: JobState) -> results.Tuning | None:
+def _tuning(contract: Contract, found: RunFindings) -> results.Tuning | None:
     if not found.trials:
         return None
     best, crosses = best_of(found.trials), not found.alone
@@ -403,18 +373,12 @@ def _learnt_by_feature_party(
     ]
 
 
-def _data(
-    contract: Contract,
-    party: PartyFile,
-    dataset: Dataset | None,
-    keys: KeyReport | None,
-    match_notes: list[str],
-    baseline_notes: list[str],
-) -> results.DataSummary | None:
+def _data(contract: Contract, party: PartyFile, found: RunFindings) -> results.DataSummary | None:
+    dataset, keys = found.dataset, found.keys
     if dataset is None:
         return None
     settled = dataset.settled_notes(contract.training)
-    of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *match_notes]]
+    of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *found.match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     positive = []
     if dataset.labels is not None and dataset.labels.coder.type == "binary":
@@ -438,7 +402,14 @@ def _data(
     return results.DataSummary(
         rows={"train": len(dataset.train_N), "validation": len(dataset.validation_N), "test": len(dataset.test_N)},
         columns=[columns],
-        notes=[*positive, *of_keys, *(dataset.encoder.notes if dataset.encoder is not None else []), *settled, *baseline_notes],
+        notes=[
+            *positive,
+            *of_keys,
+            *(dataset.encoder.notes if dataset.encoder is not None else []),
+            *settled,
+            *found.column_notes,
+            *found.evaluated.notes,
+        ],
     )
 
 
@@ -453,7 +424,7 @@ def _model_part(party: str, name: str, module: nn.Module) -> results.ModelPart:
 
 
 def _training(
-    contract: Contract, logbook: Logbook | None, found: JobState, state: TrainingState | None
+    contract: Contract, logbook: Logbook | None, found: RunFindings, state: TrainingState | None
 ) -> results.TrainingSummary | None:
     if state is None:
         return None

@@ -1,0 +1,86 @@
+"""What one party's run found, put together by run.py from what its phases return, and shown by its report."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from torch import nn
+
+from tallystick.alignment.outcome import Alignment
+from tallystick.alignment.psu_helper import HelperOutcome
+from tallystick.audit.run import Audited
+from tallystick.data.keys import KeyReport
+from tallystick.dataset.dataset import Dataset
+from tallystick.evaluation.decisions import Decisions, Grouping
+from tallystick.evaluation.measure import Comparison
+from tallystick.evaluation.messages import Finished
+from tallystick.job.phases.search import TrialRecord
+from tallystick.results import ImportanceSummary, LinkageSummary, Shared
+from tallystick.training.checkpoint import TrainingState
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluated:
+    """What evaluation found, as far as this party knows it.
+
+    Args:
+        comparison: the joint model beside that of own columns.
+        decisions: what scores are worth where a threshold decides.
+        groups: the joint model on groups of rows.
+        importance: of columns.
+        shared: exact results that the label party sent.
+        sent_shared: whether this party sent such.
+        finished: what ended the evaluation, with what was released.
+        local_baseline: the training of own columns alone.
+        notes: of that model.
+    """
+
+    comparison: Comparison | None = None
+    decisions: Decisions | None = None
+    groups: Sequence[Grouping] = ()
+    importance: Sequence[ImportanceSummary] = ()
+    shared: Shared | None = None
+    sent_shared: bool = False
+    finished: Finished = field(default_factory=lambda: Finished(rows=0))
+    local_baseline: TrainingState | None = None
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFindings:
+    """All that a run found.
+
+    Args:
+        run_id: of the run, as all parties know it.
+        resumed_from: the step that it went on from; 0 if it began anew.
+        version_notes: where the parties' versions differ.
+        keys: how many rows have a usable key.
+        alignment: which rows are common.
+        match_notes: of a poor match.
+        linkage: what links by similarity gave away.
+        helper: what a helper learnt, where this party is one.
+        trials: of a search.
+        alone: whether the search was on own columns alone, of which nothing was sent.
+        dataset: the rows that were trained with.
+        modules: this party's part of the network, by name.
+        training: how the joint training went.
+        column_notes: own columns that tell the label.
+        audited: what attacks on labels, columns and membership found.
+        evaluated: what the model is worth.
+    """
+
+    run_id: str
+    resumed_from: int = 0
+    version_notes: Sequence[str] = ()
+    keys: KeyReport | None = None
+    alignment: Alignment | None = None
+    match_notes: Sequence[str] = ()
+    linkage: LinkageSummary | None = None
+    helper: HelperOutcome | None = None
+    trials: Sequence[TrialRecord] = ()
+    alone: bool = False
+    dataset: Dataset | None = None
+    modules: Mapping[str, nn.Module] = field(default_factory=dict)
+    training: TrainingState | None = None
+    column_notes: Sequence[str] = ()
+    audited: Audited = field(default_factory=Audited)
+    evaluated: Evaluated = field(default_factory=Evaluated)
