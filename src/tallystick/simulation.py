@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from concurrent.futures import Future, wait
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from torch import nn
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.data.frame import as_frame
-from tallystick.data.keys import keys_of
+from tallystick.data.keys import Keys, keys_of
+from tallystick.data.lazy import Frame
 from tallystick.data.repeats import with_summaries
 from tallystick.errors import ConfigError, PeerError
 from tallystick.job.job import Job
@@ -87,21 +88,68 @@ def simulate(
     try:
         with threadpool_limits(), ExitStack() as kept:  # which puts back what a party sets for itself
             place = folder or kept.enter_context(scratch_folder())
-            return _simulate(agreed, frames, parties, bottoms or {}, top, place, watcher, secret_seed)
+            return _simulate(
+                _Simulation(
+                    contract=agreed,
+                    tables=frames,
+                    columns=parties,
+                    bottoms=bottoms or {},
+                    top=top,
+                    folder=place,
+                    watcher=watcher,
+                    secret_seed=secret_seed,
+                )
+            )
     finally:
         torch.set_num_threads(threads)  # a party's own setting is not its host's
 
 
-def _simulate(
-    contract: Contract,
-    tables: Mapping[str, pl.DataFrame],
-    columns: Mapping[str, Mapping[str, Any]],
-    bottoms: Mapping[str, nn.Module],
-    top: nn.Module | None,
-    folder: Path,
-    watcher: Watcher,
-    secret_seed: int | None,
-) -> Result:
+@dataclass(frozen=True, kw_only=True)
+class _Simulation:
+    """What all parties of a simulation are made from; the arguments of ``simulate``."""
+
+    contract: Contract
+    tables: Mapping[str, pl.DataFrame]
+    columns: Mapping[str, Mapping[str, Any]]
+    bottoms: Mapping[str, nn.Module]
+    top: nn.Module | None
+    folder: Path
+    watcher: Watcher
+    secret_seed: int | None
+
+    def job(self, name: str, channels: Mapping[str, MemoryChannel]) -> Job:
+        """One party's job; raises ConfigError or DataError for what its columns or its table may not be."""
+        contract = self.contract
+        # The table's path is never read: the frame is at hand.
+        table = {"table": {"path": f"{name}.parquet"}} if name in self.tables else {}
+        # All share the folder; the label party's ledger has the default name in it.
+        apart = {"privacy": {"ledger": f"{name}-privacy-ledger.sqlite"}} if name != contract.label_party else {}
+        values = {"party": name, **table, "runs": name, **apart, **self.columns.get(name, {})}
+        party: PartyFile = parse_party(values, folder=self.folder, source=name)
+        check_party(contract, party, network=False, source=name)
+        if _charges(contract, name) and not party.privacy.ledger.exists():
+            create_ledger(party)  # nothing leaves a simulation
+        frame: Frame = pl.DataFrame()
+        keys: Keys | None = None
+        if name in self.tables:
+            frame = with_summaries(self.tables[name], party, contract.alignment)
+            keys = keys_of(frame, party, contract.alignment)
+        is_label = name == contract.label_party
+        return Job(
+            contract=contract,
+            party=party,
+            frame=frame,
+            keys=keys,
+            channels=channels,
+            folder=replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, self.secret_seed)),
+            logbook=Logbook(party=name, watcher=self.watcher if is_label else Silent()),
+            bottom=self.bottoms.get(name),
+            top=self.top if is_label else None,
+        )
+
+
+def _simulate(simulation: _Simulation) -> Result:
+    contract = simulation.contract
     channels = _connect(contract)
     results: dict[str, Result] = {}
     errors: list[Exception] = []
@@ -111,29 +159,7 @@ def _simulate(
         if not ends[name].set_running_or_notify_cancel():
             return
         try:
-            # The table's path is never read: the frame is at hand.
-            table = {"table": {"path": f"{name}.parquet"}} if name in tables else {}
-            # All share the folder; the label party's ledger has the default name in it.
-            apart = {"privacy": {"ledger": f"{name}-privacy-ledger.sqlite"}} if name != contract.label_party else {}
-            values = {"party": name, **table, "runs": name, **apart, **columns.get(name, {})}
-            party: PartyFile = parse_party(values, folder=folder, source=name)
-            check_party(contract, party, network=False, source=name)
-            if _charges(contract, name) and not party.privacy.ledger.exists():
-                create_ledger(party)  # nothing leaves a simulation
-            frame = with_summaries(tables[name], party, contract.alignment) if name in tables else pl.DataFrame()
-            results[name] = run_party(
-                Job(
-                    contract=contract,
-                    party=party,
-                    frame=frame,
-                    keys=keys_of(frame, party, contract.alignment) if name in tables else None,
-                    channels=channels[name],
-                    folder=replace(RunFolder.new(party.runs, contract, name), draw=_draw(contract, name, secret_seed)),
-                    logbook=Logbook(party=name, watcher=watcher if name == contract.label_party else Silent()),
-                    bottom=bottoms.get(name),
-                    top=top if name == contract.label_party else None,
-                )
-            )
+            results[name] = run_party(simulation.job(name, channels[name]))
         except Exception as error:
             errors.append(error)
             for channel in channels[name].values():

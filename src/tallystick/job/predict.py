@@ -23,7 +23,7 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
 from tallystick.errors import ConfigError, DataError
-from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
+from tallystick.job.handshake import Agreement, ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.log import RunLog
 from tallystick.job.output import ROW, RUN, SCORED_BY, SIMILARITY, check_columns, check_output, write_scores
 from tallystick.job.phases.align import align, help_align, with_noise
@@ -107,13 +107,10 @@ def _predict(
 
     def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> dict[str, Any]:
         log.phase("handshake")
-        if is_label:
-            named = {name: channels[name] for name in contract.feature_parties}
-            helper = channels[contract.helper] if contract.helper is not None else None
-            agreement = shake_hands_label_party(contract, resume_state, named, helper=helper, note=log.say)
-        else:
-            agreement = shake_hands(contract, resume_state, channels[contract.label_party], note=log.say)
-        _same_run(agreement.align, folder)
+        if _agreed(contract, party, resume_state, channels, note=log.say).align:
+            raise ConfigError(
+                f"the peers' models are of another run than {folder.path}; all must predict with the same run's model"
+            )
         log.phase("alignment")
         # Few new rows of one side meet the other's whole table: what it brought to training is in proportion.
         expected = 2 * max(kept[1].sizes.values())
@@ -126,23 +123,32 @@ def _predict(
         if output is None:
             return {**which, "rows": len(alignment), "output": None, "learnt": alignment.learnt}
         write_scores(scores, output)
-        unscored = _unscored(keys.report, scored=scores.height)
-        own = f"{scores.height} of {keys.report.rows} own rows have a score"
-        by_model = _by_model(scores)
-        split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
-        watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
-        return {
-            **which,
-            "rows": scores.height,
-            **({SCORED_BY: by_model} if by_model else {}),
-            "own_rows": keys.report.rows,
-            "unscored": unscored,
-            "output": str(output),
-            "learnt": alignment.learnt,
-        }
+        return {**which, **_counted(scores, keys.report, watcher), "output": str(output), "learnt": alignment.learnt}
 
     with log.recording():
         return with_sessions(contract, party, work, watcher=log)
+
+
+def _agreed(
+    contract: Contract, party: PartyFile, kept: ResumeState, channels: dict[str, Channel], *, note: Callable[[str], None]
+) -> Agreement:
+    """The handshake in this party's role."""
+    if contract.role_of(party.party) != "label":
+        return shake_hands(contract, kept, channels[contract.label_party], note=note)
+    named = {name: channels[name] for name in contract.feature_parties}
+    helper = channels[contract.helper] if contract.helper is not None else None
+    return shake_hands_label_party(contract, kept, named, helper=helper, note=note)
+
+
+def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> dict[str, Any]:
+    """How many own rows have a score, by which model, and how many have none; said as well."""
+    unscored = _unscored(report, scored=scores.height)
+    own = f"{scores.height} of {report.rows} own rows have a score"
+    by_model = _by_model(scores)
+    split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
+    watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
+    told = {SCORED_BY: by_model} if by_model else {}
+    return {"rows": scores.height, **told, "own_rows": report.rows, "unscored": unscored}
 
 
 def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, Any]:
@@ -260,8 +266,3 @@ def _unscored(report: KeyReport, *, scored: int) -> dict[str, int]:
         "without a partner's row": report.used - scored,
     }
     return {why: count for why, count in reasons.items() if count}
-
-
-def _same_run(align: bool, folder: RunFolder) -> None:
-    if align:
-        raise ConfigError(f"the peers' models are of another run than {folder.path}; all must predict with the same run's model")

@@ -1,8 +1,9 @@
 """One party as a process: certificates, sessions, the job, and an end that tells both sides what happened."""
 
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import TypeVar
 
 from tallystick import __version__
@@ -104,26 +105,31 @@ def run_process(
         log.say(f"run folder: {job.folder.path}")
         return run_party(job), job.folder
 
-    def resumable() -> bool:
-        return folder is not None or logbook.phase not in ("start", "handshake")
+    with held, _ending(log, logbook, partial(_again, logbook, folder, how_to_resume)):
+        if folder is not None:
+            hold(folder).check(trained="training" not in phases and "alignment" not in phases)
+            log.keep_in(folder.path)
+        return with_sessions(contract, party, run, watcher=log)
 
-    def again() -> str:
-        return how_to_resume if resumable() else "run both sides again"
 
+@contextmanager
+def _ending(log: RunLog, logbook: Logbook, again: Callable[[], str]) -> Iterator[None]:
+    """Note in the log how a job ends, and turn what ends it early into a line that says how to go on."""
     try:
         with log.recording():
-            if folder is not None:
-                hold(folder).check(trained="training" not in phases and "alignment" not in phases)
-                log.keep_in(folder.path)
-            return with_sessions(contract, party, run, watcher=log)
+            yield
     except KeyboardInterrupt:
         raise KeyboardInterrupt(f"{_INTERRUPTED}; to go on: {again()}") from None
     except TallystickError as error:
         if logbook.phase == "start" and isinstance(error, ConfigError | DataError | StorageError):
             raise
         raise _failure(error, logbook, _way_on(error, logbook, again())) from error
-    finally:
-        held.close()
+
+
+def _again(logbook: Logbook, folder: RunFolder | None, how_to_resume: str) -> str:
+    """How to go on: with a run that has begun, or anew."""
+    begun = folder is not None or logbook.phase not in ("start", "handshake")
+    return how_to_resume if begun else "run both sides again"
 
 
 Work = Callable[[dict[str, Channel], Callable[[], None]], T]

@@ -74,24 +74,38 @@ def train_feature_party(
             loop.drain()
             if len(schedule.validation_N):
                 sending("validation", 1)
-            with updates.averaged():
-                send_embeddings(bottom, source, schedule.validation(), channel)
-            decision = receive_decision(channel, epoch=state.epoch, first=state.best_epoch is None)
-            state.epoch += 1
-            state.step = last_commit = told = schedule.steps_before(state.epoch)
-            state.stopped = decision.stop
-            refuse_lost_weights(bottom, updates, step=last_commit)
-            if decision.improved:
-                state.best_epoch = decision.epoch
-                with updates.averaged():
-                    run.store.save_best(bottom, epoch=decision.epoch)
-            if observer is not None:
-                observer.epoch_ended(decision.epoch)
-            run.store.save(state, bottom, updates)
-            run.committed(last_commit)  # the label party commits before its decision
+            _end_epoch(bottom, source, channel, run, updates, state, observer)
+            last_commit = told = state.step
     assert state.best_epoch is not None, "the first epoch is the best so far"
     run.store.load_best(bottom, epoch=state.best_epoch)
     return state
+
+
+def _end_epoch(
+    bottom: nn.Module,
+    source: Source,
+    channel: Channel,
+    run: TrainingRun,
+    updates: Updates,
+    state: TrainingState,
+    observer: CutObserver | None,
+) -> None:
+    """Embed the validation rows, hear what the label party makes of them, and commit the epoch."""
+    with updates.averaged():
+        send_embeddings(bottom, source, run.schedule.validation(), channel)
+    decision = receive_decision(channel, epoch=state.epoch, first=state.best_epoch is None)
+    state.epoch += 1
+    state.step = run.schedule.steps_before(state.epoch)
+    state.stopped = decision.stop
+    refuse_lost_weights(bottom, updates, step=state.step)
+    if decision.improved:
+        state.best_epoch = decision.epoch
+        with updates.averaged():
+            run.store.save_best(bottom, epoch=decision.epoch)
+    if observer is not None:
+        observer.epoch_ended(decision.epoch)
+    run.store.save(state, bottom, updates)
+    run.committed(state.step)  # the label party commits before its decision
 
 
 _Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]

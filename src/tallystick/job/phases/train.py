@@ -131,13 +131,7 @@ def train_as_label_party(
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
     schedule = defended.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
-    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_from=agreement.resume_from)
-    peers: list[Peer] = [
-        FeaturePeer(channel=channel, width=width, observer=observer)
-        for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
-    ]
-    if kept is not None:
-        peers = [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
+    peers = _peers(job, dataset, widths, agreement, kept)
     run = _training_run(job, dataset, schedule, agreement)
     method = defended.method(run.training, start=start)
     if method is not None and not agreement.resume_from:
@@ -170,6 +164,19 @@ def train_as_label_party(
     )
     trained.keep(job.folder)
     return trained
+
+
+def _peers(
+    job: Job, dataset: Dataset, widths: Sequence[int], agreement: Agreement, kept: Sequence[KeptCuts] | None
+) -> Sequence[Peer]:
+    """Whose embeddings train the model: each feature party's, recorded where an audit asks for it, or those that were kept."""
+    observers = recorders(audited_side(job, dataset, run_id=agreement.run_id), widths, resume_from=agreement.resume_from)
+    if kept is not None:
+        return [KeptPeer(name=name, kept=each) for name, each in zip(job.contract.feature_parties, kept, strict=True)]
+    return [
+        FeaturePeer(channel=channel, width=width, observer=observer)
+        for channel, width, observer in zip(job.feature_channels, widths, observers, strict=True)
+    ]
 
 
 def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
