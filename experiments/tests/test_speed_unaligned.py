@@ -8,7 +8,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.errors import ConfigError
 from tallystick.network.channel import memory_channels
 from tallystick_experiments.app import app

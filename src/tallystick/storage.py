@@ -19,9 +19,10 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -330,3 +331,44 @@ def _remove_left_over(path: Path) -> None:
         if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
             with locked(path):
                 shutil.rmtree(path)
+
+
+def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
+    """Make the folder ``prefix-number``, or the first free one after it; raises StorageError if that fails."""
+    while True:
+        path = runs / f"{prefix}-{number}"
+        try:
+            runs.mkdir(parents=True, exist_ok=True)
+            path.mkdir(mode=0o700)
+            sync_folder(runs)
+        except FileExistsError:
+            number += 1
+            continue
+        except OSError as error:
+            raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
+        return path
+
+
+def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> Path:
+    """Make the folder ``prefix-number``, the first free one, with all that ``fill`` writes into it; or none at all.
+
+    Raises StorageError, and what ``fill`` raises.
+    """
+    try:
+        runs.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot make the folder {runs}: {error.strerror}{advice(error)}") from None
+    with scratch_folder(runs) as filled:
+        fill(filled)
+        sync_folder(filled)
+        for number in count(1):
+            path = runs / f"{prefix}-{number}"
+            try:
+                if not path.exists():
+                    filled.rename(path)
+                    sync_folder(runs)
+                    break
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another was faster
+                    raise StorageError(f"cannot make the run folder {path}: {error.strerror}{advice(error)}") from None
+    return path

@@ -10,7 +10,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.contract import ROLE_ALIASES, Contract, differences, load_contract, parse_contract
+from tallystick.config.contract import Contract, differences, load_contract, parse_contract
+from tallystick.config.sections import ROLE_ALIASES
 from tallystick.errors import ConfigError
 from tallystick.reading import Model
 

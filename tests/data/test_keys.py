@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.contract import AlignmentConfig, KeyColumn, Step
+from tallystick.config.contract import Step
+from tallystick.config.sections import AlignmentConfig, KeyColumn
 from tallystick.data.keys import read_keys, spelling_hints
 from tallystick.data.normalise import join, normalise
 from tallystick.errors import DataError

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.contract import SplitConfig
+from tallystick.config.sections import SplitConfig
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time
 from tallystick.errors import DataError
 

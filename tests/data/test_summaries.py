@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tallystick.config.contract import AlignmentConfig
 from tallystick.config.party import PartyFile, parse_party
+from tallystick.config.sections import AlignmentConfig
 from tallystick.data.keys import keys_of
 from tallystick.data.lazy import LazyTable
 from tallystick.data.repeats import with_summaries

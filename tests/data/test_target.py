@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.preprocessing import StandardScaler
 
-from tallystick.config.contract import TargetConfig
+from tallystick.config.sections import TargetConfig
 from tallystick.data.target import LabelCoder, encode_weights
 from tallystick.errors import DataError
 

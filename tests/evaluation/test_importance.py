@@ -7,8 +7,8 @@ import polars as pl
 import pytest
 import torch
 
-from tallystick.config.contract import NetworkModel
 from tallystick.config.party import FeatureColumns
+from tallystick.config.sections import NetworkModel
 from tallystick.cut.messages import CutEmbedding
 from tallystick.data.encoder import Encoder
 from tallystick.errors import ProtocolError

@@ -11,8 +11,9 @@ from typer.testing import CliRunner
 
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
-from tallystick.config.contract import PrivateRelease, parse_contract
+from tallystick.config.contract import parse_contract
 from tallystick.config.party import load_party, parse_party
+from tallystick.config.sections import PrivateRelease
 from tallystick.errors import DataError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
 from tallystick.job.phases.budget import Ahead, budget_outlooks

@@ -12,8 +12,9 @@ from typer.testing import CliRunner
 from tallystick.alignment import encoding
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
-from tallystick.config.contract import SplitConfig, load_contract, parse_contract
+from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
+from tallystick.config.sections import SplitConfig
 from tallystick.data.keys import read_keys
 from tallystick.data.split import TRAINING, VALIDATION, split_by_hash, split_positions
 from tallystick.errors import ConfigError, ContractMismatch, DataError, IdentityError, PeerLost, PeerStopped, ProtocolError
@@ -671,7 +672,8 @@ def test_mutated_files_give_an_error_that_names_them_or_a_list_of_problems(lay_o
         if read % 10 == 0:  # reading the table and the certificates takes longer
             found = check_party_file(home / "party.yaml", home / "contract.yaml")
             if not found["problems"]:
-                assert require(contract, party).height == 38
+                frame, keys = require(contract, party)
+                assert frame.height == len(keys.rows_R) == 38
     assert read > 20, "some are still valid"
 
 

@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.errors import ConfigError
-from tallystick.party.folder import FORMAT, RunFolder, new_whole_folder
+from tallystick.party.folder import FORMAT, RunFolder
+from tallystick.storage import new_whole_folder
 
 
 @pytest.fixture

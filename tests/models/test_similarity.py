@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from tallystick.config.contract import NetworkModel, TargetConfig, parse_contract
+from tallystick.config.contract import parse_contract
 from tallystick.config.merge import MergeConfig
+from tallystick.config.sections import NetworkModel, TargetConfig
 from tallystick.data.features import FeatureShape
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
 from tallystick.errors import ConfigError

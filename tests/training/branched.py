@@ -2,7 +2,7 @@
 
 import torch
 
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.build import BranchParts

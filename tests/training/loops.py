@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from tallystick.config.contract import NetworkModel, TrainingConfig
+from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.cut.forward import no_columns
 from tallystick.data.features import Features, FeatureShape, SequenceShape
 from tallystick.errors import PeerStopped

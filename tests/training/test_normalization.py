@@ -5,7 +5,7 @@ import torch
 from loops import Setting, assert_same_bits, training, weights_of
 from test_resume import AVERAGED, Unplugged, Until
 
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.features import Features, FeatureShape
 from tallystick.models.branches import FromLocal, SharedBottom

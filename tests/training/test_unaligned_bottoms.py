@@ -10,7 +10,7 @@ from loops import Setting, training
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 from torch.nn.functional import logsigmoid
 
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.config.unaligned import METHODS, UnalignedConfig, unaligned_problems
 from tallystick.data.features import Features, FeatureShape
 from tallystick.metrics import auc

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.attacks.view import StepView
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Source, no_columns
 from tallystick.data.features import FeatureRows
 from tallystick.defenses.chain import NO_DEFENSE, Defenses

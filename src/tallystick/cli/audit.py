@@ -184,9 +184,8 @@ def _sweep(contract: Path, party: Path, options: _Options, *, watcher: "Watcher"
 
 def _keep(result: "Result", runs: Path, *, as_json: bool) -> Path:
     """Write the report, in a folder that is there with all of it or not at all."""
-    from tallystick.party.folder import new_whole_folder
     from tallystick.report.page import render
-    from tallystick.storage import Origin, write_json
+    from tallystick.storage import Origin, new_whole_folder, write_json
 
     def fill(folder: Path) -> None:
         write_json(folder / "result.json", result.to_json().encode(), origin=Origin(folder=folder))

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from tallystick.reading import shown
 
 if TYPE_CHECKING:
-    from tallystick.config.contract import Contract, NetworkModel
+    from tallystick.config.contract import Contract
+    from tallystick.config.sections import NetworkModel
 
 WIDE_CUT = 512
 """The default cut width where bottom models stay as they are: what a random layer misses, a wide one does not."""

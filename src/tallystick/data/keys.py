@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.registry import LINKAGES
 from tallystick.alignment.similar_keys import SimilarKeys
-from tallystick.config.contract import AlignmentConfig
 from tallystick.config.party import PartyFile, RepeatsConfig
+from tallystick.config.sections import AlignmentConfig
 from tallystick.data.lazy import Frame
 from tallystick.data.normalise import join, normalise
 from tallystick.data.similar_keys import read_similar_keys

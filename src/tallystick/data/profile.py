@@ -9,8 +9,9 @@ from typing import Any
 
 import polars as pl
 
-from tallystick.config.contract import AlignmentConfig, Contract, KeyColumn
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.sections import AlignmentConfig, KeyColumn
 from tallystick.data.encoder import feature_columns
 from tallystick.data.keys import KeyReport, keys_of
 from tallystick.data.lazy import Frame

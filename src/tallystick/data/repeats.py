@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Mapping
 
 import polars as pl
 
-from tallystick.config.contract import AlignmentConfig
 from tallystick.config.party import PartyFile, Statistic
+from tallystick.config.sections import AlignmentConfig
 from tallystick.data.keys import key_of, latest_last
 from tallystick.data.lazy import Frame
 from tallystick.data.table import require_column

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from tallystick.config.contract import SplitConfig
+from tallystick.config.sections import SplitConfig
 from tallystick.data.text import rows_listed
 from tallystick.errors import DataError
 

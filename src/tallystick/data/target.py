@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.config.contract import TargetConfig
+from tallystick.config.sections import TargetConfig
 from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
 from tallystick.structs import prepared

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import TrainingConfig, TrainingTerms
+from tallystick.config.sections import TrainingConfig, TrainingTerms
 from tallystick.cut.forward import Source, a_row_each, no_columns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features

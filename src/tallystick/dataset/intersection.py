@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from tallystick.alignment.outcome import Rows
-from tallystick.config.contract import Contract, SplitConfig, TrainingConfig
+from tallystick.config.contract import Contract
+from tallystick.config.sections import SplitConfig, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.split import TEST, TRAINING, VALIDATION, parts_of_other_times, split_by_hash, split_by_time

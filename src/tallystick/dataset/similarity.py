@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from tallystick.alignment.outcome import Candidates
-from tallystick.config.contract import Contract, SplitConfig
+from tallystick.config.contract import Contract
+from tallystick.config.sections import SplitConfig
 from tallystick.cut.forward import Source
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, Features

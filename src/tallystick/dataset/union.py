@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import Contract, TrainingConfig, UnionConfig
+from tallystick.config.contract import Contract
+from tallystick.config.sections import TrainingConfig, UnionConfig
 from tallystick.data.common_values import CommonValues
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, PackedFeatures

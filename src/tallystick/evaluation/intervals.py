@@ -1,7 +1,7 @@
 """Bootstrap intervals: how far a metric would move if other rows had been drawn.
 
 Efron's nonparametric bootstrap over rows: a resample draws N of the N rows with replacement, that is, gives each
-row a multinomial count, which multiplies its weight. Statistics take weights (metrics.py), so nothing is sorted or
+row a multinomial count, which multiplies its weight. Statistics take weights (metrics/statistics.py), so nothing is sorted or
 copied again; several statistics, and two models on the same rows, are evaluated on the same resamples (paired).
 
 Rows of one key, such as a customer's orders, are more alike than those of two: taken for independent they make an interval too

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.data.features import Features, FeatureShape
 from tallystick.errors import ConfigError
 from tallystick.models.similarity.model import LinkModel, SimilarityLabelModel

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
-from tallystick.config.contract import Contract, TrainingConfig
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure import draws_labels_first

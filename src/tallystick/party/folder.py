@@ -1,6 +1,5 @@
 """The run folder: what a run leaves on a party's own disk, and what a resumed run starts from."""
 
-import errno
 import hashlib
 import json
 import re
@@ -10,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import astuple, dataclass, field, replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
@@ -20,7 +18,7 @@ import torch
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.errors import ConfigError, DamagedFile, StorageError, advice, printable
+from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.reading import read_yaml
 from tallystick.storage import (
@@ -29,10 +27,9 @@ from tallystick.storage import (
     check_sealed,
     locked,
     make_folder,
+    new_folder,
     read_json,
     remove,
-    scratch_folder,
-    sync_folder,
     write_bytes,
     write_json,
 )
@@ -405,47 +402,6 @@ def _candidates(name: str, facts: SavedCandidates, tensors: Mapping[str, torch.T
         similarity_NK=similarities.numpy() if similarities is not None else None,
         scale=SimilarityScale(mean=facts.scale[0], deviation=facts.scale[1], sigma=facts.scale[2]) if facts.scale else None,
     )
-
-
-def new_folder(runs: Path, prefix: str, *, number: int = 1) -> Path:
-    """Make the folder ``prefix-number``, or the first free one after it; raises StorageError if that fails."""
-    while True:
-        path = runs / f"{prefix}-{number}"
-        try:
-            runs.mkdir(parents=True, exist_ok=True)
-            path.mkdir(mode=0o700)
-            sync_folder(runs)
-        except FileExistsError:
-            number += 1
-            continue
-        except OSError as error:
-            raise StorageError(f"cannot make the run folder {path}: {error.strerror}") from None
-        return path
-
-
-def new_whole_folder(runs: Path, prefix: str, fill: Callable[[Path], None]) -> Path:
-    """Make the folder ``prefix-number``, the first free one, with all that ``fill`` writes into it; or none at all.
-
-    Raises StorageError, and what ``fill`` raises.
-    """
-    try:
-        runs.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"cannot make the folder {runs}: {error.strerror}{advice(error)}") from None
-    with scratch_folder(runs) as filled:
-        fill(filled)
-        sync_folder(filled)
-        for number in count(1):
-            path = runs / f"{prefix}-{number}"
-            try:
-                if not path.exists():
-                    filled.rename(path)
-                    sync_folder(runs)
-                    break
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):  # another was faster
-                    raise StorageError(f"cannot make the run folder {path}: {error.strerror}{advice(error)}") from None
-    return path
 
 
 def _advised(read: Callable[[], T], path: Path) -> T:

@@ -11,7 +11,8 @@ from typing import Any
 
 from torch import nn
 
-from tallystick.config.contract import Contract, NetworkModel, TargetConfig
+from tallystick.config.contract import Contract
+from tallystick.config.sections import NetworkModel, TargetConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Source, no_columns
 from tallystick.data.features import Features
 from tallystick.models.build import width_of

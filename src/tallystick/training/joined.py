@@ -6,7 +6,7 @@ from itertools import islice
 import torch
 from torch import nn
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Source
 from tallystick.models.normalization import statistics_of
 from tallystick.models.split import CentralizedModel

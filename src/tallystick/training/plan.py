@@ -12,7 +12,7 @@ from itertools import islice
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import CutRows, a_row_each
 from tallystick.training.lamb import Lamb
 

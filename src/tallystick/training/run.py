@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.network.channel import Progress, no_progress
 from tallystick.training.checkpoint import CheckpointStore, TrainingState
 from tallystick.training.plan import Batch, Committed, Schedule, batches_per_message, ignore_commit

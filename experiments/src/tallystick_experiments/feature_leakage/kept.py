@@ -21,7 +21,7 @@ from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.row_sums import RowSums, chosen_rows
 from tallystick.attacks.view import Received
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
 from tallystick.defenses.defense import Defense
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings

@@ -15,7 +15,7 @@ from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows
-from tallystick.config.contract import NetworkModel
+from tallystick.config.sections import NetworkModel
 from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import NO_DEFENSE, embedding_chain
 from tallystick.defenses.defense import Defense

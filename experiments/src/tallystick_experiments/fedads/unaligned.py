@@ -18,7 +18,7 @@ import torch
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from tallystick.config.contract import NetworkModel, TrainingConfig
+from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import Source
 from tallystick.data.features import Features

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from tallystick.alignment.nearest import nearest
 from tallystick.alignment.similarity_noise import sigma_of_tau
-from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig
 from tallystick.config.merge import MergeConfig
+from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder, classes_of

@@ -15,7 +15,7 @@ from torch import Tensor
 from tallystick.attacks.membership.evaluate import evaluate_membership
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import no_columns
 from tallystick.dataset.settled import SettlingLesson
 from tallystick.dataset.union import Imputation

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tallystick import metrics
-from tallystick.config.contract import NetworkModel, TargetConfig, TrainingConfig, TrainingTerms
 from tallystick.config.gradients import still
 from tallystick.config.party import EncodingConfig, FeatureColumns
+from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingTerms
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.config.contract import TargetConfig
+from tallystick.config.sections import TargetConfig
 from tallystick.data.features import Features, FeatureShape
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.distance_correlation import squared_distance_correlation

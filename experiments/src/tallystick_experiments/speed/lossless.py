@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.config.contract import NetworkModel, TrainingConfig, TrainingTerms
+from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingTerms
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model

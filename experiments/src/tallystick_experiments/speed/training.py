@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import no_columns, receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties

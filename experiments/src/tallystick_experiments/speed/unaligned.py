@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.contract import NetworkModel, TrainingConfig, TrainingTerms
+from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingTerms
 from tallystick.config.unaligned import METHODS, UnalignedConfig
 from tallystick.cut.forward import Source
 from tallystick.data.features import FeatureShape

@@ -10,8 +10,9 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
-from tallystick.config.contract import MAX_IDS, Contract
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.sections import MAX_IDS
 from tallystick.data.keys import Keys, fingerprint, spelling_hints
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job

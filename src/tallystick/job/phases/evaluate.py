@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.config.contract import PrivateRelease
+from tallystick.config.sections import PrivateRelease
 from tallystick.cut.forward import Cuts, KeptCuts, crossing, logits_over, send_embeddings
 from tallystick.data.encoder import Encoder
 from tallystick.data.groups import groups_of

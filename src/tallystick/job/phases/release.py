@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from tallystick import results
-from tallystick.config.contract import Contract, PrivateRelease
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, PrivacyConfig
+from tallystick.config.sections import PrivateRelease
 from tallystick.disclosure import shared_with_feature_parties
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release

@@ -17,8 +17,9 @@ from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.repeats import counts_learnt
 from tallystick.audit.columns import with_releases
-from tallystick.config.contract import Contract, TrainingTerms
+from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.config.sections import TrainingTerms
 from tallystick.dataset.dataset import Dataset
 from tallystick.disclosure import (
     defense_lines,

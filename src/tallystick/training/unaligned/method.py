@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from tallystick.config.contract import TrainingConfig
+from tallystick.config.sections import TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
 from tallystick.cut.forward import Source
 from tallystick.data.features import Features

@@ -1,0 +1,317 @@
+"""The parts of a contract, with every key: parties, alignment, target, split, model, training, evaluation, network."""
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+from pydantic import BeforeValidator, Field
+
+from tallystick.alignment.registry import LINKAGES
+from tallystick.alignment.terms import SimilarityConfig
+from tallystick.config.gradients import WIDE_CUT
+from tallystick.config.imputation import (
+    FEATURES,
+    LABELS,
+    FeatureStrategy,
+    LabelStrategy,
+)
+from tallystick.config.merge import MergeConfig
+from tallystick.metrics import METRICS
+from tallystick.reading import Count, Model, Name, Role, Share, Step, Text, Width
+
+ROLE_ALIASES: dict[str, Role] = {
+    **dict.fromkeys(("active", "primary", "guest", "leader"), "label"),
+    **dict.fromkeys(("passive", "secondary", "host", "follower"), "feature"),
+    **dict.fromkeys(("server", "coordinator", "arbiter"), "helper"),
+}
+MAX_IDS = 1_000_000_000
+
+if TYPE_CHECKING:
+    LinkageName: TypeAlias = str
+else:
+    LinkageName = Literal[tuple(LINKAGES)]
+
+Dummies = Annotated[int, Field(strict=True, ge=0, le=1_000_000)]
+Epochs = Annotated[int, Field(strict=True, ge=1, le=65_535)]
+Rate = Annotated[float, Field(strict=True, ge=1e-9, le=1e6)]
+ReleaseEpsilon = Annotated[float, Field(strict=True, ge=1e-9, le=100)]
+ModulePath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$")]
+
+
+def _canonical_role(role: Any) -> Any:
+    return ROLE_ALIASES.get(role, role) if isinstance(role, str) else role
+
+
+class ContractParty(Model):
+    """One party of the contract."""
+
+    role: Annotated[Role, BeforeValidator(_canonical_role)] = Field(
+        description="label (also active, primary, guest, leader), feature (passive, secondary, host, follower) "
+        "or helper (server, coordinator, arbiter)"
+    )
+
+
+class KeyColumn(Model):
+    """One column of the key by which rows are matched."""
+
+    name: Text = Field(description="name of the key column in this contract; each party file maps it to its own column")
+    normalise: tuple[Step, ...] = Field(
+        default=(), description="steps applied in this order: trim, lower, upper, nfkc, email, phone, digits"
+    )
+
+
+class AlignmentConfig(Model):
+    """How rows are matched."""
+
+    method: LinkageName = Field(
+        default="intersection", description="rows that all parties have, or every row that any of two has"
+    )
+    protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
+        default="auto",
+        description="how common ids are found (intersection only); auto: Diffie-Hellman for up to 5,000 ids of two parties "
+        "together, else oblivious transfer, which is many times as fast",
+    )
+    keys: tuple[KeyColumn, ...] = Field(
+        default=(), description="key columns, in the order in which they are joined (all methods but similarity)"
+    )
+    similarity: SimilarityConfig | None = Field(default=None, description="how rows are linked by similar keys (similarity only)")
+    nulls: Literal["drop", "error"] = Field(
+        default="drop", description="rows with a null in any key column: leave them out, or stop"
+    )
+    duplicates: Literal["first", "all", "drop", "error"] = Field(
+        default="first",
+        description="rows with the same key: keep the first; keep all of the label party, each with the others' row of its key "
+        "(intersection only); leave all of them out; or stop",
+    )
+    max_rows: int | None = Field(
+        default=None,
+        strict=True,
+        ge=1,
+        le=MAX_IDS,
+        description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
+        "at least 100,000",
+    )
+    min_match_rate: float = Field(
+        default=0.0,
+        strict=True,
+        ge=0,
+        le=1,
+        description="least share of the label party's ids that all parties have; with fewer the run ends before training",
+    )
+
+    @property
+    def leaves_unlinked(self) -> bool:
+        """Whether rows are linked by similarity and some of them to none."""
+        return self.similarity is not None and self.similarity.least_similarity is not None
+
+    @property
+    def key_names(self) -> tuple[str, ...]:
+        """What each party file maps to its own columns: key columns, or the dimensions of similar keys."""
+        return tuple(part.name for part in (self.similarity.dimensions if self.similarity is not None else self.keys))
+
+
+class UnionConfig(Model):
+    """What is imputed for rows that a side lacks, when the parties train on their union (FLORIST)."""
+
+    labels: LabelStrategy = Field(default="settled", description=LABELS)
+    features: FeatureStrategy = Field(default="sampling", description=FEATURES)
+    label_dummies: Dummies = Field(default=0, description="most made-up ids that the label party adds to blur its size")
+    feature_dummies: Dummies = Field(default=0, description="most made-up ids that the feature party adds to blur its size")
+    audit: bool = Field(default=True, strict=True, description="attack the run's own views for membership and report the result")
+
+
+class TargetConfig(Model):
+    """What is predicted."""
+
+    type: Literal["binary", "multiclass", "regression"] = Field(default="binary", description="kind of label")
+    classes: int = Field(default=2, strict=True, ge=2, le=100_000, description="number of classes (multiclass only, at least 3)")
+
+
+class SplitConfig(Model):
+    """Which rows are for training, validation and test."""
+
+    method: Literal["hash", "time"] = Field(
+        default="hash", description="keyed hash of the id, or the label party's time column (latest rows are test)"
+    )
+    validation: Share = Field(default=0.1, description="share of rows for validation, 0 or more")
+    test: Share = Field(default=0.2, description="share of rows for test, 0 or more; validation + test < 1")
+
+
+class NetworkModel(Model):
+    """The split network."""
+
+    embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
+        default="auto", description="width of each categorical's embedding; auto: 2 to 8, more for more categories"
+    )
+    embedding_scale: float = Field(
+        default=0.1, strict=True, gt=0, le=100, description="standard deviation of embeddings of categories before training"
+    )
+    numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
+        default="auto", description="what a built-in bottom puts beside plain numbers; auto: each party by its training rows"
+    )
+    normalization: Literal["none", "batch"] = Field(
+        default="none", description="of the built-in bottoms' layers: none, or by the batch's mean and deviation"
+    )
+    hidden: tuple[Width, ...] = Field(
+        default=(128, 256, 256), min_length=1, max_length=100, description="widths of the hidden layers"
+    )
+    cut_after: Count = Field(default=1, description="hidden layers below the cut, 1 to the number of hidden layers")
+    cut_width: Width | None = Field(
+        default=None,
+        description="width of a feature party's cut embedding; null is that of its last hidden layer, and "
+        f"{WIDE_CUT} where training.gradients is none",
+    )
+    wide: bool = Field(default=False, strict=True, description="the label party's own columns also reach the output linearly")
+    bottoms: dict[Name, ModulePath] = Field(
+        default_factory=dict, description="party name to its own bottom: package.module:Class"
+    )
+    top: ModulePath | None = Field(default=None, description="own top model: package.module:Class; null is the built-in one")
+    merge: MergeConfig = Field(default_factory=MergeConfig, description="how linked rows are merged (similarity only)")
+
+    @property
+    def built_in_cut_width(self) -> int:
+        """Width of a feature party's cut embedding where its bottom is the built-in one."""
+        return self.cut_width or self.hidden[self.cut_after - 1]
+
+
+class TrainingTerms(Model):
+    """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
+
+    epochs: Epochs | Literal["auto"] = Field(
+        default="auto", description="most passes over the training rows; auto: 4 to 60, fewer for more rows"
+    )
+    batch_size: Count | Literal["auto"] = Field(
+        default="auto", description="rows per step; auto: 16 to 1,024, more for more rows"
+    )
+    optimizer: Literal["adam", "adamw", "lamb", "sgd"] = Field(default="adamw", description="optimizer of every party")
+    learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
+    schedule: Literal["constant", "cosine"] = Field(
+        default="cosine", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"
+    )
+    warm_up: float = Field(
+        default=0.0, strict=True, ge=0, lt=1, description="share of all steps over which the rate first rises (cosine only)"
+    )
+    weight_decay: float = Field(default=0.0, strict=True, ge=0, le=100, description="weight decay of every party")
+    clip: float | None = Field(
+        default=None, strict=True, ge=1e-9, le=1e9, description="largest norm of the gradients of a party's weights; null is any"
+    )
+    ema: float | None = Field(
+        default=0.995,
+        strict=True,
+        gt=0,
+        lt=1,
+        description="how much of the averaged weights a step keeps; they are validated and kept; null averages none",
+    )
+    gradients: Literal["sent", "none"] = Field(
+        default="sent",
+        description="what goes back over the cut: gradients, by which bottom models learn and labels can be read, or nothing: "
+        "each row's embedding crosses once, of a bottom model that stays as it is, and the label party trains at home",
+    )
+    mode: Literal["synchronous", "pipelined"] = Field(
+        default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
+    )
+    staleness: int = Field(default=2, strict=True, ge=1, le=1024, description="batches in flight (pipelined only)")
+    patience: Count | None = Field(
+        default=5, description="epochs without a better validation loss before stopping; null is never"
+    )
+    starts: Literal["secret", "public"] = Field(
+        default="secret",
+        description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
+        "every party can make the others' first models and read columns and labels off the first batches",
+    )
+    checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
+
+    def for_rows(self, rows: int) -> "TrainingConfig":
+        """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""
+        batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
+        epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
+        return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs})
+
+    def settled_notes(self, rows: int) -> list[str]:
+        """What ``auto`` comes to for so many training rows, in words."""
+        settled = self.for_rows(rows)
+        return [
+            f"training.{key} = auto: {getattr(settled, key)}, by {rows:,} training rows"
+            for key in ("batch_size", "epochs")
+            if getattr(self, key) == "auto"
+        ]
+
+
+class TrainingConfig(TrainingTerms):
+    """How the network is trained, with every number settled; what is left out is as in the papers, which train plainly."""
+
+    epochs: Epochs = 5
+    batch_size: Count = 512
+    optimizer: Literal["adam", "adamw", "lamb", "sgd"] = "adam"
+    schedule: Literal["constant", "cosine"] = "constant"
+    ema: float | None = None
+    patience: Count | None = 2
+
+
+def fitting_batch_size(rows: int) -> int:
+    """A power of two: about a fortieth of a small table, 128 for a middling one, a four-hundredth of a large one."""
+    small, large = (2 ** round(math.log2(max(rows, 1) / parts)) for parts in (40, 400))
+    return int(max(min(max(small, 16), 128), min(large, 1024)))
+
+
+def fitting_epochs(rows: int, batch_size: int) -> int:
+    """So many that training takes about 6,000 steps, within 4 to 60."""
+    return min(max(round(6000 / math.ceil(max(rows, 1) / batch_size)), 4), 60)
+
+
+class PrivateRelease(Model):
+    """A number that the label party may show the others: released under differential privacy, on the record of its ledger."""
+
+    epsilon: ReleaseEpsilon = Field(description="what the released AUC may cost the labels of the test rows")
+    unit: Literal["label", "record"] = Field(default="label", description="what is protected: labels, or whole records")
+
+
+class ImportanceConfig(Model):
+    """Permutation importance of columns, on validation rows (intersection only)."""
+
+    own_columns: bool = Field(
+        default=True, strict=True, description="measure the label party's own columns, with validation rows embedded once more"
+    )
+    feature_columns: Literal["none", "label-party", "both"] = Field(
+        default="none",
+        description="measure the feature parties' columns, by further embeddings; the falls by column number go to the label "
+        "party, or to both it and the party whose columns they are",
+    )
+    repeats: int = Field(default=5, strict=True, ge=1, le=100, description="shuffles per column")
+    rows: int = Field(default=10_000, strict=True, ge=1, le=1_000_000, description="most validation rows that it is measured on")
+
+
+class EvaluationConfig(Model):
+    """What is measured on the test rows."""
+
+    calibration_bins: int = Field(
+        default=20, strict=True, ge=1, le=10_000, description="equal-mass bins of the adaptive calibration error"
+    )
+    bootstrap: int = Field(default=200, strict=True, ge=0, le=100_000, description="resamples for the intervals; 0 is none")
+    own_columns_baseline: bool = Field(default=True, strict=True, description="also train on the label party's columns alone")
+    own_columns_boosting: bool = Field(
+        default=True,
+        strict=True,
+        description="let that baseline be gradient boosting where it validates better than the network (needs scikit-learn)",
+    )
+    privacy: PrivateRelease | None = Field(
+        default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"
+    )
+    share_metrics: tuple[Text, ...] = Field(
+        default=(),
+        description="metrics of the joint model that the label party sends the feature parties, exact and not private: "
+        + "; ".join(f"{target} {', '.join(metrics)}" for target, metrics in METRICS.items()),
+    )
+    importance: ImportanceConfig = Field(default_factory=ImportanceConfig, description="how much each column matters")
+
+
+class NetworkConfig(Model):
+    """How peers talk, and when one counts as lost."""
+
+    heartbeat_s: float = Field(default=2.0, strict=True, ge=0.01, le=3600, description="seconds between signs of life")
+    deadline_s: float = Field(
+        default=10.0, strict=True, ge=0.1, le=86_400, description="seconds of silence after which a peer is lost"
+    )
+    wait_s: float = Field(
+        default=60.0, strict=True, ge=0, le=604_800, description="seconds to wait for a peer that is not up yet"
+    )
+    max_message_mib: int = Field(default=64, strict=True, ge=1, le=256, description="largest message that is accepted, in MiB")

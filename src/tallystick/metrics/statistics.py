@@ -1,0 +1,239 @@
+"""What metrics are made of: statistics that are prepared from rows once, and evaluated under many weights.
+
+Shapes: N rows, C classes, G groups of rows with equal scores, R calibration bins.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from tallystick.errors import DataError
+
+TargetType = Literal["binary", "multiclass", "regression"]
+Floats = NDArray[np.float64]
+Statistic = Callable[[Floats], float]
+
+MAX_CLASSES = 100  # macro AUC and calibration sort once per class; beyond this they cost more than they tell
+
+
+class UndefinedMetric(DataError):
+    """A metric has no value on these rows; the message says why."""
+
+
+# --- from logits to probabilities
+
+
+def sigmoid(logits: ArrayLike) -> Floats:
+    """1 / (1 + exp(-l)), without overflow."""
+    logits = np.asarray(logits, dtype=np.float64)
+    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * logits)))
+
+
+def log_softmax(logits_NC: ArrayLike) -> Floats:
+    """l_c - log sum_k exp(l_k) per row, without overflow."""
+    logits_NC = np.asarray(logits_NC, dtype=np.float64)
+    shifted_NC: Floats = logits_NC - logits_NC.max(axis=1, keepdims=True)
+    return np.asarray(shifted_NC - np.log(np.exp(shifted_NC).sum(axis=1, keepdims=True)))
+
+
+def _dot(left_N: Floats, right_N: Floats) -> float:
+    # A BLAS dot product wakes its threads for each call, and its last bits depend on how many there are.
+    return float((left_N * right_N).sum())
+
+
+def zero_or_one(labels_N: ArrayLike) -> Floats:
+    """Give binary labels as float64; raises DataError for others."""
+    labels_N = np.asarray(labels_N).reshape(-1).astype(np.float64)
+    odd_N = labels_N[(labels_N != 0) & (labels_N != 1)]
+    if len(odd_N):
+        raise DataError(f"{len(odd_N)} labels are neither 0 nor 1 (the first is {odd_N[0]}); encode a binary target as 0 and 1")
+    return labels_N
+
+
+# --- statistics: prepared once, evaluated under many weights
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedRows:
+    """Rows in ascending order of score, their labels, and the distinct scores, each with where its group of rows begins."""
+
+    order: NDArray[np.intp]  # (N,)
+    labels_N: Floats  # in that order
+    starts: NDArray[np.intp]  # (G,)
+    scores_G: Floats
+
+    @classmethod
+    def of(cls, labels_N: Floats, scores_N: Floats) -> "RankedRows":
+        """Sort the rows."""
+        order = np.argsort(scores_N, kind="stable")
+        sorted_N = scores_N[order]
+        starts = np.flatnonzero(np.concatenate(([True], sorted_N[1:] != sorted_N[:-1])))
+        return cls(order=order, labels_N=labels_N[order], starts=starts, scores_G=sorted_N[starts])
+
+    def sums(self, values_N: Floats) -> Floats:
+        """Sum per group of values that are already in order."""
+        return values_N if len(self.starts) == len(values_N) else np.add.reduceat(values_N, self.starts)
+
+    def class_sums(self, weights_N: Floats) -> tuple[Floats, Floats]:
+        """Weight of the positives and of the negatives per group; the rows' weights come in their own order."""
+        sorted_weights_N = weights_N[self.order]
+        positive_N = sorted_weights_N * self.labels_N
+        return self.sums(positive_N), self.sums(sorted_weights_N - positive_N)
+
+
+def auc_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """P(score of a positive > score of a negative) + half P(equal): the Mann-Whitney form, ties counting half."""
+    ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
+
+    def statistic(weights_N: Floats) -> float:
+        positive_G, negative_G = ranked.class_sums(weights_N)
+        positives, negatives = positive_G.sum(), negative_G.sum()
+        if positives == 0 or negatives == 0:
+            return np.nan
+        below_G = np.cumsum(negative_G) - 0.5 * negative_G
+        return float(_dot(positive_G, below_G) / (positives * negatives))
+
+    return statistic
+
+
+def gini_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """Gini coefficient of the scores, 2 AUC - 1: 0 is guessing, 1 is perfect (Somers' D of scores given labels)."""
+    auc_of = auc_statistic(labels_N, scores_N)
+    return lambda weights_N: 2.0 * auc_of(weights_N) - 1.0
+
+
+def ks_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """Kolmogorov-Smirnov: the largest gap between the classes' cumulative score distributions, max |TPR - FPR|."""
+    ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
+
+    def statistic(weights_N: Floats) -> float:
+        positive_G, negative_G = (np.cumsum(each_G) for each_G in ranked.class_sums(weights_N))
+        if positive_G[-1] == 0 or negative_G[-1] == 0:
+            return np.nan
+        return float(np.abs(positive_G / positive_G[-1] - negative_G / negative_G[-1]).max())
+
+    return statistic
+
+
+def average_precision_statistic(labels_N: ArrayLike, scores_N: ArrayLike) -> Statistic:
+    """Area under the precision-recall curve as a sum of steps: sum over thresholds of precision times the recall it adds.
+
+    Rows with equal scores pass a threshold together. Of scores that say nothing it is the share of positives, not one half.
+    """
+    ranked = RankedRows.of(zero_or_one(labels_N), np.asarray(scores_N, dtype=np.float64))
+
+    def statistic(weights_N: Floats) -> float:
+        positive_G = ranked.class_sums(weights_N)[0][::-1]
+        flagged_G = np.cumsum(ranked.sums(weights_N[ranked.order])[::-1])
+        found_G = np.cumsum(positive_G)
+        if found_G[-1] == 0:
+            return np.nan
+        precision_G = np.divide(found_G, flagged_G, out=np.zeros_like(found_G), where=flagged_G > 0)
+        return _dot(precision_G, positive_G) / float(found_G[-1])
+
+    return statistic
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReliabilityBins:
+    """Equal-mass bins of predictions, in ascending order: what was predicted, what happened, how much weight."""
+
+    predicted: Floats  # (R,)
+    observed: Floats  # (R,)
+    mass: float  # weight (rows, if unweighted) in each bin
+
+
+def equal_mass_bins(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Callable[[Floats], ReliabilityBins | None]:
+    """Cut the rows, in order of prediction, into ``bins`` bins of exactly equal weight.
+
+    Rows with equal predictions are indistinguishable, so each carries its group's mean label, and a row on a
+    bin's edge is shared by both bins: the result does not depend on the order of the rows. There are never more
+    bins than rows. The function of weights gives None when all weight is zero.
+    """
+    if bins < 1:
+        raise DataError(f"bins is {bins}; calibration needs at least 1 equal-mass bin")
+    labels_N, predictions_N = zero_or_one(labels_N), np.asarray(predictions_N, dtype=np.float64)
+    ranked = RankedRows.of(labels_N, predictions_N)
+    share_R1 = np.linspace(0.0, 1.0, min(bins, len(labels_N)) + 1)
+
+    def binned(weights_N: Floats) -> ReliabilityBins | None:
+        mass_G = ranked.sums(weights_N[ranked.order])
+        cumulative_G = np.concatenate(([0.0], np.cumsum(mass_G)))
+        total = cumulative_G[-1]
+        if total == 0:
+            return None
+        mass = total / (len(share_R1) - 1)
+
+        def per_bin(sum_G: Floats) -> Floats:
+            return np.asarray(
+                np.diff(np.interp(share_R1 * total, cumulative_G, np.concatenate(([0.0], np.cumsum(sum_G))))) / mass
+            )
+
+        return ReliabilityBins(
+            predicted=per_bin(mass_G * ranked.scores_G),
+            observed=per_bin(ranked.class_sums(weights_N)[0]),
+            mass=float(mass),
+        )
+
+    return binned
+
+
+def ace_statistic(labels_N: ArrayLike, predictions_N: ArrayLike, *, bins: int) -> Statistic:
+    """Adaptive calibration error, 1/R sum_r |observed rate - mean prediction| over R equal-mass bins.
+
+    Nixon et al. (2019), "Measuring Calibration in Deep Learning", section 3, for the positive class; FLORIST
+    (section 3, "Evaluation Metrics") uses it without stating R. Predictions are probabilities. A finite sample
+    gives a model that is perfectly calibrated an error above zero, about 0.8 sqrt(p (1 - p) R / N).
+    """
+    binned = equal_mass_bins(labels_N, predictions_N, bins=bins)
+
+    def statistic(weights_N: Floats) -> float:
+        found = binned(weights_N)
+        return np.nan if found is None else float(np.abs(found.observed - found.predicted).mean())
+
+    return statistic
+
+
+def mean_statistic(values_N: ArrayLike) -> Statistic:
+    """Weighted mean of a value per row: sum w v / sum w."""
+    values_N = np.asarray(values_N, dtype=np.float64)
+
+    def statistic(weights_N: Floats) -> float:
+        total = weights_N.sum()
+        return np.nan if total == 0 else _dot(weights_N, values_N) / float(total)
+
+    return statistic
+
+
+def class_mean_statistic(labels_N: NDArray[np.int64], scores_NC: Floats, one: Callable[[Any, Floats], Statistic]) -> Statistic:
+    """Mean over classes of a one-against-rest statistic, leaving out classes for which it has no value."""
+    statistics_C = [one(labels_N == c, np.ascontiguousarray(scores_NC[:, c])) for c in range(scores_NC.shape[1])]
+
+    def statistic(weights_N: Floats) -> float:
+        values_C = np.array([each(weights_N) for each in statistics_C])
+        defined_C = ~np.isnan(values_C)
+        return float(values_C[defined_C].mean()) if defined_C.any() else np.nan
+
+    return statistic
+
+
+def r2_statistic(labels_N: ArrayLike, predictions_N: ArrayLike) -> Statistic:
+    """Share of variance explained, 1 - sum w (y - f)^2 / sum w (y - mean y)^2."""
+    labels_N, predictions_N = np.asarray(labels_N, dtype=np.float64), np.asarray(predictions_N, dtype=np.float64)
+    error_N, centred_N = (labels_N - predictions_N) ** 2, labels_N - labels_N.mean()
+
+    def statistic(weights_N: Floats) -> float:
+        total = weights_N.sum()
+        if total == 0:
+            return np.nan
+        deviation_N = centred_N - _dot(weights_N, centred_N) / total
+        variation = _dot(weights_N, deviation_N**2)
+        return np.nan if variation == 0 else 1.0 - _dot(weights_N, error_N) / variation
+
+    return statistic
+
+
+# --- the metrics, per type of target
