@@ -6,7 +6,7 @@ import sys
 TRY = """
 import sys, threading
 import msgspec
-from tallystick.structs import prepared
+from tallystick.msgspec_threads import prepared
 
 sys.setswitchinterval(1e-7)
 for number in range(1500):

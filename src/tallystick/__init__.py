@@ -30,15 +30,15 @@ from tallystick.errors import (
 
 if TYPE_CHECKING:
     from tallystick.alignment.registry import LINKAGES
-    from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-    from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
+    from tallystick.api import predict, run
+    from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+    from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
     from tallystick.config.contract import Contract, load_contract, parse_contract
     from tallystick.config.party import PartyFile, load_party
-    from tallystick.defenses.table import DEFENSES
+    from tallystick.defenses.registry import DEFENSES
     from tallystick.evaluation.private.result import NothingReleased
     from tallystick.job.process import JobFailed
     from tallystick.metrics import METRICS
-    from tallystick.networked import predict, run
     from tallystick.privacy.ledger import BudgetExceeded
     from tallystick.report.page import render
     from tallystick.results import Result, read_result
@@ -86,8 +86,8 @@ __all__ = [
 _HOME: Mapping[str, str] = MappingProxyType(
     {
         "simulate": "tallystick.simulation",
-        "run": "tallystick.networked",
-        "predict": "tallystick.networked",
+        "run": "tallystick.api",
+        "predict": "tallystick.api",
         "Contract": "tallystick.config.contract",
         "load_contract": "tallystick.config.contract",
         "parse_contract": "tallystick.config.contract",
@@ -97,9 +97,9 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "read_result": "tallystick.results",
         "render": "tallystick.report.page",
         "LINKAGES": "tallystick.alignment.registry",
-        "DEFENSES": "tallystick.defenses.table",
-        "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.table",
-        "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.table",
+        "DEFENSES": "tallystick.defenses.registry",
+        "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.registry",
+        "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.registry",
         "METRICS": "tallystick.metrics",
         "JobFailed": "tallystick.job.process",
         "BudgetExceeded": "tallystick.privacy.ledger",

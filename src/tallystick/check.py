@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.alignment.improvement import estimated_improvement
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, dialled, load_party
 from tallystick.data.lazy import Frame
@@ -23,7 +24,6 @@ from tallystick.job.alignment_cost import alignment_cost
 from tallystick.job.preflight import Preflight, identity_of, preflight, proxy_of
 from tallystick.network.certificates import Identity, probe
 from tallystick.network.proxy import Proxy
-from tallystick.party.folder import RunFolder
 
 
 def check_party_file(party_path: Path, contract_path: Path | None) -> dict[str, Any]:

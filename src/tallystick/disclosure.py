@@ -4,7 +4,7 @@ from typing import Literal
 
 from tallystick.config.contract import Contract
 from tallystick.defenses.read_by import READ_BY
-from tallystick.imputation.table import label_strategy
+from tallystick.imputation.registry import label_strategy
 
 
 def disclosure_lines(contract: Contract) -> list[str]:

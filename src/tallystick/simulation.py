@@ -17,6 +17,9 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from tallystick.artifacts.embedding_charge import noise_on_embeddings
+from tallystick.artifacts.folder import START, Draw, RunFolder, fresh_secret
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import PartyFile, check_party, dialled, parse_party
 from tallystick.data.frame import as_frame
@@ -29,9 +32,6 @@ from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.job.watchers import watcher_here
 from tallystick.network.channel import MemoryChannel, memory_channels
-from tallystick.party.embedding_charge import noise_on_embeddings
-from tallystick.party.folder import START, Draw, RunFolder, fresh_secret
-from tallystick.party.ledger import create_ledger
 from tallystick.results import Result, merge
 from tallystick.storage import scratch_folder
 from tallystick.watcher import Silent, Watcher

@@ -7,7 +7,7 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.network import Network
+from tallystick.network.endpoint import Network
 from tallystick.network.session import Limits
 
 from .roles import in_threads

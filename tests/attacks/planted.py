@@ -3,7 +3,7 @@
 import torch
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.metrics import AttackMetrics
+from tallystick.attacks.scoring import AttackMetrics
 from tallystick.attacks.view import Start, StepView, View
 
 ROWS, BATCH, EPOCHS, WIDTH = 3000, 300, 2, 6

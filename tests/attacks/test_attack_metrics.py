@@ -11,7 +11,7 @@ from scipy.stats import norm
 from scipy.stats import t as student
 from sklearn.metrics import balanced_accuracy_score, roc_auc_score, roc_curve
 
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap, name_clusters
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap, name_clusters
 from tallystick.attacks.view import Scores
 from tallystick.errors import ConfigError, DataError
 

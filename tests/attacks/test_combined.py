@@ -6,8 +6,8 @@ from planted import ROWS, generator, labels, planted_view
 
 from tallystick.attacks.label_inference.combined import CombinedAttack
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.table import LabelInferenceAttack
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.label_inference.registry import LabelInferenceAttack
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import Attack, Scores, View
 
 TRUTH = labels()

@@ -15,8 +15,8 @@ from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import read_off, solved
 from tallystick.attacks.feature_inference.marginals import MarginalMatching, marginals_of
 from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
-from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch
 from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError

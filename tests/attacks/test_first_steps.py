@@ -10,7 +10,7 @@ from scipy.stats import pearsonr, spearmanr
 
 from tallystick.attacks.label_inference.first_steps import FirstSteps
 from tallystick.attacks.label_inference.numbers import NumberMetrics, evaluate_on_numbers
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.view import StepView, View
 from tallystick.errors import ConfigError, DataError
 

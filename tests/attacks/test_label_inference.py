@@ -23,10 +23,10 @@ from tallystick.attacks.label_inference.fine_tuned import FineTunedCompletion
 from tallystick.attacks.label_inference.norm import NormAttack
 from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.probe import Probe
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.spectral import SpectralAttack, spectral_scores
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.unflipped import UnflippedAttack
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 

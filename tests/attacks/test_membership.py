@@ -17,7 +17,7 @@ from tallystick.attacks.membership.evaluate import EVALUATOR, evaluate_membershi
 from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.membership.spectral import SpectralMembership
 from tallystick.attacks.membership.twins import TwinEmbeddings
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap, rank_auc
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap, rank_auc
 from tallystick.attacks.view import Attack, Scores, StepView, View
 from tallystick.errors import ConfigError, DataError
 

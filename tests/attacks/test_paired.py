@@ -9,9 +9,9 @@ from planted import ROWS, generator, labels, planted_view
 from scipy.linalg import sqrtm
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import View
 
 TRUTH = labels()

@@ -10,9 +10,9 @@ from torch.distributions import Normal
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation, evaluate_label_inference
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.surrogate_top import SurrogateTop, _Fitting, _Surrogate
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
 from tallystick.attacks.view import StepView, View
 from tallystick.errors import ConfigError, DataError
 

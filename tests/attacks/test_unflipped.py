@@ -7,9 +7,9 @@ import torch
 from planted import generator
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.unflipped import UnflippedAttack
-from tallystick.attacks.metrics import AttackEvaluator, rank_auc
+from tallystick.attacks.scoring import AttackEvaluator, rank_auc
 from tallystick.attacks.view import StepView, View
 from tallystick.errors import ConfigError, DataError
 

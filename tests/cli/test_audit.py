@@ -18,7 +18,7 @@ from tallystick.cli.app import app
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party
 from tallystick.data.lazy import LazyTable
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, Diverged
 from tallystick.results import read_result
 from tallystick.simulation import simulate

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
@@ -18,7 +19,6 @@ from tallystick.defenses.ladsg import Ladsg, SimilarGradients
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import cross_fitted
 from tallystick.job.phases.defense import RunDefense
-from tallystick.party.folder import RunFolder
 
 ANY = torch.Generator()
 

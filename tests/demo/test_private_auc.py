@@ -14,8 +14,8 @@ from tiny import PATIENCE_S, within
 from typer.testing import CliRunner
 
 from tallystick.cli.app import app
+from tallystick.demo.localhost import PartyProcesses
 from tallystick.demo.private_auc import LEDGER, SCORES, SERVER, _mechanism, peers_of, run_private_auc
-from tallystick.demo.processes import PartyProcesses
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import Ledger

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyProcesses, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyProcesses, run_parties
 from tallystick.errors import TallystickError
 from tallystick.network.session import Limits
 

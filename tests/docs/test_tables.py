@@ -5,17 +5,17 @@ from typing import get_args
 
 import pytest
 
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
-from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
+from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
 from tallystick.config.defense import DefenseEntry
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
-from tallystick.defenses.table import DEFENSES
-from tallystick.evaluation.private.table import MECHANISMS
+from tallystick.defenses.registry import DEFENSES
+from tallystick.evaluation.private.registry import MECHANISMS
 from tallystick.imputation.imputer import Imputer
-from tallystick.imputation.table import FEATURE_IMPUTERS, FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, SUFFIXES
+from tallystick.imputation.registry import FEATURE_IMPUTERS, FEATURE_STRATEGIES, LABEL_IMPUTERS, LABEL_STRATEGIES, SUFFIXES
 from tallystick.metrics import METRICS
-from tallystick.models.similarity.table import MERGES
+from tallystick.models.similarity.registry import MERGES
 
 DOCS = Path(__file__).parents[2] / "docs"
 

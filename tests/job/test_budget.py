@@ -9,6 +9,8 @@ import torch
 from tiny import columns, contract_values
 from typer.testing import CliRunner
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import known_ledger
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
 from tallystick.config.contract import parse_contract
@@ -20,8 +22,6 @@ from tallystick.job.phases.budget import Ahead, budget_outlooks
 from tallystick.job.phases.budget import check_budget as check_ahead
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.release import release_auc
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import known_ledger
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
 

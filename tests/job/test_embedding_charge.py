@@ -6,6 +6,9 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
+from tallystick.artifacts.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -13,9 +16,6 @@ from tallystick.cut.messages import CutEmbedding
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import StorageError
 from tallystick.network.channel import MemoryChannel
-from tallystick.party.embedding_charge import EmbeddingCharge, Sent, count_anew, evaluation_ahead, sent_by, training_ahead
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import UnsentGaussianDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.results import read_result
@@ -189,7 +189,7 @@ def test_shuffled_columns_are_two_releases_each_and_phases_before_count(tmp_path
     importance = {"feature_columns": "label-party", "repeats": 3}
     contract = parse_contract(contract_values(PARTIES, evaluation__importance=importance, unaligned={"method": "heuristic"}))
     assert evaluation_ahead(contract, columns=4) == Sent(validation=1 + 2 * 3 * 4, test=1)
-    assert training_ahead(contract, contract.training.for_rows(100)) == Sent(training=2 + 1 + 1, validation=2 + 1)
+    assert training_ahead(contract, contract.training.resolved(100)) == Sent(training=2 + 1 + 1, validation=2 + 1)
 
 
 def capped(job, party, **privacy):

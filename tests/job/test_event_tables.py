@@ -9,6 +9,8 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, weights
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.trained import Architecture
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -18,8 +20,6 @@ from tallystick.data.target import LabelCoder
 from tallystick.errors import ConfigError, IdError
 from tallystick.models.build import build_bottom
 from tallystick.models.split import CentralizedModel
-from tallystick.party.folder import RunFolder
-from tallystick.party.trained import Architecture
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.page import to_html
@@ -101,7 +101,7 @@ def test_training_on_events_is_training_on_the_joined_table_bit_for_bit(tmp_path
     sources = {name: encoders[name].encode(frame).rows for name, frame in (("bank", bank), ("shop", shop))}
     label = Architecture.of(contract, "bank").label_model(encoders["bank"], [contract.model.built_in_cut_width])
     bottom = build_bottom(contract.model, "shop", encoders["shop"].feature_shape, seed=contract.seed)
-    how = contract.training.for_rows(len(training))
+    how = contract.training.resolved(len(training))
     schedule = Schedule(
         train_N=torch.from_numpy(training), validation_N=torch.empty(0, dtype=torch.int64), batch_size=64, seed=contract.seed
     )

@@ -8,6 +8,9 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, seed_system, tables, weights
 
+from tallystick.artifacts.embedding_charge import EmbeddingCharge, Sent
+from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.attacks.feature_inference import evaluate
 from tallystick.audit import columns as feature_audit
 from tallystick.audit.recorded import audit_recorded
@@ -15,9 +18,6 @@ from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.errors import ConfigError, DataError
-from tallystick.party.embedding_charge import EmbeddingCharge, Sent
-from tallystick.party.folder import RunFolder, contract_of
-from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import NotPrivate
 from tallystick.privacy.ledger import Ledger
 from tallystick.report.leaks import column_promise, feature_headline, leak_headline, leak_lines

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tiny import columns, contract_values, seed_system, tables, weights
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.audit import run as audit
 from tallystick.audit.known_start import KnownStart
 from tallystick.audit.labels import audit_labels
@@ -19,7 +20,6 @@ from tallystick.disclosure import defense_lines
 from tallystick.errors import ConfigError
 from tallystick.job.phases.defense import key_stream
 from tallystick.models.build import build_label_model
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.results import read_result
 from tallystick.simulation import simulate

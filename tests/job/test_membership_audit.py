@@ -6,11 +6,11 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
+from tallystick.artifacts.recorder import Recorder, ViewStore
 from tallystick.attacks.view import StepView
 from tallystick.audit.membership import audit_membership
 from tallystick.audit.recording import AuditedRun, recording_plan
 from tallystick.config.contract import parse_contract
-from tallystick.party.recorder import Recorder, ViewStore
 from tallystick.report.page import to_html
 from tallystick.results import merge
 from tallystick.simulation import simulate

@@ -12,6 +12,9 @@ from msgspec.structs import replace
 from test_label_flip import files_of
 from tiny import columns, contract_values, seed_system, tables, weights
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import create_ledger
+from tallystick.artifacts.trained import Architecture
 from tallystick.audit.labels import unattacked
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
@@ -25,9 +28,6 @@ from tallystick.job.preflight import check_label
 from tallystick.job.run import run_party
 from tallystick.network.channel import MemoryChannel, memory_channels
 from tallystick.network.messages import decode, encode
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import create_ledger
-from tallystick.party.trained import Architecture
 from tallystick.report.leaks import NOTHING_SENT, leak_headline, leak_lines
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent

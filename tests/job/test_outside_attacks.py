@@ -7,6 +7,7 @@ import pytest
 import torch
 from tiny import columns, contract_values, tables
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.label_inference import outside, outside_worker
 from tallystick.attacks.label_inference.outside import outside_attacks
 from tallystick.attacks.view import StepView, View
@@ -14,7 +15,6 @@ from tallystick.audit import labels
 from tallystick.audit.labels import audit_labels
 from tallystick.config.contract import parse_contract
 from tallystick.errors import DataError
-from tallystick.party.folder import RunFolder
 from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
@@ -24,7 +24,7 @@ import sys
 
 import torch
 
-from tallystick.attacks.label_inference.table import LabelInferenceAttack
+from tallystick.attacks.label_inference.registry import LabelInferenceAttack
 from tallystick.attacks.view import Scores
 
 def longest(view, *, generator):

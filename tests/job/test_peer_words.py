@@ -30,8 +30,8 @@ from tallystick.errors import (
 from tallystick.job.log import LOG, MAX_LOG_BYTES, RunLog
 from tallystick.network.certificates import load_identity
 from tallystick.network.channel import memory_channels, open_payload
+from tallystick.network.endpoint import Network
 from tallystick.network.messages import BODY_LENGTH, MEBIBYTE, WIRE_VERSION, Stopped
-from tallystick.network.network import Network
 from tallystick.network.session import REFUSAL, Refusal, first_frame, open_hello
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.training.messages import CutWidth

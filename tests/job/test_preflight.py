@@ -10,6 +10,7 @@ from tiny import columns, contract_values, error_of, tables
 from typer.testing import CliRunner
 
 from tallystick.alignment import encoding
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract, parse_contract
@@ -22,7 +23,6 @@ from tallystick.job.phases import defense
 from tallystick.job.phases.align import low_match, max_rows, require_match_rate
 from tallystick.job.preflight import require
 from tallystick.job.process import run_process, way_on
-from tallystick.party.ledger import create_ledger
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent

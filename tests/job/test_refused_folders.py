@@ -9,10 +9,10 @@ import stat
 import pytest
 from typer.testing import CliRunner
 
+from tallystick.artifacts.folder import FORMAT, RunFolder
 from tallystick.cli.app import app
 from tallystick.config.contract import load_contract
 from tallystick.errors import ConfigError
-from tallystick.party.folder import FORMAT, RunFolder
 from tallystick.storage import new_whole_folder
 
 

@@ -6,9 +6,9 @@ import polars as pl
 import pytest
 from tiny import columns, contract_values, error_of, tables, weights
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.errors import DataError
 from tallystick.job.watchers import Silent
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.results import read_result
 from tallystick.simulation import simulate

@@ -10,6 +10,8 @@ import yaml
 from tiny import contract_values, free_port, lay_out
 
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.check import check_party_file
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import check_party, parse_party
@@ -21,8 +23,6 @@ from tallystick.job.log import Logbook
 from tallystick.job.phases.align import with_noise
 from tallystick.job.phases.audit import audit_links
 from tallystick.network.certificates import write_test_certificates
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import create_ledger
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 from tallystick.report.page import to_html

@@ -10,6 +10,8 @@ import torch
 from tiny import columns, contract_values, tables
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.config.unaligned import UnalignedConfig
@@ -21,8 +23,6 @@ from tallystick.errors import ConfigError, DamagedFile
 from tallystick.job.phases.defense import RunDefense
 from tallystick.job.phases.starts import start_of
 from tallystick.models.build import BranchParts, build_bottom
-from tallystick.party.folder import RunFolder
-from tallystick.party.trained import Architecture
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.randomness import generator_of
 from tallystick.simulation import simulate

@@ -8,6 +8,7 @@ import pytest
 import yaml
 from tiny import contract_values, error_of
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.check import check_party_file
 from tallystick.config.contract import load_contract, parse_contract
 from tallystick.config.party import load_party, parse_party
@@ -17,7 +18,6 @@ from tallystick.job.phases.budget import Ahead, check_budget
 from tallystick.job.phases.search import TrialRecord, best_of, next_values
 from tallystick.job.phases.tuning import NextTrial, TuningTerms, _check_terms, _checked, trials_left
 from tallystick.network.channel import memory_channels
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded, Ledger
 
 optuna = pytest.importorskip("optuna")

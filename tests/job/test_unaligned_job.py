@@ -9,14 +9,14 @@ import torch
 from safetensors.torch import load_file
 from tiny import columns, contract_values, tables, weights
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.local_scores import calibrated_alone
+from tallystick.artifacts.trained import Architecture, TrainedLabelParty
 from tallystick.config.contract import parse_contract
 from tallystick.config.unaligned import METHODS as DECLARED
 from tallystick.errors import ConfigError, DataError, category_of
 from tallystick.job.phases import train
 from tallystick.metrics import auc
-from tallystick.party.alone import calibrated_alone
-from tallystick.party.folder import RunFolder
-from tallystick.party.trained import Architecture, TrainedLabelParty
 from tallystick.privacy.events import PureDP
 from tallystick.privacy.ledger import Ledger
 from tallystick.simulation import Silent, simulate

@@ -10,6 +10,7 @@ import torch
 from tiny import columns, contract_values, seed_system, tables, weights
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.view import StepView
 from tallystick.audit.membership import MEMBERSHIP_EPOCHS, audit_membership
 from tallystick.config.contract import parse_contract
@@ -19,7 +20,7 @@ from tallystick.data.features import Features
 from tallystick.data.keys import read_keys
 from tallystick.dataset.imputed import ImputedFeatures, ImputingBottom, ImputingObjective
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.dataset.settled import SettlingLesson
+from tallystick.dataset.settled import SettlingRule
 from tallystick.dataset.union import Imputation, UnionDataset
 from tallystick.errors import ConfigError, DamagedFile
 from tallystick.imputation.draws import Draws
@@ -29,7 +30,6 @@ from tallystick.imputation.settled_labels import SettledLabels
 from tallystick.job.phases.settling import settling
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularTop
-from tallystick.party.folder import RunFolder
 from tallystick.results import read_result
 from tallystick.simulation import simulate
 from tallystick.training.calibration import NO_CALIBRATION
@@ -246,7 +246,7 @@ def test_settled_labels_follow_the_embeddings_and_the_model_stays_as_it_was():
     objective = ImputingObjective(truth_N[::2], own_U, **imputed)
     model = LabelModel(TabularTop(3, hidden=(8,), outputs=1))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    SettlingLesson(objective=objective, seed=1).fit(model, objective, no_columns, torch.arange(400), cuts_ND)
+    SettlingRule(objective=objective, seed=1).fit(model, objective, no_columns, torch.arange(400), cuts_ND)
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     (_, first), (_, second) = (objective(logits, torch.arange(400)) for logits in (torch.zeros(400), torch.ones(400)))
     assert torch.equal(first, second)
@@ -266,17 +266,17 @@ def test_labels_settled_before_training_are_those_of_the_run_that_goes_on(tmp_pa
             labels_N, own_U, imputer=SettledLabels(), draws=draws, calibration=NO_CALIBRATION, positive_rate=0.5
         )
 
-    def lesson(objective, step):
+    def step_rule(objective, step):
         schedule = Schedule(train_N=torch.arange(50), validation_N=torch.arange(0), batch_size=10, seed=1)
-        training = contract.training.for_rows(50)
+        training = contract.training.resolved(50)
         run = TrainingRun(training=training, schedule=schedule, store=folder.store(), resume_from=step)
         return settling(SimpleNamespace(folder=folder), objective, run)
 
     with pytest.raises(DamagedFile, match=r"settled\.json.*it is missing.*others would be drawn"):
-        lesson(objective(), 3)
+        step_rule(objective(), 3)
     first, again = objective(), objective()
-    lesson(first, 0).keep(first.settle(torch.arange(40), torch.zeros(40)))
-    lesson(again, 3)
+    step_rule(first, 0).keep(first.settle(torch.arange(40), torch.zeros(40)))
+    step_rule(again, 3)
     targets = [each(torch.zeros(50), torch.arange(50))[1] for each in (first, again)]
     assert torch.equal(*targets)
     assert 0 < targets[0][1:40:2].sum() < 20

@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 from tiny import QUICK
 
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.network import Network
+from tallystick.network.endpoint import Network
 
 
 @pytest.fixture(scope="session")

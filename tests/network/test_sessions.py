@@ -17,8 +17,8 @@ from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, P
 from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import ALPN, load_identity, tls_context, write_test_certificates
+from tallystick.network.endpoint import Network
 from tallystick.network.messages import MEBIBYTE
-from tallystick.network.network import Network
 from tallystick.network.session import Limits
 
 from .wire import Note, hung_up

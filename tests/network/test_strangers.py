@@ -18,7 +18,7 @@ from cryptography.x509.oid import NameOID
 from tiny import PATIENCE_S, QUICK, error_of
 
 from tallystick.errors import ConfigError, IdentityError, PeerLost, StorageError
-from tallystick.network import network as networking
+from tallystick.network import endpoint as networking
 from tallystick.network import tls
 from tallystick.network.certificates import ALPN, load_identity
 from tallystick.network.messages import WIRE_VERSION

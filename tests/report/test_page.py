@@ -11,7 +11,7 @@ import torch
 from html_page import Page
 
 from tallystick import results as r
-from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
+from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.errors import DataError, StorageError
 from tallystick.report import Result, render, to_html

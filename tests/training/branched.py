@@ -14,7 +14,7 @@ from tallystick.training.updates import Updates
 CUT, CODES = 2, 5
 
 
-def lesson(name, *, batch_size=32, ratio=1.0, **settings):
+def step_rule(name, *, batch_size=32, ratio=1.0, **settings):
     """A method; the label party's one categorical column is called user."""
     return method_of(UnalignedConfig(method=name, **settings), batch_size=batch_size, ratio=ratio, seed=1, columns=("user",))
 
@@ -40,7 +40,7 @@ def one_step(method, model, objective, how, batch, own, cuts_BD=()):
     """A step of the label party's weights; gives the cut gradients."""
     updates = Updates(how, model, steps=1, rates=method.rates)
     method.start(model, own, batch.index_B)
-    learner = LabelLearner(model=model, updates=updates, objective=objective, lesson=method)
+    learner = LabelLearner(model=model, updates=updates, objective=objective, step_rule=method)
     cuts_BD = absent_cuts(batch, [CUT]) if batch.is_local else cuts_BD
     found = label_step(learner, batch, cuts_BD, own(batch.index_B))
     updates.step(1)

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq, minimize_scalar
 from scipy.special import expit
 
+from tallystick.artifacts.local_scores import calibrated_alone, logits_alone
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Labels, UnalignedRows
@@ -19,7 +20,6 @@ from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import ace, ace_statistic
 from tallystick.models.branches import BranchedModel
-from tallystick.party.alone import calibrated_alone, logits_alone
 from tallystick.training.calibration import LOGIT_LIMIT, NO_CALIBRATION, Calibration, LogitLine, LogitShift, fit_line
 
 UNIONS = [

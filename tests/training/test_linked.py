@@ -16,7 +16,7 @@ from tallystick.config.merge import MergeConfig
 from tallystick.data.linked import distinct_candidates
 from tallystick.dataset.similarity import AllCandidates, CandidateSource, DistinctCandidates, LinkedSource, no_features
 from tallystick.defenses.chain import chain
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.defended import CutDefense

@@ -11,11 +11,11 @@ from test_defended import cut_defense, defenses
 
 from tallystick.cut.messages import CutEmbedding, CutGradient
 from tallystick.dataset.imputed import ImputingBottom, ImputingObjective, ImputingSource
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.imputation.draws import Draws
 from tallystick.imputation.majority_labels import MajorityLabels
+from tallystick.imputation.registry import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.imputation.sampling_features import SamplingFeatures
-from tallystick.imputation.table import FEATURE_IMPUTERS, LABEL_IMPUTERS
 from tallystick.models.build import build_bottom
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick.training.in_process import SplitNetwork

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from branched import CUT, a_batch, copied, lesson, model_of, moved, one_step, own_columns
+from branched import CUT, a_batch, copied, model_of, moved, one_step, own_columns, step_rule
 from loops import Setting, training
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 from torch.nn.functional import logsigmoid
@@ -59,7 +59,7 @@ class Asked:
 
 @pytest.mark.parametrize("name", ["warm-start", "offset", "average"])
 def test_the_bottom_starts_from_a_model_that_unaligned_rows_have_trained(name, tmp_path):
-    method, own = lesson(name, epochs=4), own_columns(ROWS)
+    method, own = step_rule(name, epochs=4), own_columns(ROWS)
     model, objective = model_of(method), supervised(own)
     first = model.first if name == "average" else model
     before, index_N = copied(first), torch.arange(ROWS)
@@ -76,7 +76,7 @@ def test_the_bottom_starts_from_a_model_that_unaligned_rows_have_trained(name, t
 
 @pytest.mark.parametrize("outputs", [1, 3])
 def test_the_top_starts_from_the_first_models_where_own_columns_come_in(outputs):
-    method = lesson("warm-start")
+    method = step_rule("warm-start")
     model = model_of(method, outputs=outputs)
     before = copied(model)
     method.prepare(model, None, Asked())
@@ -94,7 +94,7 @@ def test_the_top_starts_from_the_first_models_where_own_columns_come_in(outputs)
 
 
 def test_a_top_of_ones_own_starts_as_it_is():
-    method = lesson("warm-start")
+    method = step_rule("warm-start")
     model = model_of(method)
     model.top = torch.nn.Linear(CUT + 8, 1)
     before = copied(model.top)
@@ -104,7 +104,7 @@ def test_a_top_of_ones_own_starts_as_it_is():
 
 @pytest.mark.parametrize(("ratio", "size", "rate"), [(0.5, 32, 1.0), (2.5, 80, 2.5), (9.0, 128, 4.0)])
 def test_the_first_model_is_trained_at_the_size_and_rate_of_local_batches(ratio, size, rate):
-    method, asked = lesson("warm-start", ratio=ratio, epochs=7), Asked()
+    method, asked = step_rule("warm-start", ratio=ratio, epochs=7), Asked()
     model = model_of(method)
     method.prepare(model, None, asked)
     assert asked.how == {"epochs": 7, "batch_size": size, "rate": rate}
@@ -113,7 +113,7 @@ def test_the_first_model_is_trained_at_the_size_and_rate_of_local_batches(ratio,
 
 def joint_step(name, **settings):
     """A joint step of plain gradient descent; gives by how much each weight moved."""
-    method, own = lesson(name, dropout=0.0, **settings), own_columns(32)
+    method, own = step_rule(name, dropout=0.0, **settings), own_columns(32)
     model = model_of(method)
     before, cut_BD = copied(model), torch.randn(32, CUT, generator=torch.Generator().manual_seed(2))
     one_step(method, model, supervised(own), SGD, a_batch(torch.arange(32)), own.rows, [cut_BD])
@@ -138,7 +138,7 @@ def test_warm_rate_scales_the_steps_of_the_bottom_alone(name):
 
 def test_the_top_goes_at_three_times_the_rate():
     """Plain gradient descent: each step is in proportion to the rate; the top over the cut alone takes the usual one."""
-    method, own = lesson("warm-start", dropout=0.0), own_columns(32)
+    method, own = step_rule("warm-start", dropout=0.0), own_columns(32)
     model, cut_BD = model_of(method), torch.randn(32, CUT, generator=torch.Generator().manual_seed(2))
     before = copied(model)
     method.start(model, own.rows, torch.arange(32))
@@ -154,7 +154,7 @@ def test_the_top_goes_at_three_times_the_rate():
 
 def test_a_warm_starts_loss_by_hand():
     """Joint logits and, at half the weight, the cut's; nine tenths of a target are the label's, one the first model's."""
-    method, own, index_B = lesson("warm-start", dropout=0.0), own_columns(20), torch.arange(20)
+    method, own, index_B = step_rule("warm-start", dropout=0.0), own_columns(20), torch.arange(20)
     model, cut_BD = model_of(method), torch.randn(20, CUT, generator=torch.Generator().manual_seed(2)).requires_grad_()
     label_B = (own.numeric_NF.sum(dim=1) > 0).float()
     with torch.no_grad():
@@ -196,7 +196,7 @@ def test_a_loss_towards_another_models_logits_is_a_mean_of_two(kind, weighted):
 
 def test_an_offset_is_the_first_models_logit_and_sends_no_gradient_there():
     cut_BD, own = torch.randn(20, CUT), own_columns(20)
-    model, plain = (model_of(lesson(name, dropout=0.0)) for name in ("offset", "warm-start"))
+    model, plain = (model_of(step_rule(name, dropout=0.0)) for name in ("offset", "warm-start"))
     logits = model([cut_BD], own)
     by_hand = model.top(torch.cat([cut_BD, model.bottom(own)], dim=1))[:, 0]
     alone = model.alone.top(model.alone.bottom(own))[:, 0]
@@ -208,7 +208,7 @@ def test_an_offset_is_the_first_models_logit_and_sends_no_gradient_there():
 
 
 def test_an_averages_logits_and_losses_by_hand():
-    method, own, index_B = lesson("average"), own_columns(20), torch.arange(20)
+    method, own, index_B = step_rule("average"), own_columns(20), torch.arange(20)
     model, cut_BD, objective = model_of(method), torch.randn(20, CUT), supervised(own)
     target_B = (own.numeric_NF.sum(dim=1) > 0).float()
     first, second = model.first, model.second
@@ -236,7 +236,7 @@ def test_an_averages_logits_and_losses_by_hand():
 def test_a_local_batch_moves_the_bottom_and_its_top_at_the_rate_of_its_size(name, bottom, top, ratio, rate):
     steps = []
     for each in (1.0, ratio):
-        method, own = lesson(name, ratio=each), own_columns(32)
+        method, own = step_rule(name, ratio=each), own_columns(32)
         model = model_of(method)
         before = copied(model)
         one_step(method, model, supervised(own), SGD, a_batch(torch.arange(32), is_local=True), own.rows)
@@ -276,7 +276,7 @@ def test_matched_pairs_score_above_mismatched_ones_after_the_first_epochs():
     setting = Setting()
     own = replace(setting.columns["shop"], categorical_NG=setting.own_columns.categorical_NG)
     own = replace(own, numeric_NF=own.numeric_NF[:, :2])
-    method = lesson("vfl-mpd", joint_epochs=8)
+    method = step_rule("vfl-mpd", joint_epochs=8)
     bottom = build_bottom(setting.model, "shop", setting.shapes["shop"], seed=1)
     model = model_of(method, cut_width=bottom.width)
     network = SplitNetwork(
@@ -287,7 +287,7 @@ def test_matched_pairs_score_above_mismatched_ones_after_the_first_epochs():
         objective=setting.objective,
         training=training(),
         schedule=scheduled(setting.schedule, method.settings, torch.arange(0)),
-        lesson=method,
+        step_rule=method,
     )
     before, top = judged(model, bottom, setting.columns["shop"], own), copied(model.top)
     for epoch in range(8):
@@ -308,7 +308,7 @@ def judged(model, bottom, theirs, own):
 
 
 def test_the_loss_of_pairs_by_hand():
-    method, own, index_B = lesson("vfl-mpd"), own_columns(3), torch.arange(3)
+    method, own, index_B = step_rule("vfl-mpd"), own_columns(3), torch.arange(3)
     model, cut_BD = model_of(method), torch.randn(3, CUT)
     loss, _ = method.loss(model, supervised(own), a_batch(index_B), [cut_BD], own)
     own_BW, by_hand = model.bottom(own), 0.0
@@ -337,7 +337,7 @@ def test_self_supervision_lowers_its_loss_at_both_parties_and_reads_no_label(nam
         return found
 
     monkeypatch.setattr(self_supervision, what, listening)
-    method, own, setting = lesson(name, epochs=60), own_columns(ROWS), Setting()
+    method, own, setting = step_rule(name, epochs=60), own_columns(ROWS), Setting()
 
     def passed(party, rate):
         """The mean loss of the last pass of six."""
@@ -394,7 +394,7 @@ def test_self_supervision_finds_groups_that_its_columns_share(name, epochs, batc
 
 
 def test_fedhssls_cross_party_cosines_by_hand():
-    method, own, index_B = lesson("fedhssl"), own_columns(6), torch.arange(6)
+    method, own, index_B = step_rule("fedhssl"), own_columns(6), torch.arange(6)
     model, cut_BD = model_of(method), torch.randn(6, CUT).requires_grad_()
     loss, _ = method.loss(model, supervised(own), a_batch(index_B), [cut_BD], own)
     own_BW, by_hand = model.bottom(own), 0.0

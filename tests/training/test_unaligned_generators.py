@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from branched import CODES, CUT, a_batch, lesson, model_of, own_columns
+from branched import CODES, CUT, a_batch, model_of, own_columns, step_rule
 from torch.nn.functional import binary_cross_entropy_with_logits as entropy
 
 from tallystick.data.features import Features
@@ -34,7 +34,7 @@ def made(method, model, own, targets_B):
 
 @pytest.mark.parametrize("group", ["user", None])
 def test_a_groups_mean_embedding_and_that_of_all_for_a_group_without_aligned_rows(group):
-    method = lesson("heuristic", group=group, batch_size=2)  # the groups are gathered over several batches
+    method = step_rule("heuristic", group=group, batch_size=2)  # the groups are gathered over several batches
     users = torch.tensor([[1], [3], [1], [1]])
     cuts_ND = torch.tensor([[1.0, 2.0], [10.0, 0.0], [3.0, 6.0], [2.0, 1.0]])
     own = Features(numeric_NF=torch.zeros(4, 2), categorical_NG=users)
@@ -54,7 +54,7 @@ def linear_map(own):
 
 def test_a_regression_recovers_a_linear_map_from_own_columns_to_the_cut():
     """On new rows within five deviations of those of the fit, an eighth of the variance is left; a mean would leave all of it."""
-    method, own, new = lesson("regressor", epochs=30), own_columns(ROWS), own_columns(ROWS, seed=2)
+    method, own, new = step_rule("regressor", epochs=30), own_columns(ROWS), own_columns(ROWS, seed=2)
     model = fitted(method, own, linear_map(own), torch.zeros(ROWS))
     condition_BC = model.generator.condition(model.bottom(new), torch.zeros(ROWS))
     new = new.rows(torch.nonzero(condition_BC.abs().amax(dim=1) < 5)[:, 0])
@@ -71,7 +71,7 @@ def test_a_regression_recovers_a_linear_map_from_own_columns_to_the_cut():
 
 def test_a_unit_that_aligned_rows_hardly_switch_on_is_no_louder_than_the_others():
     """By hand: deviations 0 and 2 have the mean 1, so a row that switches the first unit on by 3 is 3 out, not 3,000."""
-    found = model_of(lesson("regressor")).generator
+    found = model_of(step_rule("regressor")).generator
     width = len(found.condition_mean_W)
     embedded_NW = torch.zeros(4, width)
     embedded_NW[:, : width // 2] = torch.tensor([1.0, 1.0, 4.0, 4.0])[:, None] * 2 / math.sqrt(3)  # the deviation is 2
@@ -86,7 +86,7 @@ def test_a_unit_that_aligned_rows_hardly_switch_on_is_no_louder_than_the_others(
 @pytest.mark.parametrize("prediction", ["epsilon", "x0", "v"])
 def test_a_diffusions_samples_lie_at_the_one_point_that_goes_with_the_own_columns(prediction):
     """The sign of the first column says which of two points, 5.7 apart: samples lie at it, and the loss is halved."""
-    method = lesson("diffu-at", epochs=60, prediction=prediction, batch_size=64)
+    method = step_rule("diffu-at", epochs=60, prediction=prediction, batch_size=64)
     points = torch.tensor([[2.0, -1.0], [-2.0, 3.0]])
     own, new = own_columns(2 * ROWS), own_columns(ROWS, seed=2)
     cuts_ND = points[(own.numeric_NF[:, 0] > 0).long()]
@@ -123,7 +123,7 @@ def loss_of(found, own, cuts_ND, prediction):
 @pytest.mark.parametrize("name", ["regressor", "diffu-at"])
 def test_the_label_is_in_the_condition_where_the_contract_says_so(name, with_label, outputs, monkeypatch):
     """What the network is given in the fit: standardised own embeddings, and beside them the labels, one-hot for classes."""
-    method, own = lesson(name, epochs=1, label_condition=with_label), own_columns(40)
+    method, own = step_rule(name, epochs=1, label_condition=with_label), own_columns(40)
     target_N = torch.arange(40) % max(outputs, 2)
     given, generator = [], type(model_of(method, outputs=outputs).generator)
     network = generator.train  # every fit switches the model to training first, which is where to listen in
@@ -168,7 +168,7 @@ def test_attention_over_the_kept_rows_by_hand():
 
 
 def test_fedcvts_losses_by_hand_and_its_local_batch_sees_the_latest_joint_one():
-    method, own, target_N = lesson("fedcvt"), own_columns(6), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+    method, own, target_N = step_rule("fedcvt"), own_columns(6), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
     model, objective = model_of(method), Supervised("binary", target_N)
     joint, local = torch.tensor([0, 2, 4]), torch.tensor([1, 3, 5])
     cut_BD = torch.tensor([[1.0, 2.0], [0.0, -1.0], [3.0, 0.5]])
@@ -206,7 +206,7 @@ def test_the_cross_entropy_of_pairwise_orders_by_hand():
 
 
 def test_jpls_losses_by_hand_and_the_mapping_sends_no_gradient():
-    method, own, target_N = lesson("jpl"), own_columns(6), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
+    method, own, target_N = step_rule("jpl"), own_columns(6), torch.tensor([0.0, 1.0, 1.0, 0.0, 1.0, 0.0])
     model, objective = model_of(method), Supervised("binary", target_N)
     index_B, cut_BD = torch.arange(4), torch.randn(4, 2).requires_grad_()
     loss, _ = method.loss(model, objective, a_batch(index_B), [cut_BD], own.rows(index_B))

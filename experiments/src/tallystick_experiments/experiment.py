@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tallystick.attacks.view import StepView
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import Source, no_columns
+from tallystick.cut.forward import FeatureSource, no_columns
 from tallystick.data.features import FeatureRows
 from tallystick.defenses.chain import NO_DEFENSE, Defenses
 from tallystick.errors import ConfigError
@@ -39,8 +39,8 @@ class SplitData:
     training_labels_N: Tensor  # float32, 0 or 1
     test: FeatureRows
     test_labels_T: Tensor
-    own_training: Source = no_columns
-    own_test: Source = no_columns
+    own_training: FeatureSource = no_columns
+    own_test: FeatureSource = no_columns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,12 +16,12 @@ import polars as pl
 import torch
 from scipy.stats import beta, norm
 
-from tallystick.attacks.metrics import AttackEvaluator, Bootstrap
+from tallystick.artifacts.folder import RunFolder, contract_of
+from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
 from tallystick.audit.columns import audit_features, load_columns, save_columns
 from tallystick.audit.labels import audit_labels, load_labels, save_labels
 from tallystick.config.contract import Contract, parse_contract
-from tallystick.party.folder import RunFolder, contract_of
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent

@@ -15,7 +15,7 @@ import msgspec
 
 from tallystick.errors import DataError
 from tallystick.report import charts, formats
-from tallystick.report.pages import render_source, script_json, write_page
+from tallystick.report.templating import render_source, script_json, write_page
 
 COLOURS = ("joint", "own", "other0", "other1", "other2", "muted")
 WIDTH, HEIGHT = 560, 340

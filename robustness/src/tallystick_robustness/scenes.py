@@ -20,20 +20,20 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
 from tallystick.alignment.terms import SimilarityConfig
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.keys import keys_of
 from tallystick.errors import TallystickError
 from tallystick.evaluation.private.bins import Population
 from tallystick.evaluation.private.protocol import client, noisy_scores_client, noisy_scores_server, server
+from tallystick.evaluation.private.registry import counting
 from tallystick.evaluation.private.scores import NoisyScores
-from tallystick.evaluation.private.table import counting
 from tallystick.job.handshake import ResumeState, shake_hands, shake_hands_label_party
 from tallystick.job.job import ALL_PHASES, Job
 from tallystick.job.log import Logbook
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel, MemoryChannel
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.masks import MaskedTerms, exchange_keys, receive_sum
 from tallystick.privacy.noise import SecureNoise

@@ -16,8 +16,12 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from tallystick import results
+from tallystick.artifacts.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.row_recorder import RowStore
+from tallystick.artifacts.trained import kept_encoder
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
-from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FirstBatch
 from tallystick.attacks.row_sums import RowSums, epochs_in_words
 from tallystick.attacks.several_runs import SentEmbeddings
@@ -30,10 +34,6 @@ from tallystick.dataset.dataset import Dataset
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.disclosure import defense_lines, start_lines
 from tallystick.errors import DataError, FeatureError, StorageError
-from tallystick.party.embedding_charge import embeddings_epsilon, noise_on_embeddings, serves_others
-from tallystick.party.folder import RunFolder
-from tallystick.party.row_recorder import RowStore
-from tallystick.party.trained import kept_encoder
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.watcher import Watcher
 

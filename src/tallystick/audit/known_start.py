@@ -73,7 +73,7 @@ def first_positions(contract: Contract, dataset: Dataset) -> Tensor:
     """Which positions are embedded first; none where a row may stand for others, so that a position is no row."""
     if contract.linkage.imputes or contract.linkage.similar:
         return torch.empty(0, dtype=torch.int64)
-    schedule = dataset.schedule(dataset.settled(contract.training), seed=contract.seed)
+    schedule = dataset.schedule(dataset.resolved(contract.training), seed=contract.seed)
     return next(batch.index_B.cpu() for batch in schedule.epoch(0) if not batch.is_local)
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 from tallystick import results
 from tallystick.attacks.membership.cells import UniqueCells
 from tallystick.attacks.membership.evaluate import MembershipLeaks, evaluate_membership
-from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
-from tallystick.attacks.metrics import AttackMetrics
+from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+from tallystick.attacks.scoring import AttackMetrics
 from tallystick.attacks.view import Received, StepView
 
 MEMBERSHIP_EPOCHS = 2  # the first ones: what differs between two sightings of a row is what tells

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
+from tallystick.artifacts.folder import RunFolder, contract_of
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.audit.columns import COLUMNS, audit_features, load_columns
 from tallystick.audit.labels import audit_labels
 from tallystick.audit.other_run import OtherRun
 from tallystick.audit.run import Audited, audited_before, keep_audited
 from tallystick.errors import ConfigError
-from tallystick.party.folder import RunFolder, contract_of
 from tallystick.report.page import render
 from tallystick.results import read_result
 from tallystick.watcher import Watcher

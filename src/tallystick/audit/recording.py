@@ -10,15 +10,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
+from tallystick.artifacts.row_recorder import QUICK_ROWS, Observers, RowRecorder
 from tallystick.attacks.label_inference.first_steps import LEAST_STEPS
 from tallystick.audit.known_start import KnownStart
 from tallystick.audit.labels import BATCH_ROWS, save_labels, sums_of
 from tallystick.audit.membership import LATER_EPOCHS, MEMBERSHIP_EPOCHS
 from tallystick.config.contract import Contract
 from tallystick.dataset.dataset import Dataset
-from tallystick.party.folder import RunFolder
-from tallystick.party.recorder import ROWS_PER_EPOCH, Recorder, RecordingPlan, ViewStore
-from tallystick.party.row_recorder import QUICK_ROWS, Observers, RowRecorder
 from tallystick.training.plan import Schedule
 from tallystick.training.step import CutObserver
 
@@ -108,7 +108,7 @@ def recorders(run: AuditedRun, widths: Sequence[int], *, resume_from: int) -> Se
         own_N = dataset.is_own(torch.arange(len(true_N)))
         start = KnownStart.of(contract, dataset, widths, given_modules=run.given_modules)
         save_labels(run.folder, contract, true_N, own_N, run_id=run.run_id, start=start)
-    training = dataset.settled(contract.training)
+    training = dataset.resolved(contract.training)
     schedule = dataset.schedule(training, seed=contract.seed)
     resume_epoch = schedule.epoch_of(resume_from)
     made: list[CutObserver] = []

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 import msgspec
 
 from tallystick import results
+from tallystick.artifacts.folder import RunFolder
 from tallystick.attacks.view import Received
 from tallystick.audit.columns import audit_features, own_columns, save_columns
 from tallystick.audit.known_start import first_positions
@@ -16,8 +17,7 @@ from tallystick.audit.labels import AUXILIARY_LABELS, audit_labels, sums_of, una
 from tallystick.audit.membership import audit_membership
 from tallystick.audit.recording import AuditedRun
 from tallystick.dataset.own_rows import OwnRows
-from tallystick.party.folder import RunFolder
-from tallystick.structs import prepared
+from tallystick.msgspec_threads import prepared
 from tallystick.watcher import Watcher
 
 _NOTE = "audit"

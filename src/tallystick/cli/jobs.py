@@ -11,7 +11,7 @@ from tallystick.cli.options import ContractPath, JsonFlag, PartyPath, Style, Sty
 from tallystick.cli.output import LIBRARIES, finish, guarded
 
 if TYPE_CHECKING:
-    from tallystick.party.folder import RunFolder
+    from tallystick.artifacts.folder import RunFolder
     from tallystick.results import Result
 
 LOADS = (*LIBRARIES, "tallystick.job.process", "tallystick.job.predict", "tallystick.cli.watch", "tallystick.cli.leakage")

@@ -26,9 +26,9 @@ def ledger(
     """Show what left this party without a guarantee, every private release, what these add up to, and what the cap leaves."""
 
     def work() -> None:
+        from tallystick.artifacts.ledger import create_ledger, known_ledger
         from tallystick.config.party import load_party
         from tallystick.errors import ConfigError, StorageError
-        from tallystick.party.ledger import create_ledger, known_ledger
         from tallystick.report.ledger import render_ledger
 
         own = load_party(party)
@@ -47,7 +47,7 @@ def ledger(
             found["page"] = str(render_ledger(found, html))
         finish(found, as_json=as_json, show=lambda console: _show(console, found, path))
 
-    guarded(work, as_json=as_json, loads=("tallystick.party.ledger", "tallystick.report.ledger"))
+    guarded(work, as_json=as_json, loads=("tallystick.artifacts.ledger", "tallystick.report.ledger"))
 
 
 def _show(console: Console, found: dict[str, Any], path: Path) -> None:

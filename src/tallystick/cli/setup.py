@@ -74,7 +74,7 @@ def init(
             written["ledger"] = str(_create_ledger(paths["party"]))
         finish(written, as_json=as_json)
 
-    ledger = ("tallystick.party.ledger",) if role == "label" else ()
+    ledger = ("tallystick.artifacts.ledger",) if role == "label" else ()
     looks = ("polars", "tallystick.data.guesses") if table is not None else ()
     guarded(work, as_json=as_json, loads=("tallystick.config.templates", *ledger, *looks))
 
@@ -98,8 +98,8 @@ def _with_columns(asked: "Asked") -> "Asked":
 
 def _create_ledger(path: Path) -> Path:
     """Make the ledger that a fresh party file names, and write its identity there."""
+    from tallystick.artifacts.ledger import create_ledger
     from tallystick.config.party import load_party
-    from tallystick.party.ledger import create_ledger
 
     made = create_ledger(load_party(path))
     text = path.read_text()

@@ -24,7 +24,7 @@ from tallystick.config.sections import (
     NetworkModel,
     SplitConfig,
     TargetConfig,
-    TrainingTerms,
+    TrainingSettings,
     UnionConfig,
 )
 from tallystick.config.tuning import TUNABLE, TuningConfig, unknown_key
@@ -55,7 +55,7 @@ class Contract(Model):
     target: TargetConfig = Field(default_factory=TargetConfig, description="what is predicted")
     split: SplitConfig = Field(default_factory=SplitConfig, description="training, validation and test rows")
     model: NetworkModel = Field(default_factory=NetworkModel, description="the split network")
-    training: TrainingTerms = Field(default_factory=TrainingTerms, description="how the network is trained")
+    training: TrainingSettings = Field(default_factory=TrainingSettings, description="how the network is trained")
     defense: tuple[DefenseEntry, ...] = Field(
         default=(), description="how labels and features are defended: a list of methods, each with its own keys"
     )

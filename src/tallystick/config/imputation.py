@@ -1,11 +1,11 @@
-"""What a contract may say of imputation on a union: names, help and what goes together, from the rows of imputation/table.py."""
+"""What a contract may say of imputation on a union: names, help and what goes together, from imputation/registry.py."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from tallystick.defenses.defense import Defense
 from tallystick.imputation.imputer import Imputer, When
-from tallystick.imputation.table import FEATURE_STRATEGIES, LABEL_STRATEGIES, SUFFIXES, label_strategy
+from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_STRATEGIES, SUFFIXES, label_strategy
 
 if TYPE_CHECKING:
     LabelStrategy: TypeAlias = str

@@ -173,7 +173,7 @@ class NetworkModel(Model):
         return self.cut_width or self.hidden[self.cut_after - 1]
 
 
-class TrainingTerms(Model):
+class TrainingSettings(Model):
     """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
@@ -220,15 +220,15 @@ class TrainingTerms(Model):
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
-    def for_rows(self, rows: int) -> "TrainingConfig":
+    def resolved(self, rows: int) -> "TrainingConfig":
         """Settle what is ``auto`` by the number of training rows, which every party knows once rows are linked."""
         batch_size = fitting_batch_size(rows) if self.batch_size == "auto" else self.batch_size
         epochs = fitting_epochs(rows, batch_size) if self.epochs == "auto" else self.epochs
         return TrainingConfig.model_validate({**self.model_dump(), "batch_size": batch_size, "epochs": epochs})
 
-    def settled_notes(self, rows: int) -> list[str]:
+    def resolved_notes(self, rows: int) -> list[str]:
         """What ``auto`` comes to for so many training rows, in words."""
-        settled = self.for_rows(rows)
+        settled = self.resolved(rows)
         return [
             f"training.{key} = auto: {getattr(settled, key)}, by {rows:,} training rows"
             for key in ("batch_size", "epochs")
@@ -236,7 +236,7 @@ class TrainingTerms(Model):
         ]
 
 
-class TrainingConfig(TrainingTerms):
+class TrainingConfig(TrainingSettings):
     """How the network is trained, with every number settled; what is left out is as in the papers, which train plainly."""
 
     epochs: Epochs = 5

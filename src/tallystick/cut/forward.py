@@ -12,7 +12,7 @@ from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 
-Source = Callable[[Tensor], Features]
+FeatureSource = Callable[[Tensor], Features]
 """Gives a party's features for a batch of aligned positions; where rows may be absent, it is what imputes them."""
 
 
@@ -27,7 +27,7 @@ def uncounted(part: Part, times: int) -> None:
 
 
 def no_columns(index_B: Tensor) -> Features:
-    """The Source of a label party without columns: rows of nothing."""
+    """The FeatureSource of a label party without columns: rows of nothing."""
     rows, device = len(index_B), index_B.device
     return Features(
         numeric_NF=torch.empty(rows, 0, device=device), categorical_NG=torch.empty(rows, 0, dtype=torch.int64, device=device)
@@ -81,7 +81,7 @@ class KeptCuts:
 
 
 @torch.no_grad()
-def send_embeddings(bottom: nn.Module, source: Source, batches: Sequence[Tensor], channel: Channel) -> None:
+def send_embeddings(bottom: nn.Module, source: FeatureSource, batches: Sequence[Tensor], channel: Channel) -> None:
     """Feature party: embed batch after batch; nothing comes back, so they stream."""
     bottom.eval()
     for number, index_B in enumerate(batches):
@@ -96,7 +96,7 @@ def side_by_side(batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
 
 def receive_logits(
     model: LabelModel,
-    own: Source,
+    own: FeatureSource,
     batches: Sequence[Tensor],
     channels: Sequence[Channel],
     widths: Sequence[int],
@@ -112,7 +112,7 @@ def receive_logits(
 
 
 @torch.no_grad()
-def logits_over(model: LabelModel, own: Source, batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
+def logits_over(model: LabelModel, own: FeatureSource, batches: Sequence[Tensor], cuts: Sequence[Cuts]) -> Tensor:
     """Label party: the same, wherever the cut embeddings come from."""
     model.eval()
     logits = [model([each(number, index_B) for each in cuts], own(index_B)) for number, index_B in enumerate(batches)]

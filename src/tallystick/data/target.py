@@ -15,7 +15,7 @@ from torch import Tensor
 from tallystick.config.sections import TargetConfig
 from tallystick.data.text import as_number, as_text, rows_listed
 from tallystick.errors import DataError, LabelError
-from tallystick.structs import prepared
+from tallystick.msgspec_threads import prepared
 
 
 def classes_of(column: pl.Series) -> tuple[str, ...]:

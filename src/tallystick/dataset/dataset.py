@@ -19,8 +19,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.sections import TrainingConfig, TrainingTerms
-from tallystick.cut.forward import Source, a_row_each, no_columns
+from tallystick.config.sections import TrainingConfig, TrainingSettings
+from tallystick.cut.forward import FeatureSource, a_row_each, no_columns
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import Features
 from tallystick.data.target import LabelCoder
@@ -85,7 +85,7 @@ class Dataset(ABC):
     """
 
     encoder: Encoder | None
-    source: Source | None
+    source: FeatureSource | None
     train_N: Tensor = field(default_factory=no_positions)
     validation_N: Tensor = field(default_factory=no_positions)
     test_N: Tensor = field(default_factory=no_positions)
@@ -93,13 +93,13 @@ class Dataset(ABC):
     unaligned: UnalignedRows = field(default_factory=UnalignedRows)
     dispensed: str | None = None
 
-    def settled(self, training: TrainingTerms) -> TrainingConfig:
+    def resolved(self, training: TrainingSettings) -> TrainingConfig:
         """The contract's training for so many training positions, which are the same for every party."""
-        return training.for_rows(len(self.train_N))
+        return training.resolved(len(self.train_N))
 
-    def settled_notes(self, training: TrainingTerms) -> list[str]:
+    def resolved_notes(self, training: TrainingSettings) -> list[str]:
         """What ``auto`` came to, and that a method for unaligned rows had none, in words."""
-        notes = training.settled_notes(len(self.train_N))
+        notes = training.resolved_notes(len(self.train_N))
         if self.dispensed is None:
             return notes
         return [

@@ -11,18 +11,18 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.dataset.imputed import ImputingObjective
 from tallystick.models.split import LabelModel
-from tallystick.training.lesson import Lesson
 from tallystick.training.objective import Objective
+from tallystick.training.step_rule import StepRule
 
 EPOCHS, LEAST_STEPS, BATCH, RATE = 5, 300, 256, 2e-3
 """Its training's own, whatever the contract says: trials of a search draw the same labels where they send the same embeddings."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SettlingLesson(Lesson):
+class SettlingRule(StepRule):
     """The plain way, once the labels that this side lacks are drawn.
 
     Threat model: an honest-but-curious feature party. Nothing that depends on a label leaves while the model is trained, so all
@@ -38,12 +38,12 @@ class SettlingLesson(Lesson):
     seed: int
     keep: Callable[[Tensor], None] = lambda settled_U: None  # noqa: ARG005
 
-    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor) -> None:  # noqa: ARG002
+    def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:  # noqa: ARG002
         """Train a copy of the model, which has not learnt anything yet, and draw the absent labels by it."""
         logits_N = self._predicted(copy.deepcopy(model), own, index_N, cuts_ND)
         self.keep(self.objective.settle(index_N, logits_N))
 
-    def _predicted(self, model: LabelModel, own: Source, index_N: Tensor, cuts_ND: Tensor) -> Tensor:
+    def _predicted(self, model: LabelModel, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> Tensor:
         target_N = self.objective.real_labels(index_N)
         (real_R,) = torch.nonzero(target_N >= 0, as_tuple=True)
         generator = torch.Generator().manual_seed(self.seed)

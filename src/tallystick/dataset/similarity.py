@@ -17,7 +17,7 @@ from torch import Tensor
 from tallystick.alignment.outcome import Candidates
 from tallystick.config.contract import Contract
 from tallystick.config.sections import SplitConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.encoder import Encoder
 from tallystick.data.features import FeatureRows, Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures, distinct_candidates
@@ -132,7 +132,7 @@ class SimilarityDataset(Dataset):
     """
 
     crossings: tuple[DistinctCandidates, ...]
-    own_source: Source | None = field(default=None, repr=False)
+    own_source: FeatureSource | None = field(default=None, repr=False)
 
     @classmethod
     def of(

@@ -23,8 +23,8 @@ from tallystick.dataset.intersection import IntersectionDataset
 from tallystick.dataset.own_rows import OwnRows, positions
 from tallystick.imputation.draws import Draws, Redraw
 from tallystick.imputation.imputer import FeatureImputer, LabelImputer
+from tallystick.imputation.registry import feature_strategy, label_strategy
 from tallystick.imputation.sampling_features import SamplingFeatures
-from tallystick.imputation.table import feature_strategy, label_strategy
 from tallystick.network.channel import Channel
 from tallystick.privacy.randomness import secret_generator
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift

@@ -20,6 +20,7 @@ from typing import IO, Any
 import yaml
 
 from tallystick.alignment.registry import LINKAGES
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.config.contract import parse_contract
 from tallystick.config.party import FeatureColumns, load_party
 from tallystick.data.flights import (
@@ -36,7 +37,6 @@ from tallystick.data.flights import (
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
-from tallystick.party.ledger import create_ledger
 from tallystick.report.compare import read_run
 from tallystick.report.page import render
 from tallystick.results import Result, merge

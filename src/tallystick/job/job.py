@@ -8,15 +8,15 @@ import torch
 from threadpoolctl import threadpool_limits
 from torch import nn
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.secret import row_noise_secret
+from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.data.keys import Keys
 from tallystick.data.lazy import Frame
 from tallystick.job.log import Logbook
 from tallystick.network.channel import Channel
-from tallystick.party.folder import RunFolder
-from tallystick.party.secret import row_noise_secret
-from tallystick.party.trained import Architecture
 
 ALL_PHASES = ("alignment", "training", "evaluation")
 

@@ -12,6 +12,10 @@ import torch
 
 from tallystick import __version__
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.embedding_charge import EmbeddingCharge
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.secret import row_noise_secret
+from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, TableConfig, check_party
 from tallystick.data.encoder import Encoder
@@ -31,10 +35,6 @@ from tallystick.job.preflight import require_to_predict
 from tallystick.job.process import with_sessions
 from tallystick.job.runs import chosen_run, complete_ids
 from tallystick.network.channel import Channel
-from tallystick.party.embedding_charge import EmbeddingCharge
-from tallystick.party.folder import RunFolder
-from tallystick.party.secret import row_noise_secret
-from tallystick.party.trained import Architecture, TrainedFeatureParty, TrainedLabelParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.serving.predict import predict_alone, predict_feature_party, predict_label_party, receive_scores, send_scores
 from tallystick.watcher import Watcher
@@ -189,7 +189,7 @@ class _Scoring:
         dataset = dataset_of(linkage).to_score(self.contract, own, self.encoder, secret_seed=lambda: secrets.randbits(SEED_BITS))
         secret = row_noise_secret(self.contract, self.party)
         architecture = Architecture.of(self.contract, self.party.party, secret=secret)
-        batches = torch.split(torch.arange(len(alignment)), self.contract.training.for_rows(len(alignment)).batch_size)
+        batches = torch.split(torch.arange(len(alignment)), self.contract.training.resolved(len(alignment)).batch_size)
         scores, trained = None, None
         if is_label:
             ordered = [channels[name] for name in self.contract.feature_parties]

@@ -19,6 +19,9 @@ from torch import Tensor
 from tallystick.alignment.encoding import check_filters
 from tallystick.alignment.exchange import check_ids
 from tallystick.alignment.key_noise import check_radius
+from tallystick.artifacts.embedding_charge import noise_on_embeddings
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.trained import Architecture
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.data.encoder import Encoder
@@ -54,9 +57,6 @@ from tallystick.models.tabular import embedding_widths
 from tallystick.network.certificates import Identity, load_identity
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.proxy import Proxy, load_proxy
-from tallystick.party.embedding_charge import noise_on_embeddings
-from tallystick.party.folder import RunFolder
-from tallystick.party.trained import Architecture
 from tallystick.privacy.ledger import Outlook
 from tallystick.reading import shown
 from tallystick.training.plan import batches_per_message
@@ -303,7 +303,7 @@ def _check_features(
         _check_top(contract, party, encoder)
     if encoder is None:
         return
-    notes = (*encoder.notes, *contract.training.settled_notes(len(training)))
+    notes = (*encoder.notes, *contract.training.resolved_notes(len(training)))
     told = (f"a run fits on those of these {len(training):,} rows that all parties have, and may then choose otherwise",)
     found.notes += notes + (told if not contract.linkage.imputes and any("auto:" in note for note in notes) else ())
 
@@ -321,7 +321,7 @@ def _check_model(contract: Contract, party: PartyFile, encoder: Encoder, here: F
         if contract.role_of(party.party) == "feature" and noise_on_embeddings(contract) is not None:
             check_bottom_rows(bottom, few, path=path, party=party.party, claim=GaussianEmbeddings.method)
         width = width_of(bottom)
-    training = contract.training.for_rows(here.height)
+    training = contract.training.resolved(here.height)
     rows = min(batches_per_message(training) * training.batch_size, here.height)
     if (size := 4 * rows * width) > contract.network.max_message_mib * MEBIBYTE - 4096:
         raise ConfigError(

@@ -7,6 +7,7 @@ from functools import partial
 from typing import TypeVar
 
 from tallystick import __version__
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, dialled
 from tallystick.errors import (
@@ -27,10 +28,9 @@ from tallystick.job.phases.tuning import allowed_keys, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel
+from tallystick.network.endpoint import Network
 from tallystick.network.messages import MEBIBYTE
-from tallystick.network.network import Network
 from tallystick.network.session import Limits
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.ledger import BudgetExceeded
 from tallystick.results import Result
 from tallystick.training.plan import load_optimizers

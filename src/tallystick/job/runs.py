@@ -4,10 +4,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError
-from tallystick.party.folder import RunFolder
 
 _MOST_TOLD = 20  # complete runs that peers hear of
 

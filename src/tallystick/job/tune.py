@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 
 from tallystick import __version__
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, check_party
 from tallystick.data.keys import keys_of
@@ -16,7 +17,6 @@ from tallystick.job.phases.report import write_report
 from tallystick.job.phases.search import require_optuna
 from tallystick.job.phases.tuning import allowed_keys, tune_alone
 from tallystick.job.process import run_process
-from tallystick.party.folder import RunFolder
 from tallystick.results import Result
 from tallystick.training.plan import load_optimizers
 from tallystick.watcher import Watcher

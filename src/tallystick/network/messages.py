@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from tallystick.structs import prepared
+from tallystick.msgspec_threads import prepared
 
 WIRE_VERSION = 1
 MEBIBYTE = 1 << 20

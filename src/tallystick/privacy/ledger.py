@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from tallystick.errors import ConfigError, StorageError
+from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import (
     Entered,
     Event,
@@ -35,7 +36,6 @@ from tallystick.privacy.events import (
     total_epsilon,
 )
 from tallystick.storage import require_locks, sync_folder
-from tallystick.structs import prepared
 
 _SCHEMA = """
 BEGIN;

@@ -14,7 +14,7 @@ from tallystick.evaluation.measure import MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import formats
 from tallystick.report.leaks import leak_headline, promise, strength
-from tallystick.report.pages import render_template, script_json, write_page
+from tallystick.report.templating import render_template, script_json, write_page
 from tallystick.results import Result, read_result
 from tallystick.storage import ORIGIN, Origin, check_digest, check_sealed, refuse_pipe, unsealed
 

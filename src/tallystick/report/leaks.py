@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from scipy.special import ndtri, stdtrit
 
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.linkage.table import LINKAGE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.linkage.texts import TEXT_ATTACKS
 from tallystick.report.formats import number, quantity
 from tallystick.report.words import party_names

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.report import charts, formats
-from tallystick.report.pages import render_template, write_page
+from tallystick.report.templating import render_template, write_page
 
 WIDTH, HEIGHT = 560, 340
 

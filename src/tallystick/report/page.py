@@ -14,7 +14,7 @@ from tallystick.evaluation.decisions import Decisions
 from tallystick.evaluation.measure import Comparison, MetricValue
 from tallystick.metrics import METRICS
 from tallystick.report import charts, leaks, trials, words
-from tallystick.report.pages import render_template, script_json, write_page
+from tallystick.report.templating import render_template, script_json, write_page
 from tallystick.report.words import headline, party_names, verdict
 from tallystick.results import ColumnFall, ImportanceSummary, Result, read_result
 

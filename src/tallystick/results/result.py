@@ -14,6 +14,7 @@ import numpy as np
 from tallystick.errors import DataError
 from tallystick.evaluation.decisions import Decisions, Grouping
 from tallystick.evaluation.measure import Comparison, MetricValue
+from tallystick.msgspec_threads import prepared
 from tallystick.reading import Role
 from tallystick.results.leaks import Audit, FeatureAudit, LinkageSummary, Sweep
 from tallystick.results.parts import (
@@ -32,7 +33,6 @@ from tallystick.results.parts import (
     Tuning,
 )
 from tallystick.storage import SEAL, unsealed
-from tallystick.structs import prepared
 
 RESULT_VERSION = 2
 

@@ -6,14 +6,14 @@ import polars as pl
 import torch
 from torch import Tensor
 
+from tallystick.artifacts.local_scores import final_logits, logits_alone
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.cut.forward import receive_logits, send_embeddings
 from tallystick.data.target import LabelCoder
 from tallystick.dataset.dataset import Dataset
 from tallystick.errors import ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MAX_MESSAGE_BYTES, Array, MalformedMessage, Message
-from tallystick.party.alone import final_logits, logits_alone
-from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
 
 SCORES_A_MESSAGE = 1 << 20
 

@@ -16,7 +16,7 @@ from tallystick import results
 from tallystick.attacks.feature_inference.evaluate import KNOWN
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.gradients import WIDE_CUT
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.job.phases.report import contract_info, versions
 from tallystick.metrics import METRICS

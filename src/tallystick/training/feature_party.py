@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
-from tallystick.cut.forward import Sending, Source, send_embeddings, uncounted
+from tallystick.cut.forward import FeatureSource, Sending, send_embeddings, uncounted
 from tallystick.cut.messages import receive_gradient, send_embedding
 from tallystick.data.features import Features
 from tallystick.network.channel import Channel
@@ -25,7 +25,7 @@ from tallystick.training.updates import Updates
 
 def train_feature_party(
     bottom: nn.Module,
-    source: Source,
+    source: FeatureSource,
     channel: Channel,
     run: TrainingRun,
     *,
@@ -83,7 +83,7 @@ def train_feature_party(
 
 def _end_epoch(
     bottom: nn.Module,
-    source: Source,
+    source: FeatureSource,
     channel: Channel,
     run: TrainingRun,
     updates: Updates,
@@ -114,7 +114,7 @@ _Message = tuple[tuple[Batch, ...], tuple[Batch, ...], list[Features]]
 class _Messages:
     """An epoch's messages: their batches, the joint ones and the features of these, which can be loaded ahead of their turn."""
 
-    def __init__(self, groups: Iterator[tuple[Batch, ...]], source: Source) -> None:
+    def __init__(self, groups: Iterator[tuple[Batch, ...]], source: FeatureSource) -> None:
         self._groups = groups
         self._source = source
         self._next: _Message | None = None

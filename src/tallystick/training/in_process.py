@@ -11,15 +11,15 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import Source, no_columns
+from tallystick.cut.forward import FeatureSource, no_columns
 from tallystick.data.features import Features
 from tallystick.models.build import width_of
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
-from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
 from tallystick.training.step import LabelLearner, LabelStep, absent_cuts, apply, embed, label_step
+from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.updates import Updates
 
 
@@ -44,35 +44,35 @@ class SplitNetwork:
         objective: its loss.
         training: the contract's settings.
         schedule: the batches of every epoch.
-        lesson: how the label party learns from a batch.
+        step_rule: how the label party learns from a batch.
         defense: what changes the cut gradients.
     """
 
     bottoms: Sequence[nn.Module]
-    sources: Sequence[Source]
+    sources: Sequence[FeatureSource]
     model: LabelModel
-    own: Source = no_columns
+    own: FeatureSource = no_columns
     objective: Objective
     training: TrainingConfig
     schedule: Schedule
-    lesson: Lesson = PLAIN
+    step_rule: StepRule = PLAIN
     defense: CutDefense | None = None
     _updates: list[Updates] = field(init=False)
     _learner: LabelLearner = field(init=False)
 
     def __post_init__(self) -> None:
         steps = self.schedule.steps_before(self.schedule.epochs_before + self.training.epochs)
-        own = Updates(self.training, self.model, steps=steps, rates=self.lesson.rates)
+        own = Updates(self.training, self.model, steps=steps, rates=self.step_rule.rates)
         self._updates = [own, *(Updates(self.training, bottom, steps=steps) for bottom in self.bottoms)]
-        self.lesson.start(self.model, self.own, self.schedule.train_N)
+        self.step_rule.start(self.model, self.own, self.schedule.train_N)
         self._learner = LabelLearner(
-            model=self.model, updates=own, objective=self.objective, lesson=self.lesson, defense=self.defense
+            model=self.model, updates=own, objective=self.objective, step_rule=self.step_rule, defense=self.defense
         )
 
     def epoch(self, number: int) -> Iterator[CrossedStep]:
         """Train an epoch, step by step."""
         if embedded := self.schedule.embedded(number, step=self.schedule.steps_before(number)):
-            self.lesson.fit(self.model, self.objective, self.own, self.schedule.train_N, self._cuts(embedded))
+            self.step_rule.fit(self.model, self.objective, self.own, self.schedule.train_N, self._cuts(embedded))
         self.train(True)
         own_updates, *others = self._updates
         for batch in self.schedule.epoch(number):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from tallystick.config.sections import TrainingConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.models.normalization import statistics_of
 from tallystick.models.split import CentralizedModel
 from tallystick.training.objective import Objective
@@ -17,8 +17,8 @@ from tallystick.training.updates import decay_at, rate_at
 
 def train_joined(
     model: CentralizedModel,
-    sources: Sequence[Source],
-    own: Source,
+    sources: Sequence[FeatureSource],
+    own: FeatureSource,
     objective: Objective,
     *,
     training: TrainingConfig,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from tallystick.cut.forward import CutRows, Cuts, KeptCuts, Source, crossing, logits_over, side_by_side
+from tallystick.cut.forward import CutRows, Cuts, FeatureSource, KeptCuts, crossing, logits_over, side_by_side
 from tallystick.cut.messages import receive_embedding, send_gradient
 from tallystick.errors import Diverged
 from tallystick.models.split import LabelModel
@@ -16,13 +16,13 @@ from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.defended import CutDefense
 from tallystick.training.finite import refuse_lost_loss, refuse_lost_weights
-from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.messages import EpochDecision
 from tallystick.training.objective import Objective
 from tallystick.training.parallel_embedding import parallel_embedding_lookup
 from tallystick.training.plan import Batch, commits
 from tallystick.training.run import TrainingRun
 from tallystick.training.step import CutObserver, LabelLearner, absent_cuts, label_step
+from tallystick.training.step_rule import PLAIN, StepRule
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,12 +89,12 @@ Peer = FeaturePeer | KeptPeer
 
 def train_label_party(
     model: LabelModel,
-    own: Source,
+    own: FeatureSource,
     objective: Objective,
     peers: Sequence[Peer],
     run: TrainingRun,
     *,
-    lesson: Lesson = PLAIN,
+    step_rule: StepRule = PLAIN,
     defense: CutDefense | None = None,
 ) -> TrainingState:
     """Train the top model, and the other parties' bottom models through their cut gradients; leaves the best weights.
@@ -104,25 +104,25 @@ def train_label_party(
     Threat model: honest-but-curious feature parties. A cut gradient tells much about the label of its row (see the label
     leakage papers). ``defense`` changes what they are sent: its penalty is in the cut gradients, its noise over their sum. The
     own model learns from the loss alone. Without a defence there is no guarantee, and the bits are those of one process.
-    ``lesson`` says how it learns from a batch.
+    ``step_rule`` says how it learns from a batch.
 
     Raises PeerLost, PeerStopped and ProtocolError from the channels, StorageError from the store, Diverged when the loss, a cut
     gradient or a weight is no longer finite: what is committed stays as it was.
     """
     training, schedule = run.training, run.schedule
     cuts = [peer.cuts(place, schedule.cut_rows) for place, peer in enumerate(peers)]
-    updates = run.updates(model, lesson.rates)
-    learner = LabelLearner(model=model, updates=updates, objective=objective, lesson=lesson, defense=defense)
+    updates = run.updates(model, step_rule.rates)
+    learner = LabelLearner(model=model, updates=updates, objective=objective, step_rule=step_rule, defense=defense)
     state = run.resume(model, updates)
     model.train()
-    lesson.start(model, own, schedule.train_N)
+    step_rule.start(model, own, schedule.train_N)
     last_commit = told = state.step
     with parallel_embedding_lookup(model):
         while state.epoch < run.epochs and not state.stopped:
             started = time.monotonic()
             if embedded := schedule.embedded(state.epoch, step=state.step):
                 cuts_ND = side_by_side(embedded, cuts)
-                lesson.fit(model, objective, own, schedule.train_N, cuts_ND)
+                step_rule.fit(model, objective, own, schedule.train_N, cuts_ND)
             # Where the losses are: adding one to a sum on the CPU would fail, and fetching each would wait for the device.
             loss_sum = torch.tensor(state.loss_sum, dtype=torch.float64, device=schedule.train_N.device)
             for group in run.messages(state):
@@ -146,7 +146,7 @@ def train_label_party(
 
 def _end_epoch(
     learner: LabelLearner,
-    own: Source,
+    own: FeatureSource,
     peers: Sequence[Peer],
     run: TrainingRun,
     state: TrainingState,
@@ -174,7 +174,9 @@ def _end_epoch(
             peer.observer.epoch_ended(decision.epoch)
 
 
-def _answer(learner: LabelLearner, own: Source, peers: Sequence[Peer], group: Sequence[Batch], *, cut_rows: CutRows) -> Tensor:
+def _answer(
+    learner: LabelLearner, own: FeatureSource, peers: Sequence[Peer], group: Sequence[Batch], *, cut_rows: CutRows
+) -> Tensor:
     """Take the batches of a message one step after the other and answer; gives the sum of their losses, by row.
 
     The answer leaves before the own weights' update of the last joint batch, so that the peers need not wait for it. Of local

@@ -19,9 +19,9 @@ from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.models.split import LabelModel
 from tallystick.training.defended import CutDefense
-from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
+from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.updates import Updates
 
 
@@ -50,14 +50,14 @@ class LabelLearner:
         model: top model and own bottom.
         updates: of its weights.
         objective: the loss.
-        lesson: how the loss comes about.
+        step_rule: how the loss comes about.
         defense: what changes the gradients that are sent.
     """
 
     model: LabelModel
     updates: Updates
     objective: Objective
-    lesson: Lesson = PLAIN
+    step_rule: StepRule = PLAIN
     defense: CutDefense | None = None
 
 
@@ -117,7 +117,7 @@ def label_step(
     received_RD = [cut_BD.detach().requires_grad_() for cut_BD in cuts_BD]
     by_example = model.by_example(received_RD, own)
     leaves_BD = [cut_BD.detach().requires_grad_() for cut_BD in by_example]
-    loss, targets_B = learner.lesson.loss(model, learner.objective, batch, leaves_BD, own)
+    loss, targets_B = learner.step_rule.loss(model, learner.objective, batch, leaves_BD, own)
     if check is not None:
         check(loss.detach(), cuts_BD)
     learner.updates.zero_grad()

@@ -34,9 +34,9 @@ from tallystick.evaluation.private.bins import (
 )
 from tallystick.evaluation.private.histogram import FINE_BINS
 from tallystick.evaluation.private.mechanism import CountingMechanism, simulate_mechanism
+from tallystick.evaluation.private.registry import COUNTING, counting
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
-from tallystick.evaluation.private.table import COUNTING, counting
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
 from tallystick.privacy.noise import SimulatedNoise

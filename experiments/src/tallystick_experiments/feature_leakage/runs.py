@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tallystick.attacks.feature_inference.evaluate import KNOWN, MOST_ROWS, FeatureLeaks, evaluate_feature_inference
-from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.feature_inference.view import ColumnValues
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.row_sums import RowSums, chosen_rows

@@ -21,13 +21,13 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.scoring import AttackEvaluator
 from tallystick.attacks.view import StepView, View
 from tallystick.data.features import FeatureShape
 from tallystick.defenses.chain import chain
 from tallystick.defenses.defense import Defense
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.models.build import seeded
 from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from tallystick.config.sections import NetworkModel, TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.metrics import ace, auc
@@ -30,9 +30,9 @@ from tallystick.models.split import LabelModel
 from tallystick.training.calibration import fit_line
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.in_process import SplitNetwork
-from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective, Supervised
 from tallystick.training.plan import Batch, Schedule
+from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
@@ -93,28 +93,28 @@ class Row:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frozen(Lesson):
-    """Another lesson, whose label party's bottom learns nothing: a top over it finds what was in it at the start.
+class Frozen(StepRule):
+    """Another step_rule, whose label party's bottom learns nothing: a top over it finds what was in it at the start.
 
-    A benchmark's probe of what came before joint training; a run's threat model and guarantees are those of ``lesson``.
+    A benchmark's probe of what came before joint training; a run's threat model and guarantees are those of ``step_rule``.
     """
 
-    lesson: Lesson
+    step_rule: StepRule
 
     @property
     def rates(self) -> Mapping[str, float]:
-        """None for the bottom, the lesson's own for the rest."""
-        return {**self.lesson.rates, "bottom": 0.0}
+        """None for the bottom, the step_rule's own for the rest."""
+        return {**self.step_rule.rates, "bottom": 0.0}
 
-    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
-        """The lesson's."""
-        self.lesson.start(model, own, train_N)
+    def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
+        """The step_rule's."""
+        self.step_rule.start(model, own, train_N)
 
     def loss(
         self, model: LabelModel, objective: Objective, batch: Batch, cuts_BD: Sequence[Tensor], own: Features
     ) -> tuple[Tensor, Tensor]:
-        """The lesson's."""
-        return self.lesson.loss(model, objective, batch, cuts_BD, own)
+        """The step_rule's."""
+        return self.step_rule.loss(model, objective, batch, cuts_BD, own)
 
 
 def _row(name: str, method: str, paper: tuple[float, float] | None = None, *, kind: str = "FedAds", **settings: Any) -> Row:
@@ -265,7 +265,7 @@ class MethodTrial:
             objective=objective,
             training=TRAINING,
             schedule=schedule,
-            lesson=Frozen(lesson=method or PLAIN) if self.row.frozen else method or PLAIN,
+            step_rule=Frozen(step_rule=method or PLAIN) if self.row.frozen else method or PLAIN,
         )
         found = _train(network, rows, bottoms)
         found["cpu_seconds"] = time.process_time() - began - found.pop("looking")
@@ -311,7 +311,7 @@ class MethodTrial:
             for bottom in bottoms:  # the feature party has rows of its own too; here they are the same people's
                 method.prepare_bottom(bottom, self._part(rows.theirs.rows, everything_N, validation, Path(folder)))
 
-    def _part(self, source: Source, train_N: Tensor, validation_N: Tensor, folder: Path) -> OwnPart:
+    def _part(self, source: FeatureSource, train_N: Tensor, validation_N: Tensor, folder: Path) -> OwnPart:
         return OwnPart(
             source=source,
             train_N=train_N,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from tallystick.dataset.similarity import AllCandidates, DistinctCandidates
-from tallystick.demo.processes import LABEL, PAIR, PartyContext, run_parties
+from tallystick.demo.localhost import LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import width_of
 from tallystick.storage import Origin
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors

@@ -23,7 +23,7 @@ from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.similar_keys import SimilarKeys
 from tallystick.alignment.similarity import link_feature_party, link_helper, link_label_party
 from tallystick.alignment.terms import SimilarityConfig
-from tallystick.demo.processes import PartyContext, run_parties
+from tallystick.demo.localhost import PartyContext, run_parties
 from tallystick.errors import DataError, TallystickError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message

@@ -17,7 +17,7 @@ from tallystick.attacks.membership.identical import IdenticalEmbeddings
 from tallystick.attacks.view import StepView
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import no_columns
-from tallystick.dataset.settled import SettlingLesson
+from tallystick.dataset.settled import SettlingRule
 from tallystick.dataset.union import Imputation
 from tallystick.defenses.chain import EmbeddingDefenses
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
@@ -32,8 +32,8 @@ from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitShift
 from tallystick.training.defended_bottom import DefendedBottom
 from tallystick.training.in_process import CrossedStep, SplitNetwork
-from tallystick.training.lesson import PLAIN
 from tallystick.training.plan import Schedule, no_positions
+from tallystick.training.step_rule import PLAIN
 from tallystick_experiments.clicks import ClickData
 from tallystick_experiments.experiment import PASS
 from tallystick_experiments.feature_leakage.data import as_numbers
@@ -195,7 +195,7 @@ class Trained:
                 seed=self.seed,
                 embeds_before=0 if settles else None,
             ),
-            lesson=SettlingLesson(objective=objective, seed=self.seed) if settles else PLAIN,
+            step_rule=SettlingRule(objective=objective, seed=self.seed) if settles else PLAIN,
         )
 
     def _imputation(self, has_U: Tensor, number: int) -> Imputation:

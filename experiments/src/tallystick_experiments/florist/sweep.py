@@ -20,8 +20,8 @@ from tallystick.errors import ConfigError
 from tallystick.imputation.gaussian_features import GaussianFeatures
 from tallystick.imputation.imputer import When
 from tallystick.imputation.random_predicted_labels import RandomPredictedLabels
+from tallystick.imputation.registry import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.imputation.spliced_features import SplicedFeatures
-from tallystick.imputation.table import FEATURE_STRATEGIES, LABEL_STRATEGIES, feature_strategy, label_strategy
 from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks, split_columns
 from tallystick_experiments.florist import paper

@@ -16,7 +16,7 @@ import numpy as np
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.config.party import parse_party
 from tallystick.data.lazy import LazyTable
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import ConfigError, DataError
 from tallystick.metrics import METRICS
 from tallystick.results import AttackResult, CutReads, Result, above_guess

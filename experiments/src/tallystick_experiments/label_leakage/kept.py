@@ -14,20 +14,20 @@ import numpy as np
 import polars as pl
 import torch
 
+from tallystick.artifacts.recorder import RecordingPlan
+from tallystick.artifacts.row_recorder import most_rows
 from tallystick.attacks.label_inference.auxiliary import FewLabels, TheseLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
 from tallystick.attacks.label_inference.observations import known_rows
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.row_sums import RowSums, chosen_rows
+from tallystick.attacks.scoring import AttackEvaluator
 from tallystick.attacks.view import StepView, View, renumbered
 from tallystick.audit.recording import LABEL_EPOCHS, recording_plan
 from tallystick.config.party import FeatureColumns
 from tallystick.data.lazy import LazyTable
 from tallystick.defenses.chain import NO_DEFENSE, Defenses, chain
 from tallystick.defenses.marvell import Marvell
-from tallystick.party.recorder import RecordingPlan
-from tallystick.party.row_recorder import most_rows
 from tallystick.results import read_result
 from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 from tallystick_experiments.experiment import TrainingPlan

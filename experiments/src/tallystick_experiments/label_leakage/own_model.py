@@ -7,9 +7,12 @@ import secrets
 from dataclasses import replace
 from pathlib import Path
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.row_recorder import RowStore
+from tallystick.artifacts.trained import Architecture, TrainedFeatureParty, kept_encoder
 from tallystick.attacks.label_inference.auxiliary import FewLabels
 from tallystick.attacks.label_inference.evaluate import LabelInferenceEvaluation
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.audit.labels import AUXILIARY_LABELS, attack_result, load_labels
 from tallystick.config.contract import Contract
 from tallystick.config.party import parse_party
@@ -17,9 +20,6 @@ from tallystick.data.keys import read_keys
 from tallystick.dataset.own_rows import OwnRows
 from tallystick.dataset.registry import dataset_of
 from tallystick.errors import DataError
-from tallystick.party.folder import RunFolder
-from tallystick.party.row_recorder import RowStore
-from tallystick.party.trained import Architecture, TrainedFeatureParty, kept_encoder
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.results import AttackResult
 from tallystick.sweep.partner import SimulatedPartner

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.spectral import spectral_scores
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator, symmetric_auc
+from tallystick.attacks.scoring import AttackEvaluator, symmetric_auc
 from tallystick.attacks.view import StepView, View
 from tallystick.data.features import Features
 from tallystick.defenses.chain import chain

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from tallystick import metrics
 from tallystick.config.gradients import still
 from tallystick.config.party import EncodingConfig, FeatureColumns
-from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingTerms
+from tallystick.config.sections import NetworkModel, TargetConfig, TrainingConfig, TrainingSettings
 from tallystick.cut.forward import KeptCuts, logits_over
 from tallystick.data.encoder import Encoder
 from tallystick.data.target import LabelCoder
@@ -264,8 +264,8 @@ METHODS: dict[str, QualityMethod] = {
     "boosting": BoostingMethod(columns="joined", settings={}),
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
     "boosting-own": BoostingMethod(columns="own", settings={}),
-    "default": NetworkMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
-    "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingTerms().for_rows, encoding=EncodingConfig()),
+    "default": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
+    "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "former": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING),
     "joined-mlp": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING, columns="joined"),
 }

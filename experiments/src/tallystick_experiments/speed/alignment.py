@@ -30,14 +30,14 @@ from tallystick.alignment.psi import FEW_IDS, Protocol, intersect_feature_party,
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import TableConfig
 from tallystick.data.keys import fingerprint, read_keys
 from tallystick.data.table import read_table
-from tallystick.demo.processes import PartyContext, run_parties
+from tallystick.demo.localhost import PartyContext, run_parties
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Channel
-from tallystick.party.folder import RunFolder
 from tallystick_experiments.speed import secretflow
 
 Figures = dict[str, Any]

@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingTerms
+from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.data.bins import bin_edges
 from tallystick.data.features import Features, FeatureShape
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model, width_of
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
@@ -87,7 +87,7 @@ def binned(shape: FeatureShape, columns: Features) -> FeatureShape:
 
 
 def _training(name: str, scenario: SpeedScenario) -> TrainingConfig:
-    return timed(former_training(scenario.rows) if name == "former" else TrainingTerms().for_rows(scenario.rows), scenario)
+    return timed(former_training(scenario.rows) if name == "former" else TrainingSettings().resolved(scenario.rows), scenario)
 
 
 def timed(settled: TrainingConfig, scenario: SpeedScenario) -> TrainingConfig:

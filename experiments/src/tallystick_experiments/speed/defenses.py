@@ -27,7 +27,7 @@ from tallystick.data.features import Features, FeatureShape
 from tallystick.defenses.chain import Defenses, EmbeddingDefenses, chain, embedding_chain
 from tallystick.defenses.distance_correlation import squared_distance_correlation
 from tallystick.defenses.noise import NoiseStream
-from tallystick.defenses.table import DEFENSES
+from tallystick.defenses.registry import DEFENSES
 from tallystick.errors import TallystickError
 from tallystick.models.build import seeded
 from tallystick.models.tabular import TabularBottom, TabularTop

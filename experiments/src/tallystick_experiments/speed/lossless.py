@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingTerms
+from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.data.features import Features, FeatureShape
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.models.build import build_bottom, build_label_model
 from tallystick.models.split import CentralizedModel, LabelModel
 from tallystick.storage import Origin
@@ -111,8 +111,8 @@ def _modules(seed: int) -> tuple[nn.Module, LabelModel]:
 
 
 def _training() -> TrainingConfig:
-    terms = TrainingTerms(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
-    return terms.for_rows(ROWS)
+    terms = TrainingSettings(epochs=EPOCHS, batch_size=BATCH, patience=None, checkpoint_every=50)
+    return terms.resolved(ROWS)
 
 
 def _digest(module: nn.Module) -> str:

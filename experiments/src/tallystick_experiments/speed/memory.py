@@ -16,11 +16,11 @@ import polars as pl
 import yaml
 
 from tallystick.alignment.registry import LINKAGES
+from tallystick.artifacts.ledger import create_ledger
 from tallystick.config.party import load_party
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import write_test_certificates
-from tallystick.party.ledger import create_ledger
 from tallystick_experiments.clicks import CRITEO_CATEGORICAL, CRITEO_NUMERIC
 
 LABEL, FEATURE, HELPER = "bank", "shop", "post"

@@ -23,7 +23,7 @@ from torch.nn import functional
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import no_columns, receive_logits, send_embeddings
 from tallystick.data.features import Features, FeatureShape
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.metrics import auc
 from tallystick.models.build import seeded
 from tallystick.models.split import CentralizedModel, LabelModel
@@ -34,10 +34,10 @@ from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.feature_party import train_feature_party
 from tallystick.training.joined import train_joined
 from tallystick.training.label_party import FeaturePeer, train_label_party
-from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
+from tallystick.training.step_rule import PLAIN, StepRule
 from tallystick_experiments.shared import PLAIN_ADAM
 
 STALENESS = 8
@@ -224,14 +224,14 @@ def train_label(
     schedule: Schedule,
     *,
     width: int,
-    lesson: Lesson = PLAIN,
+    step_rule: StepRule = PLAIN,
     clock: "Clock | None" = None,
 ) -> None:
     """The label party's loop, for a feature party's cut of this width, by the clock if one is given."""
     with tempfile.TemporaryDirectory() as folder:
         run = _run(training, schedule, Path(folder), clock)
         peers = [FeaturePeer(channel=channel, width=width)]
-        train_label_party(model, data.own_source, data.objective, peers, run, lesson=lesson)
+        train_label_party(model, data.own_source, data.objective, peers, run, step_rule=step_rule)
 
 
 def _train_feature(

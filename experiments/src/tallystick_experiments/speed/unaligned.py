@@ -18,18 +18,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingTerms
+from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.config.unaligned import METHODS, UnalignedConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import FeatureShape
-from tallystick.demo.processes import FEATURE, LABEL, PAIR, PartyContext, run_parties
+from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
 from tallystick.models.build import BranchParts, build_bottom, width_of
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.training.checkpoint import CheckpointStore
-from tallystick.training.lesson import PLAIN
 from tallystick.training.plan import Schedule, load_optimizers, no_positions
+from tallystick.training.step_rule import PLAIN
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
@@ -119,7 +119,7 @@ class TimedRows:
     @property
     def training(self) -> TrainingConfig:
         """What the contract's defaults make of these rows, on the scenario's batches."""
-        settled = TrainingTerms().for_rows(self.scenario.rows)
+        settled = TrainingSettings().resolved(self.scenario.rows)
         return timed(settled, self.scenario).model_copy(update={"epochs": EPOCHS})
 
     def schedule(self, settings: UnalignedConfig, local_N: Tensor) -> Schedule:
@@ -135,7 +135,7 @@ class TimedRows:
         return method_of(settings, batch_size=schedule.batch_size, ratio=ratio, seed=1)
 
     @contextmanager
-    def own_part(self, source: Source, train_N: Tensor) -> Iterator[OwnPart]:
+    def own_part(self, source: FeatureSource, train_N: Tensor) -> Iterator[OwnPart]:
         """What a party may train on before the joint epochs."""
         with tempfile.TemporaryDirectory() as folder:
             yield OwnPart(
@@ -168,8 +168,8 @@ def as_label_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) -> d
         channel.receive(Turn)  # what the feature party does before is done too
         before = schedule.epochs_before
         clock = Clock(schedule.steps_before(before) + 1, schedule.steps_before(before + EPOCHS))
-        lesson = method or PLAIN
-        train_label(model, rows.data, channel, rows.training, schedule, width=width, lesson=lesson, clock=clock)
+        step_rule = method or PLAIN
+        train_label(model, rows.data, channel, rows.training, schedule, width=width, step_rule=step_rule, clock=clock)
         found[name]["before"].append(clock.began - began)
         found[name]["epoch"].append(schedule.steps_per_epoch / clock.rate())
     return found

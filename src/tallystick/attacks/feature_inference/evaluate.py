@@ -17,7 +17,7 @@ from scipy.special import ndtri
 from torch import Tensor
 
 from tallystick.attacks.feature_inference.marginals import marginals_of
-from tallystick.attacks.feature_inference.table import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.matrix import UNSOLVED

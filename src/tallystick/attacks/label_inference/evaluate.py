@@ -14,8 +14,8 @@ from torch import Tensor
 
 from tallystick.attacks.label_inference.auxiliary import FewLabels, LabelsPerBatch
 from tallystick.attacks.label_inference.fine_tuned import OfRows
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Received, View, renumbered
 from tallystick.errors import ConfigError, DataError
 

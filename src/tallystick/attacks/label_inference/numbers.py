@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tallystick.attacks.metrics import IntervalEstimate
+from tallystick.attacks.scoring import IntervalEstimate
 from tallystick.attacks.view import Attack, View, renumbered
 from tallystick.errors import DataError
 

@@ -24,7 +24,7 @@ from tallystick.attacks.label_inference.auxiliary import (
     NoLabels,
     ShareOfLabels,
 )
-from tallystick.attacks.label_inference.table import LabelInferenceAttack
+from tallystick.attacks.label_inference.registry import LabelInferenceAttack
 from tallystick.attacks.view import Received, Scores, StepView, View
 
 GROUP = "tallystick.label_attacks"

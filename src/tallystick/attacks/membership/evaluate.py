@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from tallystick.attacks.membership.needs import Needs
-from tallystick.attacks.membership.table import MEMBERSHIP_ATTACKS
-from tallystick.attacks.metrics import AttackEvaluator, AttackMetrics, Bootstrap
+from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics, Bootstrap
 from tallystick.attacks.view import Attack, Received, StepView, View, renumbered
 from tallystick.errors import DataError
 

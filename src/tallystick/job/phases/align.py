@@ -10,6 +10,10 @@ from tallystick.alignment.psu_helper import HelperOutcome
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.alignment.registry import AlignmentInput, HelperInput
 from tallystick.alignment.repeats import ROWS_OF_AN_ID, USUAL_ROWS, repeat_feature_party, repeat_label_party
+from tallystick.artifacts.embedding_charge import count_anew
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import KEYS, charged, data_set
+from tallystick.artifacts.secret import noise_secret
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.sections import MAX_IDS
@@ -17,10 +21,6 @@ from tallystick.data.keys import Keys, fingerprint, spelling_hints
 from tallystick.errors import DataError, IdError
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel, Progress
-from tallystick.party.embedding_charge import count_anew
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import KEYS, charged, data_set
-from tallystick.party.secret import noise_secret
 
 LOW_MATCH = 0.5
 

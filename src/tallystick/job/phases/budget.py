@@ -5,12 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tallystick.alignment.key_noise import key_event
-from tallystick.config.contract import Contract
-from tallystick.config.party import PartyFile
-from tallystick.data.keys import Keys
-from tallystick.job.phases.defense import training_charged
-from tallystick.job.phases.release import RELEASE_NOTE, release_event
-from tallystick.party.embedding_charge import (
+from tallystick.artifacts.embedding_charge import (
     Sent,
     evaluation_ahead,
     noise_on_embeddings,
@@ -18,8 +13,13 @@ from tallystick.party.embedding_charge import (
     serves_others,
     training_ahead,
 )
-from tallystick.party.folder import NOISY_KEYS, RunFolder
-from tallystick.party.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger
+from tallystick.artifacts.folder import NOISY_KEYS, RunFolder
+from tallystick.artifacts.ledger import EMBEDDINGS, KEYS, LABELS, data_set, known_budget, known_ledger
+from tallystick.config.contract import Contract
+from tallystick.config.party import PartyFile
+from tallystick.data.keys import Keys
+from tallystick.job.phases.defense import training_charged
+from tallystick.job.phases.release import RELEASE_NOTE, release_event
 from tallystick.privacy.events import Event
 from tallystick.privacy.ledger import BudgetExceeded, Outlook, outlook
 
@@ -83,11 +83,11 @@ class Ahead:
         if self.predicts:
             most = sent.and_then(Sent(prediction=1)).most
         elif self.trials is not None:
-            most = self.trials * max(training_ahead(contract, each.training.for_rows(self._rows)).most for each in self._tuned())
+            most = self.trials * max(training_ahead(contract, each.training.resolved(self._rows)).most for each in self._tuned())
         else:
             ahead = evaluation_ahead(contract, columns=self.columns)
             if not sent.charged:  # else the rest of training is charged for, or charges for itself
-                ahead = ahead.and_then(training_ahead(contract, contract.training.for_rows(self._rows)))
+                ahead = ahead.and_then(training_ahead(contract, contract.training.resolved(self._rows)))
             most = sent.and_then(ahead).most
         return [noise.event(most - sent.charged)] if most > sent.charged else []
 

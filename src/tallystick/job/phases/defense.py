@@ -11,6 +11,8 @@ from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 from torch import Tensor
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import LABELS, charged
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.dataset.dataset import Dataset
@@ -19,8 +21,6 @@ from tallystick.defenses.defense import RandomBytes, Teacher
 from tallystick.errors import ConfigError, DataError
 from tallystick.evaluation.boosting import can_boost, cross_fitted
 from tallystick.job.phases.release import exact_labels
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import LABELS, charged
 from tallystick.privacy.events import NotPrivate
 from tallystick.training.defended import CutDefense
 from tallystick.training.plan import Schedule

@@ -12,6 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead
+from tallystick.artifacts.local_scores import final_logits, logits_alone
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty
 from tallystick.config.sections import PrivateRelease
 from tallystick.cut.forward import Cuts, KeptCuts, crossing, logits_over, send_embeddings
 from tallystick.data.encoder import Encoder
@@ -30,11 +33,8 @@ from tallystick.job.job import Job
 from tallystick.job.phases.importance import Measured, measure_columns, receive_results, send_columns
 from tallystick.job.phases.release import RELEASE_NOTE, enter_shared, finished, release_auc
 from tallystick.metrics import UndefinedMetric, sigmoid
-from tallystick.party.alone import final_logits, logits_alone
-from tallystick.party.embedding_charge import EmbeddingCharge, evaluation_ahead
-from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty
+from tallystick.msgspec_threads import prepared
 from tallystick.storage import write_bytes
-from tallystick.structs import prepared
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
@@ -54,7 +54,7 @@ def evaluate(
     Every test row is embedded; this party measures by the scores of those that it has. With ``kept`` embeddings all of it is
     done at home, and nothing leaves.
     """
-    batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
+    batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     cuts = kept if kept is not None else _crossing(job, trained, dataset)
     logits = logits_over(trained.model, dataset.features_at, batches, cuts)
     measured = measure_columns(job, trained, dataset, kept=kept)
@@ -81,7 +81,7 @@ def _crossing(job: Job, trained: TrainedLabelParty, dataset: Dataset) -> list[Cu
 def take_part(job: Job, trained: TrainedFeatureParty, dataset: Dataset, *, run_id: str) -> Evaluated:
     """Feature party: embed the test rows, and those by which columns are measured; then learn what may leave the label party."""
     channel = job.channels[job.contract.label_party]
-    batches = dataset.test_batches(dataset.settled(job.contract.training).batch_size)
+    batches = dataset.test_batches(dataset.resolved(job.contract.training).batch_size)
     what = f"evaluation of {job.contract.name}, run {run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
     charge.reserve(evaluation_ahead(job.contract, columns=len(column_places(trained.encoder))))
@@ -297,7 +297,7 @@ class _Baseline:
 
 def _baseline(job: Job, own: Dataset, encoder: Encoder) -> _Baseline:
     """Score the test rows by own columns alone: by the same network, or by boosting if that validates better."""
-    training = own.settled(job.contract.training)
+    training = own.resolved(job.contract.training)
     job.logbook.watcher.say("training the own-columns-only model, the baseline")
 
     def progress(_what: str, done: int, total: int) -> None:

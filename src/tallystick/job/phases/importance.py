@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from tallystick import metrics, results
+from tallystick.artifacts.embedding_charge import shuffled_releases
+from tallystick.artifacts.trained import TrainedLabelParty
 from tallystick.cut.forward import KeptCuts, Sending, send_embeddings
 from tallystick.dataset.dataset import Dataset, Labels
 from tallystick.evaluation.importance import (
@@ -30,8 +32,6 @@ from tallystick.evaluation.importance import (
 from tallystick.evaluation.sharing import receive_shared
 from tallystick.job.job import Job
 from tallystick.network.channel import Channel
-from tallystick.party.embedding_charge import shuffled_releases
-from tallystick.party.trained import TrainedLabelParty
 from tallystick.privacy.randomness import SEED_BITS, secret_generator
 
 
@@ -54,7 +54,7 @@ def send_columns(job: Job, bottom: nn.Module, dataset: Dataset, channel: Channel
     if not job.contract.measures_columns:
         return
     features = dataset.features_at(sampled_rows(dataset.validation_N, wanted.rows, seed=job.contract.seed))
-    batch_size = dataset.settled(job.contract.training).batch_size
+    batch_size = dataset.resolved(job.contract.training).batch_size
     places = column_places(dataset.known_encoder)
     sending("validation", 1)
     everything = torch.arange(len(features), device=features.numeric_NF.device)
@@ -84,7 +84,7 @@ def measure_columns(
     if not contract.measures_columns:
         return None
     index_V = sampled_rows(dataset.validation_N, wanted.rows, seed=contract.seed)
-    how: dict[str, Any] = {"batch_size": dataset.settled(contract.training).batch_size}
+    how: dict[str, Any] = {"batch_size": dataset.resolved(contract.training).batch_size}
     if kept is not None:
         cuts_VD = [each(0, index_V) for each in kept]
     else:

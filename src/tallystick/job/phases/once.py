@@ -12,6 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
+from tallystick.artifacts.embedding_charge import EmbeddingCharge
 from tallystick.cut.forward import KeptCuts, Part
 from tallystick.cut.messages import receive_embedding, send_embedding
 from tallystick.dataset.dataset import Dataset
@@ -19,7 +20,6 @@ from tallystick.evaluation.messages import Finished, receive_finished
 from tallystick.job.job import Job
 from tallystick.models.build import width_of
 from tallystick.network.channel import Channel
-from tallystick.party.embedding_charge import EmbeddingCharge
 from tallystick.training.plan import Batch
 from tallystick.training.step import CutObserver
 
@@ -84,7 +84,7 @@ def _rows_once(job: Job, dataset: Dataset, parts: dict[Part, Tensor], peer: int)
     """Which rows of a feature party cross, in ascending order, and the same in batches."""
     positions_N = torch.cat([*parts.values(), torch.empty(0, dtype=torch.int64, device=dataset.train_N.device)])
     numbers_R = torch.unique(dataset.cut_numbers(positions_N, peer))
-    size = dataset.settled(job.contract.training).batch_size
+    size = dataset.resolved(job.contract.training).batch_size
     return numbers_R, torch.split(numbers_R, size) if len(numbers_R) else ()
 
 

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from tallystick import results
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import LABELS, charged
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile, PrivacyConfig
 from tallystick.config.sections import PrivateRelease
@@ -16,8 +18,6 @@ from tallystick.disclosure import shared_with_feature_parties
 from tallystick.evaluation.messages import Finished
 from tallystick.evaluation.private.release import release
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import LABELS, charged
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import USUAL_DELTA, Ledger
 

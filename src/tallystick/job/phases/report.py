@@ -16,10 +16,11 @@ from tallystick.alignment.group import SODIUM
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.psi import learnt_of
 from tallystick.alignment.repeats import counts_learnt
+from tallystick.artifacts.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.audit.columns import with_releases
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
-from tallystick.config.sections import TrainingTerms
+from tallystick.config.sections import TrainingSettings
 from tallystick.dataset.dataset import Dataset
 from tallystick.disclosure import (
     defense_lines,
@@ -43,7 +44,6 @@ from tallystick.job.phases.tuning import told
 from tallystick.models.dropout import Dropout
 from tallystick.models.similarity.model import LOOKED_AT, learnt_weights
 from tallystick.models.split import LabelModel
-from tallystick.party.embedding_charge import embeddings_cost, noise_on_embeddings
 from tallystick.report.page import render
 from tallystick.training.checkpoint import TrainingState
 
@@ -173,7 +173,7 @@ def contract_info(contract: Contract) -> results.ContractInfo:
     )
 
 
-def _rate(training: TrainingTerms) -> float | str:
+def _rate(training: TrainingSettings) -> float | str:
     """The learning rate, and in words what is not constant about it."""
     return training.learning_rate if training.schedule == "constant" else f"{training.learning_rate:g}, {training.schedule}"
 
@@ -378,7 +378,7 @@ def _data(contract: Contract, party: PartyFile, found: RunFindings) -> results.D
     dataset, keys = found.dataset, found.keys
     if dataset is None:
         return None
-    settled = dataset.settled_notes(contract.training)
+    settled = dataset.resolved_notes(contract.training)
     of_keys = [f"{party.party}: {note}" for note in [*(keys.notes() if keys is not None else []), *found.match_notes]]
     shape = dataset.encoder.feature_shape if dataset.encoder is not None else None
     positive = []

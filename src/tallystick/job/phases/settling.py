@@ -6,17 +6,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tallystick.artifacts.folder import SETTLED, RunFolder
 from tallystick.dataset.imputed import ImputingObjective
-from tallystick.dataset.settled import SettlingLesson
+from tallystick.dataset.settled import SettlingRule
 from tallystick.job.job import Job
-from tallystick.party.folder import SETTLED, RunFolder
-from tallystick.training.lesson import PLAIN, Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.run import TrainingRun
+from tallystick.training.step_rule import PLAIN, StepRule
 
 
-def settling(job: Job, objective: Objective, run: TrainingRun) -> Lesson:
-    """The plain lesson, or one that draws absent labels first; a run that goes on takes those that it drew.
+def settling(job: Job, objective: Objective, run: TrainingRun) -> StepRule:
+    """The plain rule, or one that draws absent labels first; a run that goes on takes those that it drew.
 
     Raises DamagedFile if it goes on and they are lost.
     """
@@ -25,7 +25,7 @@ def settling(job: Job, objective: Objective, run: TrainingRun) -> Lesson:
     folder = job.folder
     if run.resume_from:
         objective.take_settled(_kept(folder).to(run.schedule.train_N.device))
-    return SettlingLesson(
+    return SettlingRule(
         objective=objective,
         seed=folder.secret_seed() % 2**63,
         keep=lambda settled_U: _keep(folder, settled_U),

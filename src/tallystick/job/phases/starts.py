@@ -1,7 +1,7 @@
 """What a party's weights are drawn from before training: its own secret, or the seed that all parties know."""
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.randomness import Seed
 
 

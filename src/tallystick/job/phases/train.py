@@ -7,6 +7,9 @@ import numpy as np
 import torch
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
+from tallystick.artifacts.local_scores import calibrated_alone
+from tallystick.artifacts.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
 from tallystick.audit.recording import recorders
 from tallystick.cut.forward import KeptCuts
 from tallystick.data.keys import Keys
@@ -29,9 +32,6 @@ from tallystick.models.similarity.model import SimilarityLabelModel
 from tallystick.models.split import LabelModel
 from tallystick.network.channel import Channel
 from tallystick.network.messages import MEBIBYTE
-from tallystick.party.alone import calibrated_alone
-from tallystick.party.embedding_charge import EmbeddingCharge, evaluation_ahead, training_ahead
-from tallystick.party.trained import TrainedFeatureParty, TrainedLabelParty, keep_encoders
 from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.feature_party import train_feature_party
@@ -62,7 +62,7 @@ def encode_rows(job: Job, keys: Keys, alignment: Alignment, channels: Sequence[C
     _try_own_bottom(job, dataset)
     for note in dataset.encoder.notes if dataset.encoder is not None else ():
         job.logbook.watcher.say(note)
-    for note in dataset.settled_notes(job.contract.training):
+    for note in dataset.resolved_notes(job.contract.training):
         job.logbook.watcher.say(note)
     return dataset
 
@@ -130,7 +130,7 @@ def train_as_label_party(
     defended = defense.defended(dataset)
     labels = defended.known_labels
     check_classes(job.contract.unaligned, labels.coder, labels.training_labels_N[defended.train_N])
-    schedule = defended.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
+    schedule = defended.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
     peers = _peers(job, dataset, widths, agreement, kept)
     run = _training_run(job, dataset, schedule, agreement)
     method = defended.method(run.training, start=start)
@@ -143,7 +143,7 @@ def train_as_label_party(
         objective,
         peers,
         run,
-        lesson=method or settling(job, objective, run),
+        step_rule=method or settling(job, objective, run),
         defense=defense.cut(schedule),
     )
     job.logbook.watcher.say(_how_it_ended(state, run))
@@ -183,7 +183,7 @@ def _train_alone(job: Job, dataset: Dataset, model: LabelModel) -> None:
     """Train what scores rows without a link: own columns of every row, by the labels that the joint model was trained by."""
     job.logbook.watcher.say("training the model of own columns, for rows that none of the others is similar to")
     own = replace(dataset.own_part(), labels=dataset.known_labels)
-    training = own.settled(job.contract.training)
+    training = own.resolved(job.contract.training)
     schedule = own.schedule(training, seed=job.contract.seed)
 
     def progress(_what: str, done: int, total: int) -> None:
@@ -204,7 +204,7 @@ def embed_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     observer = None
     if is_new := trains(job, agreement):
         (observer,) = recorders(audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=0)
-        method = dataset.method(dataset.settled(job.contract.training), start=start)
+        method = dataset.method(dataset.resolved(job.contract.training), start=start)
         if method is not None:
             method.prepare_bottom(bottom, own_part(job, dataset, start))
         trained = TrainedFeatureParty(bottom=bottom, encoder=dataset.known_encoder, state=TrainingState())
@@ -225,7 +225,7 @@ def train_as_feature_party(job: Job, dataset: Dataset, agreement: Agreement) -> 
     (observer,) = recorders(
         audited_side(job, dataset, run_id=agreement.run_id), [width_of(bottom)], resume_from=agreement.resume_from
     )
-    schedule = dataset.schedule(dataset.settled(job.contract.training), seed=job.contract.seed)
+    schedule = dataset.schedule(dataset.resolved(job.contract.training), seed=job.contract.seed)
     run = _training_run(job, dataset, schedule, agreement)
     what = f"training of {job.contract.name}, run {agreement.run_id}"
     charge = EmbeddingCharge.of(job.contract, job.party, job.folder, what=what)
@@ -264,7 +264,7 @@ def own_part(job: Job, dataset: Dataset, start: Seed) -> OwnPart:
         source=dataset.features_at,
         train_N=train_N if job.is_label else torch.cat([dataset.train_N, train_N]),
         validation_N=dataset.unaligned.validation_N,
-        training=dataset.settled(job.contract.training),
+        training=dataset.resolved(job.contract.training),
         store=job.folder.store,
         seed=job.contract.seed,
         start=start,
@@ -279,7 +279,7 @@ def trains(job: Job, agreement: Agreement) -> bool:
 
 def receive_widths(job: Job, dataset: Dataset) -> list[int]:
     """The cut widths that the feature parties announce, in the contract's order; raises ProtocolError for one out of range."""
-    training, most = dataset.settled(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
+    training, most = dataset.resolved(job.contract.training), job.contract.network.max_message_mib * MEBIBYTE
     largest = max(map(len, (dataset.train_N, dataset.validation_N, dataset.test_N)))
     together = min(training.batch_size * batches_per_message(training), largest)
     return [
@@ -290,7 +290,7 @@ def receive_widths(job: Job, dataset: Dataset) -> list[int]:
 
 def _training_run(job: Job, dataset: Dataset, schedule: Schedule, agreement: Agreement) -> TrainingRun:
     return TrainingRun(
-        training=dataset.settled(job.contract.training),
+        training=dataset.resolved(job.contract.training),
         schedule=schedule,
         store=job.folder.store(),
         resume_from=agreement.resume_from,

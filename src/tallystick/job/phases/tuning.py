@@ -15,6 +15,8 @@ import numpy as np
 import yaml
 
 from tallystick.alignment.outcome import Alignment
+from tallystick.artifacts.embedding_charge import sent_by
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.tuning import ONLY_TOGETHER, TunedKey
@@ -27,12 +29,10 @@ from tallystick.job.job import Job
 from tallystick.job.phases.defense import RunDefense, training_charged
 from tallystick.job.phases.search import TrialRecord, best_of, next_values, require_optuna
 from tallystick.job.phases.train import encode_rows, own_rows, train_as_feature_party, train_as_label_party
+from tallystick.msgspec_threads import prepared
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
-from tallystick.party.embedding_charge import sent_by
-from tallystick.party.folder import RunFolder
 from tallystick.storage import write_bytes
-from tallystick.structs import prepared
 from tallystick.training.checkpoint import TrainingState
 from tallystick.training.label_party import train_label_party
 from tallystick.training.run import TrainingRun
@@ -145,7 +145,7 @@ def tune_alone(job: Job, keys: Keys) -> list[TrialRecord]:
         what = f"tuning of {job.contract.name}, alone, {job.folder.path.name}"
         defense.spend(job.contract, job.party, job.folder, exact.known_labels.true_N, what=what)
         own = defense.defended(exact)
-        training, store = own.settled(trial.contract.training), trial.folder.store()
+        training, store = own.resolved(trial.contract.training), trial.folder.store()
         run = TrainingRun(
             training=training,
             schedule=own.schedule(training, seed=trial.contract.seed),

@@ -23,7 +23,7 @@ from tallystick.data.features import Features
 from tallystick.data.linked import CandidateLinks, LinkedFeatures
 from tallystick.models.branches import BranchedModel
 from tallystick.models.similarity.gates import LearntWeight, ascending
-from tallystick.models.similarity.table import ACTIVATIONS, MERGES, WEIGHTS
+from tallystick.models.similarity.registry import ACTIVATIONS, MERGES, WEIGHTS
 from tallystick.models.split import LabelModel
 
 

@@ -6,7 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts, seeded
@@ -48,7 +48,7 @@ class DiffuAT(Synthesis):
         with seeded(self.seed, "diffusion"):
             return Diffusion(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
 
-    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor) -> None:
+    def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Diffusion)

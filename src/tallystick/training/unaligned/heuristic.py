@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts
@@ -41,7 +41,7 @@ class Heuristic(Synthesis):
         self,
         model: LabelModel,
         objective: Objective,  # noqa: ARG002
-        own: Source,
+        own: FeatureSource,
         index_N: Tensor,
         cuts_ND: Tensor,
     ) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from tallystick.config.sections import TrainingConfig
 from tallystick.config.unaligned import UnalignedConfig
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel
 from tallystick.models.build import BranchParts
@@ -24,10 +24,10 @@ from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.randomness import Seed
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.label_party import train_label_party
-from tallystick.training.lesson import Lesson
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch, Schedule
 from tallystick.training.run import TrainingRun
+from tallystick.training.step_rule import StepRule
 
 FASTEST = 4.0  # most: beyond some size a rate in proportion to the batch no longer helps (Goyal et al. 2017)
 
@@ -47,7 +47,7 @@ class OwnPart:
         progress: called as steps go by.
     """
 
-    source: Source
+    source: FeatureSource
     train_N: Tensor
     validation_N: Tensor
     training: TrainingConfig
@@ -76,7 +76,7 @@ class OwnPart:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnalignedMethod(Lesson, ABC):
+class UnalignedMethod(StepRule, ABC):
     """A method for unaligned rows.
 
     Args:

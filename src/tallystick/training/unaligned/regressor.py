@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.models.branches import Synthesizing
 from tallystick.models.build import BranchParts, seeded
@@ -41,7 +41,7 @@ class Regressor(Synthesis):
         with seeded(self.seed, "regressor"):
             return Regression(bottom, cut_width=parts.cut_width, classes=parts.outputs, with_label=self.settings.label_condition)
 
-    def fit(self, model: LabelModel, objective: Objective, own: Source, index_N: Tensor, cuts_ND: Tensor) -> None:
+    def fit(self, model: LabelModel, objective: Objective, own: FeatureSource, index_N: Tensor, cuts_ND: Tensor) -> None:
         """Fit it to the aligned training rows."""
         assert isinstance(model, Synthesizing)
         assert isinstance(model.generator, Regression)

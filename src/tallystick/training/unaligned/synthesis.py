@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.errors import ConfigError
 from tallystick.models.branches import BranchedModel, Synthesizing
@@ -135,14 +135,14 @@ class Synthesis(LocalBatches):
         return loss + alone, targets_B
 
 
-def embedded_rows(bottom: nn.Module, own: Source, index_N: Tensor, *, batch_size: int) -> Tensor:
+def embedded_rows(bottom: nn.Module, own: FeatureSource, index_N: Tensor, *, batch_size: int) -> Tensor:
     """Own embeddings (N, W) at these positions, without training."""
     bottom.eval()
     with torch.no_grad():
         return torch.cat([bottom(own(index_B)) for index_B in torch.split(index_N, batch_size)])
 
 
-def targets_at(objective: Objective, model: LabelModel, own: Source, index_N: Tensor, *, batch_size: int) -> Tensor:
+def targets_at(objective: Objective, model: LabelModel, own: FeatureSource, index_N: Tensor, *, batch_size: int) -> Tensor:
     """The targets (N,) that a loss would be taken by at these positions."""
     assert isinstance(model, BranchedModel)
     model.eval()

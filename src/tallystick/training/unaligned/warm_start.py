@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.models.branches import BranchedModel, FromLocal
 from tallystick.models.build import BranchParts, seeded
@@ -63,7 +63,7 @@ class WarmStart(UnalignedMethod):
         _start_top(model.top, model.alone.top)
 
     @torch.no_grad()
-    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
+    def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
         """Keep the first model's logit of every aligned row: it is the same in all steps."""
         assert isinstance(model, FromLocal)
         model.alone.eval()

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
+from tallystick.artifacts.trained import TrainedLabelParty
 from tallystick.dataset.dataset import Dataset
 from tallystick.models.branches import BranchedModel
 from tallystick.models.split import LabelModel
-from tallystick.party.trained import TrainedLabelParty
 from tallystick.training.calibration import LogitLine, fit_line
 
 PASS = 4096  # rows of a pass that trains nothing

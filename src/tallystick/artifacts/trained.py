@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from tallystick.artifacts.folder import RunFolder
 from tallystick.config.contract import Contract
 from tallystick.config.sections import NetworkModel, TargetConfig
 from tallystick.config.unaligned import UnalignedConfig
@@ -21,7 +22,6 @@ from tallystick.defenses.chain import NO_EMBEDDING_DEFENSE, EmbeddingDefenses
 from tallystick.errors import ConfigError, DataError
 from tallystick.models.build import BranchParts, build_bottom, build_label_model
 from tallystick.models.split import LabelModel
-from tallystick.party.folder import RunFolder
 from tallystick.privacy.randomness import Seed
 from tallystick.training.calibration import NO_CALIBRATION, Calibration, LogitLine, LogitShift
 from tallystick.training.checkpoint import TrainingState, load_weights, write_tensors
@@ -36,7 +36,7 @@ class Architecture:
     """How one party's part of the network is put together; ``bottom`` and ``top`` stand in for the contract's when given.
 
     ``seed`` is what weights are drawn from: of a network that is trained with others, ``start_of`` the run. ``secret`` is what
-    the noise on its embeddings follows from (``party/secret.py``), wherever any are to leave.
+    the noise on its embeddings follows from (``artifacts/secret.py``), wherever any are to leave.
     """
 
     model: NetworkModel

@@ -1,6 +1,6 @@
 """Start every party in a process of its own on this machine, joined by mutual TLS over loopback.
 
-``python -m tallystick.demo.processes MODULE NAME`` is one party: it connects to its peers and calls MODULE.party(stage,
+``python -m tallystick.demo.localhost MODULE NAME`` is one party: it connects to its peers and calls MODULE.party(stage,
 arguments), whose result goes back to whoever started it. Party and starter talk in JSON lines over the party's standard input
 and output. Both its pipes are read by threads all the time, so no party ever waits for its starter to listen.
 """
@@ -27,7 +27,7 @@ import msgspec
 from tallystick.errors import PeerError, TallystickError
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.channel import Channel
-from tallystick.network.network import Network
+from tallystick.network.endpoint import Network
 from tallystick.network.session import Limits
 
 Peers = Mapping[str, Mapping[str, bool]]

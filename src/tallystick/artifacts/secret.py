@@ -5,11 +5,11 @@ import os
 import secrets
 from pathlib import Path
 
+from tallystick.artifacts.folder import digest_of
+from tallystick.artifacts.ledger import EMBEDDINGS, KEYS, known_ledger
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.errors import DamagedFile, StorageError, advice
-from tallystick.party.folder import digest_of
-from tallystick.party.ledger import EMBEDDINGS, KEYS, known_ledger
 from tallystick.storage import Origin, read_json, remove, sync_folder, write_json
 
 SECRET_BYTES = 32

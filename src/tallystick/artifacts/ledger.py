@@ -7,13 +7,13 @@ from pathlib import Path
 
 import msgspec
 
+from tallystick.artifacts.folder import TRIAL, RunFolder
 from tallystick.config.party import PartyFile
 from tallystick.errors import ConfigError, StorageError
 from tallystick.evaluation.private.result import NothingReleased
-from tallystick.party.folder import TRIAL, RunFolder
+from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import Entered
 from tallystick.privacy.ledger import Cap, Ledger
-from tallystick.structs import prepared
 
 LEDGER_NOTE = "ledger"
 LABELS, KEYS, EMBEDDINGS = "", "-keys", "-embeddings"

@@ -9,17 +9,17 @@ from dataclasses import dataclass, replace
 
 import msgspec
 
+from tallystick.artifacts.folder import RunFolder
+from tallystick.artifacts.ledger import EMBEDDINGS, charged, data_set
+from tallystick.artifacts.secret import noise_secret
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
 from tallystick.config.sections import TrainingConfig
 from tallystick.cut.forward import Part
 from tallystick.defenses.gaussian_embeddings import GaussianEmbeddings
 from tallystick.disclosure import draws_labels_first
-from tallystick.party.folder import RunFolder
-from tallystick.party.ledger import EMBEDDINGS, charged, data_set
-from tallystick.party.secret import noise_secret
+from tallystick.msgspec_threads import prepared
 from tallystick.privacy.events import UnsentGaussianDP
-from tallystick.structs import prepared
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.unaligned.schedule import scheduled
 

@@ -19,6 +19,7 @@ import torch
 from tallystick.alignment.outcome import Alignment, Candidates, SimilarityScale
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.errors import ConfigError, DamagedFile, StorageError, printable
+from tallystick.msgspec_threads import prepared
 from tallystick.privacy.randomness import SEED_BITS
 from tallystick.reading import read_yaml
 from tallystick.storage import (
@@ -33,7 +34,6 @@ from tallystick.storage import (
     write_bytes,
     write_json,
 )
-from tallystick.structs import prepared
 from tallystick.training.checkpoint import CheckpointStore, read_tensors, write_tensors
 
 IMPUTATION = "imputation"

@@ -7,14 +7,14 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from tallystick.cut.forward import Source
+from tallystick.cut.forward import FeatureSource
 from tallystick.data.features import Features
 from tallystick.models.split import LabelModel
 from tallystick.training.objective import Objective
 from tallystick.training.plan import Batch
 
 
-class Lesson:
+class StepRule:
     """The plain way: the objective of the model's logits. Its subclasses are in ``unaligned/``."""
 
     @property
@@ -22,7 +22,7 @@ class Lesson:
         """Share of the learning rate by the start of a parameter's name; the rest has all of it."""
         return {}
 
-    def start(self, model: LabelModel, own: Source, train_N: Tensor) -> None:
+    def start(self, model: LabelModel, own: FeatureSource, train_N: Tensor) -> None:
         """Take what stays the same over all steps; called before the first one, and again where a run is resumed."""
 
     def loss(
@@ -35,7 +35,7 @@ class Lesson:
         self,
         model: LabelModel,
         objective: Objective,
-        own: Source,
+        own: FeatureSource,
         index_N: Tensor,
         cuts_ND: Tensor,
     ) -> None:
@@ -43,4 +43,4 @@ class Lesson:
         raise NotImplementedError("this schedule embeds nothing before an epoch")
 
 
-PLAIN = Lesson()
+PLAIN = StepRule()

@@ -17,12 +17,12 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
+from tallystick.artifacts.recorder import RecordingPlan
 from tallystick.attacks.energies import HALVES
 from tallystick.attacks.row_sums import RowSums, chosen_rows, most_looks
 from tallystick.attacks.view import Received
 from tallystick.errors import DataError, StorageError
 from tallystick.network.messages import MEBIBYTE
-from tallystick.party.recorder import RecordingPlan
 from tallystick.storage import Origin, make_folder, remove
 from tallystick.training.checkpoint import read_tensors, write_tensors
 from tallystick.training.plan import Batch
