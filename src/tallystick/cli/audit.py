@@ -83,7 +83,7 @@ def audit(
                 raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
             _keep(result, runs, as_json=as_json)
 
-    loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.audit.run")
+    loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.audit.recorded")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
 
 
