@@ -14,11 +14,18 @@ HEAD = """# Reference
 
 What `import tallystick` offers, loaded when it is first used; `make reference` makes this page from the docstrings. Examples are
 in [python-api.md](python-api.md), the keys of a contract and a party file in [config.md](config.md).
+
+These names are public, and no others are: every module below `tallystick` is internal and may change at any time. Until 1.0 a
+public name may change in a minor version, with a line in the changelog; from 1.0 on it is deprecated for a minor version first.
+The same holds for keys of contract and party file, commands and their options, `result.json` and run folders.
 """
 CHAPTERS = {
     "Running": ("simulate", "run", "predict"),
     "Contracts and party files": ("Contract", "load_contract", "parse_contract", "PartyFile", "load_party"),
     "Results": ("Result", "read_result", "render"),
+    "Modules of one's own": ("Features", "FeatureShape"),
+    "Attacks of one's own": ("LabelInferenceAttack", "View", "Scores"),
+    "Progress": ("Watcher", "Silent"),
 }
 
 
@@ -78,7 +85,7 @@ def _entry(name: str, what: Any) -> str:
     parts.append(_markdown(inspect.getdoc(what) or ""))
     if inspect.isclass(what):
         fields = getattr(what, "__struct_fields__", None) or getattr(what, "model_fields", ())
-        parts.append("Fields: " + ", ".join(f"`{field}`" for field in fields) + ".")
+        parts += ["Fields: " + ", ".join(f"`{field}`" for field in fields) + "."] if fields else []
         parts += [f"- `{member}`: {_first(found)}" for member, found in _members(what)]
     return "\n\n".join(parts).replace("\n\n- ", "\n- ").replace(".\n- ", ".\n\n- ", 1)
 

@@ -1,7 +1,12 @@
 """Vertical federated learning that people can put to work and trust.
 
 Two or more organisations that know different columns about the same people train one neural network together, while rows, labels
-and customer lists stay at home. The names here are loaded when they are first used; docs/reference.md lists them.
+and customer lists stay at home.
+
+What is public is here, in ``__all__``, and nowhere else: loaded when it is first used, described in docs/reference.md. Until
+1.0 a public name may change in a minor version, with a line in the changelog; from 1.0 on it is deprecated for a minor version
+first. The same holds for what is no Python: keys of contract and party file, commands and their options, result.json and run
+folders. Every module below this package is internal and may change at any time.
 """
 
 from collections.abc import Mapping
@@ -31,10 +36,12 @@ from tallystick.errors import (
 if TYPE_CHECKING:
     from tallystick.alignment.registry import LINKAGES
     from tallystick.api import predict, run
-    from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
+    from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
     from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
+    from tallystick.attacks.view import Scores, View
     from tallystick.config.contract import Contract, load_contract, parse_contract
     from tallystick.config.party import PartyFile, load_party
+    from tallystick.data.features import Features, FeatureShape
     from tallystick.defenses.registry import DEFENSES
     from tallystick.evaluation.private.result import NothingReleased
     from tallystick.job.process import JobFailed
@@ -43,6 +50,7 @@ if TYPE_CHECKING:
     from tallystick.report.page import render
     from tallystick.results import Result, read_result
     from tallystick.simulation import simulate
+    from tallystick.watcher import Silent, Watcher
 
 __all__ = [
     "DEFENSES",
@@ -58,10 +66,13 @@ __all__ = [
     "DataError",
     "Diverged",
     "FeatureError",
+    "FeatureShape",
+    "Features",
     "IdError",
     "IdentityError",
     "JobFailed",
     "LabelError",
+    "LabelInferenceAttack",
     "NothingReleased",
     "PartyFile",
     "PeerError",
@@ -69,9 +80,13 @@ __all__ = [
     "PeerStopped",
     "ProtocolError",
     "Result",
+    "Scores",
     "SharedDataError",
+    "Silent",
     "StorageError",
     "TallystickError",
+    "View",
+    "Watcher",
     "__version__",
     "load_contract",
     "load_party",
@@ -101,6 +116,13 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "LABEL_INFERENCE_ATTACKS": "tallystick.attacks.label_inference.registry",
         "MEMBERSHIP_ATTACKS": "tallystick.attacks.membership.registry",
         "METRICS": "tallystick.metrics",
+        "Features": "tallystick.data.features",
+        "FeatureShape": "tallystick.data.features",
+        "LabelInferenceAttack": "tallystick.attacks.label_inference.registry",
+        "View": "tallystick.attacks.view",
+        "Scores": "tallystick.attacks.view",
+        "Watcher": "tallystick.watcher",
+        "Silent": "tallystick.watcher",
         "JobFailed": "tallystick.job.process",
         "BudgetExceeded": "tallystick.privacy.ledger",
         "NothingReleased": "tallystick.evaluation.private.result",
