@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tallystick.config.contract import Step
 from tallystick.config.sections import AlignmentConfig, KeyColumn
 from tallystick.data.keys import read_keys, spelling_hints
 from tallystick.data.normalise import join, normalise
 from tallystick.errors import DataError
+from tallystick.reading import Step
 
 words = st.text(max_size=12)
 
