@@ -10,7 +10,7 @@ import polars as pl
 import pytest
 import torch
 
-from tallystick.config import contract
+from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.fedads import leaks, unaligned
 from tallystick_experiments.fedads.data import CREDIT
@@ -139,7 +139,7 @@ def test_a_probe_leaves_the_bottom_as_it_was_and_is_trained_only_where_it_is_nam
 
 @pytest.mark.long
 def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
     monkeypatch.setattr(leaks, "DEFENSES", {"no defence": []})
     found = leaks.run(data=criteo, seeds=[1], methods=["none", "multi-task"], aligned=0.5, keeping=Keeping(log=tmp_path / "log"))
     again = leaks.run(

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from tallystick.config import contract
+from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, pace, sweep
@@ -98,7 +98,7 @@ def test_what_is_not_there_is_named(tmp_path):
 
 @pytest.mark.long
 def test_both_defaults_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
-    monkeypatch.setattr(contract, "fitting_epochs", lambda _rows, _batch_size: 2)
+    monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
     monkeypatch.setattr(leaks, "former_training", lambda rows: former_training(rows).model_copy(update={"epochs": 2}))
     found = leaks.run(tmp_path, ["breast"], None, seeds=[1])
     assert {line["method"] for line in found["runs"]} == {"former", "default"}
