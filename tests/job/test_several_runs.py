@@ -9,7 +9,7 @@ from tiny import columns, contract_values, tables
 from typer.testing import CliRunner
 
 from tallystick.attacks.label_inference.evaluate import evaluate_label_inference
-from tallystick.attacks.label_inference.table import LABEL_INFERENCE_ATTACKS
+from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.several_runs import SentEmbeddings, pooled_runs
 from tallystick.attacks.view import StepView, View
 from tallystick.audit.recorded import audit_recorded

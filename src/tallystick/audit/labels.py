@@ -27,8 +27,8 @@ from tallystick.attacks.label_inference.paired import PairedEnergy
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS, LabelInferenceAttack
 from tallystick.attacks.matrix import UNSOLVED
 from tallystick.attacks.row_sums import RowSums, chosen_rows, epochs_in_words
-from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.scoring import AttackEvaluator, AttackMetrics
+from tallystick.attacks.several_runs import pooled_runs
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.audit.known_start import KnownStart
 from tallystick.audit.other_run import OtherRun, runs_in_words

@@ -10,9 +10,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from tallystick.artifacts.folder import RunFolder, contract_of
 from tallystick.config.contract import Contract
 from tallystick.errors import ConfigError
-from tallystick.party.folder import RunFolder, contract_of
 
 
 @dataclass(frozen=True, kw_only=True)
