@@ -149,7 +149,7 @@ def test_what_unaligned_rows_add_to_the_leak(criteo: Path, tmp_path: Path, monke
     rows = {row["figure"]: row for row in found["rows"]["no defence"]}
     attacks = [run["figures"] for run in found["runs"] if run["defense"] == "no defence"]
     assert rows["norm"]["change"]["multi-task"]["mean"] == pytest.approx(attacks[1]["norm"] - attacks[0]["norm"])
-    known_half = {"probe", "probe-network", "probe-gradient"}
+    known_half = {"probe", "probe-network", "probe-gradient", "probe-bilinear"}
     others = set(attacks[0]) - known_half - {leaks.TEST, leaks.EPOCHS, leaks.STRONGEST}
     assert attacks[0][leaks.STRONGEST] == max(attacks[0][name] for name in others)
     page = unaligned_leaks_page_of(found, command="tallystick bench fedads --table leaks")

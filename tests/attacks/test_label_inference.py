@@ -322,6 +322,27 @@ def test_network_probe_finds_what_no_line_does() -> None:
     assert found["probe"].auc.mean < 0.6
 
 
+@pytest.mark.parametrize("gap", [0.0, 1.0])
+def test_bilinear_probe_finds_gradients_that_turn_with_the_embedding(gap: float) -> None:
+    """A gradient points up or down by label and by the sign of an embedding's column: no line through either tells the label.
+
+    Of nothing the AUC of 1,500 rows has a deviation of .017, so four of them lie within .07. Seeded.
+    """
+    view = planted_view(TRUTH, gap=NOTHING, epochs=1)
+    x_ND = torch.randn(ROWS, 4, generator=generator(4))
+    turn_N = (2 * TRUTH - 1) * x_ND[:, 0]
+    noise_ND = torch.randn(ROWS, 5, generator=generator(6))
+    grad_ND = torch.cat([gap * turn_N[:, None] + 0.3 * noise_ND[:, :1], noise_ND[:, 1:]], dim=1)
+    steps = tuple(replace(step, received_BD=grad_ND[step.rows_B], sent_BD=x_ND[step.rows_B]) for step in view.steps)
+    names = ("probe", "probe-gradient", "probe-bilinear")
+    attacks = {name: LABEL_INFERENCE_ATTACKS[name] for name in names}
+    found = evaluate_label_inference(replace(view, steps=steps), TRUTH, attacks=attacks)
+    for name in names if gap == 0 else names[:2]:
+        assert abs(found[name].auc.mean - 0.5) < 0.07
+    if gap:
+        assert found["probe-bilinear"].auc.mean > 0.9
+
+
 def one_step(gradients: torch.Tensor, embeddings: torch.Tensor | None = None) -> View:
     rows_B = torch.arange(len(gradients))
     step = StepView(
@@ -480,6 +501,7 @@ def test_names_of_simple_attacks_state_what_they_read() -> None:
         "probe",
         "probe-network",
         "probe-gradient",
+        "probe-bilinear",
     }
     assert LABEL_INFERENCE_ATTACKS["direction-3"].knows.describe() == "3 labels in every batch"
     assert LABEL_INFERENCE_ATTACKS["probe"].knows.describe() == "50% of all labels"

@@ -151,7 +151,7 @@ def test_what_reads_gradients_alone_finds_nothing_where_embeddings_alone_tell() 
     for name, metrics in told.items():
         assert metrics.symmetric_auc.mean < metrics.chance_symmetric_auc + 0.048, name
     told = {n for n, row in LABEL_INFERENCE_ATTACKS.items() if row.tells_of_both and row.allows(2) and not row.from_start}
-    assert told == {"completion-both", "surrogate-top", "surrogate-top-prediction", "combined", "unflipped"}
+    assert told == {"completion-both", "surrogate-top", "surrogate-top-prediction", "combined", "unflipped", "probe-bilinear"}
     told = evaluate_label_inference(
         view, truth, attacks={"completion-both": LABEL_INFERENCE_ATTACKS["completion-both"]}, evaluator=ONCE
     )

@@ -310,7 +310,8 @@ def _beyond(strongest: AttackResult, attacks: Sequence[AttackResult]) -> str:
     if strength(probe) < strength(strongest) + NOTED or probe.auc is None:
         return ""
     _, _, knowing = probe.view.partition(", knowing ")
-    return f" More is there: AUC {number(probe.auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
+    where = "in both together" if probe.reads == "cut gradients and cut embeddings" else "there"
+    return f" More is {where}: AUC {number(probe.auc, digits=3)} to somebody who knew {knowing} ({probe.name})."
 
 
 def _beyond_luck(attack: AttackResult, *, tried: int, risk: float) -> bool:

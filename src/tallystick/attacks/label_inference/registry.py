@@ -13,6 +13,7 @@ from tallystick.attacks.label_inference.auxiliary import (
     ShareOfLabels,
 )
 from tallystick.attacks.label_inference.averaged import OverEpochs
+from tallystick.attacks.label_inference.bilinear import BilinearProbe
 from tallystick.attacks.label_inference.clusters import ClusterAttack
 from tallystick.attacks.label_inference.combined import CombinedAttack
 from tallystick.attacks.label_inference.completion import ModelCompletion
@@ -336,6 +337,16 @@ LABEL_INFERENCE_ATTACKS: Mapping[str, LabelInferenceAttack] = MappingProxyType(
             knows=ShareOfLabels(),
             upper_bound=True,
             over_training=True,
+        ),
+        "probe-bilinear": LabelInferenceAttack(
+            attack=BilinearProbe(),
+            description="a linear model on gradients, embeddings and their products, trained on half of all labels",
+            reads="cut_gradient",
+            knows=ShareOfLabels(),
+            upper_bound=True,
+            over_training=True,
+            with_embeddings=True,
+            tells_of_both=True,
         ),
         "first-steps": LabelInferenceAttack(
             attack=FirstSteps(),
