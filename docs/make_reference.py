@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, is_typeddict
 
 import tallystick
 
@@ -20,7 +20,7 @@ public name may change in a minor version, with a line in the changelog; from 1.
 The same holds for keys of contract and party file, commands and their options, `result.json` and run folders.
 """
 CHAPTERS = {
-    "Running": ("simulate", "run", "predict"),
+    "Running": ("simulate", "run", "predict", "Predicted"),
     "Contracts and party files": ("Contract", "load_contract", "parse_contract", "PartyFile", "load_party"),
     "Results": ("Result", "read_result", "render"),
     "Modules of one's own": ("Features", "FeatureShape"),
@@ -85,6 +85,7 @@ def _entry(name: str, what: Any) -> str:
     parts.append(_markdown(inspect.getdoc(what) or ""))
     if inspect.isclass(what):
         fields = getattr(what, "__struct_fields__", None) or getattr(what, "model_fields", ())
+        fields = fields or (what.__annotations__ if is_typeddict(what) else ())
         parts += ["Fields: " + ", ".join(f"`{field}`" for field in fields) + "."] if fields else []
         parts += [f"- `{member}`: {_first(found)}" for member, found in _members(what)]
     return "\n\n".join(parts).replace("\n\n- ", "\n- ").replace(".\n- ", ".\n\n- ", 1)

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from tallystick.data.features import Features, FeatureShape
     from tallystick.defenses.registry import DEFENSES
     from tallystick.evaluation.private.result import NothingReleased
+    from tallystick.job.predict import Predicted
     from tallystick.job.process import JobFailed
     from tallystick.metrics import METRICS
     from tallystick.privacy.ledger import BudgetExceeded
@@ -78,6 +79,7 @@ __all__ = [
     "PeerError",
     "PeerLost",
     "PeerStopped",
+    "Predicted",
     "ProtocolError",
     "Result",
     "Scores",
@@ -124,6 +126,7 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "Watcher": "tallystick.watcher",
         "Silent": "tallystick.watcher",
         "JobFailed": "tallystick.job.process",
+        "Predicted": "tallystick.job.predict",
         "BudgetExceeded": "tallystick.privacy.ledger",
         "NothingReleased": "tallystick.evaluation.private.result",
     }

@@ -1,10 +1,10 @@
 """One party's side of a contract over the network, from Python: what `tallystick run` and `tallystick predict` do."""
 
 from pathlib import Path
-from typing import Any
 
 from tallystick.config.contract import Contract, load_contract
 from tallystick.config.party import PartyFile, load_party
+from tallystick.job.predict import Predicted
 from tallystick.job.predict import predict as predict_job
 from tallystick.job.process import run_process
 from tallystick.job.watchers import watcher_here
@@ -51,7 +51,7 @@ def predict(
     output: Path | str | None = None,
     run: str | None = None,
     watcher: Watcher | None = None,
-) -> dict[str, Any]:
+) -> Predicted:
     """Score new ids with the latest complete run's model, or a chosen run's, all parties online.
 
     Gives how many own rows have a score, how many not, and why, and the id and folder of the run.

@@ -1,7 +1,7 @@
 """ledger: what was released under differential privacy, and what it cost."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -10,6 +10,9 @@ from rich.table import Table
 
 from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import finish, guarded
+
+if TYPE_CHECKING:
+    from tallystick.privacy.exported import ExportedLedger
 
 NARROWEST, WIDEST = 8, 40  # of a bar
 
@@ -50,23 +53,24 @@ def ledger(
     guarded(work, as_json=as_json, loads=("tallystick.artifacts.ledger", "tallystick.report.ledger"))
 
 
-def _show(console: Console, found: dict[str, Any], path: Path) -> None:
+def _show(console: Console, found: "ExportedLedger", path: Path) -> None:
     from tallystick.report.ledger import amount, at_delta
 
     if found["not_private"]:
         console.print("Not private, and in no sum:")
-        for entry in found["not_private"]:
-            when = entry["time"][:16].replace("T", " ")
-            console.print(f"  {entry['number']}  {when}  {entry['dataset']}: {entry['what']}", markup=False, soft_wrap=True)
+        for each in found["not_private"]:
+            when = each["time"][:16].replace("T", " ")
+            console.print(f"  {each['number']}  {when}  {each['dataset']}: {each['what']}", markup=False, soft_wrap=True)
     elif not found["datasets"]:
         console.print(f"nothing has been released yet (ledger: {path})", markup=False)
     width = max(NARROWEST, min(WIDEST, console.width // 5))
     for name, dataset in found["datasets"].items():
-        cap = dataset["cap"]["epsilon"] if dataset["cap"] else None
+        limit = dataset["cap"]
+        cap = limit["epsilon"] if limit is not None else None
         scale = cap or max((value for value in dataset["running_label_epsilon"] if value is not None), default=1.0)
         spent = at_delta(dataset["spent"])
         table = Table(
-            title=escape(f"{name}: {dataset['epsilon_of']} {spent}, cap {'none' if cap is None else at_delta(dataset['cap'])}")
+            title=escape(f"{name}: {dataset['epsilon_of']} {spent}, cap {'none' if limit is None else at_delta(limit)}")
         )
         for column in ("#", "time", "what", "spent so far", ""):
             table.add_column(column, no_wrap=column != "what", overflow="fold")

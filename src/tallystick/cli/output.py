@@ -2,7 +2,7 @@
 
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import typer
@@ -19,7 +19,7 @@ LIBRARIES = ("numpy", "torch", "scipy.special", "polars", "pyarrow")
 """What takes long to load; a command that needs them has them loaded first."""
 
 
-def finish(found: dict[str, Any], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
+def finish(found: Mapping[str, object], *, as_json: bool, show: Callable[[Console], None] | None = None) -> None:
     """Print a command's result: as JSON, or as ``show`` does for people (a table of the values if left out)."""
     if as_json:
         sys.stdout.write(json.dumps(found) + "\n")

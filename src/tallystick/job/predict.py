@@ -4,7 +4,7 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 import polars as pl
@@ -44,9 +44,22 @@ JOINT, ALONE = "joint model", "own columns"
 """What the column SCORED_BY says."""
 
 
+class Predicted(TypedDict, total=False):
+    """What a prediction came to: by which run, how many own rows have a score, and why others have none; a helper has no run."""
+
+    run: str
+    folder: str
+    rows: int
+    scored_by: dict[str, int]
+    own_rows: int
+    unscored: dict[str, int]
+    output: str | None
+    learnt: list[str]
+
+
 def predict(
     contract: Contract, party: PartyFile, *, table: Path | None, output: Path | None, watcher: Watcher, run: str | None = None
-) -> dict[str, Any]:
+) -> Predicted:
     """Score new ids with the latest complete run's model; ``output`` is a CSV or Parquet file.
 
     On a union (FLORIST, appendix D, with own columns at the label party) every position is scored and sent back, so the label
@@ -83,7 +96,7 @@ def _source(party: PartyFile, table: Path | None) -> TableConfig:
 
 def _predict(
     contract: Contract, party: PartyFile, folder: RunFolder, *, source: TableConfig, output: Path | None, watcher: Watcher
-) -> dict[str, Any]:
+) -> Predicted:
     is_label = contract.role_of(party.party) == "label"
     folder.check(trained=True)
     frame = with_summaries(read_table(source, text=party.text_columns), party, contract.alignment)
@@ -103,9 +116,9 @@ def _predict(
     log.keep_in(folder.path)
     log.note(f"tallystick {__version__}: predict with contract {contract.name} ({contract.hash[:8]}) as {party.party}")
     log.say(f"predicting with run {run_id}: {folder.path}")
-    which = {"run": run_id, "folder": str(folder.path)}
+    which = Predicted(run=run_id, folder=str(folder.path))
 
-    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> dict[str, Any]:
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
         log.phase("handshake")
         if _agreed(contract, party, resume_state, channels, note=log.say).align:
             raise ConfigError(
@@ -140,21 +153,23 @@ def _agreed(
     return shake_hands_label_party(contract, kept, named, helper=helper, note=note)
 
 
-def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> dict[str, Any]:
+def _counted(scores: pl.DataFrame, report: KeyReport, watcher: Watcher) -> Predicted:
     """How many own rows have a score, by which model, and how many have none; said as well."""
     unscored = _unscored(report, scored=scores.height)
     own = f"{scores.height} of {report.rows} own rows have a score"
     by_model = _by_model(scores)
     split = f" ({', '.join(f'{count} by the {name}' for name, count in by_model.items())})" if by_model else ""
     watcher.say(f"{own}{split}{'; ' if unscored else ''}{', '.join(f'{count} {why}' for why, count in unscored.items())}")
-    told = {SCORED_BY: by_model} if by_model else {}
-    return {"rows": scores.height, **told, "own_rows": report.rows, "unscored": unscored}
+    told = Predicted(rows=scores.height)
+    if by_model:
+        told["scored_by"] = by_model
+    return {**told, "own_rows": report.rows, "unscored": unscored}
 
 
-def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> dict[str, Any]:
+def _help(contract: Contract, party: PartyFile, watcher: Watcher) -> Predicted:
     """The helper's part of a prediction: its alignment."""
 
-    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> dict[str, Any]:
+    def work(channels: dict[str, Channel], _leave: Callable[[], None]) -> Predicted:
         watcher.phase("handshake")
         shake_hands(contract, ResumeState(command=COMMAND, resume=True), channels[contract.label_party], keeps=False)
         watcher.phase("alignment")

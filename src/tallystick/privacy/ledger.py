@@ -18,7 +18,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -35,6 +34,7 @@ from tallystick.privacy.events import (
     check_epsilon,
     total_epsilon,
 )
+from tallystick.privacy.exported import ExportedDataset, ExportedEntry, ExportedLedger
 from tallystick.storage import require_locks, sync_folder
 
 _SCHEMA = """
@@ -288,7 +288,7 @@ class Ledger:
                 (_now(), self.party, dataset, cap.epsilon, cap.delta),
             )
 
-    def export(self, *, delta: float = 1e-6) -> dict[str, Any]:
+    def export(self, *, delta: float = 1e-6) -> ExportedLedger:
         """Give everything as plain data for JSON: what was not private, then per data set its cap, totals and private releases.
 
         ``spent`` and the running totals are at the cap's delta; without a cap at 0, or at ``delta`` where 0 bounds nothing. An
@@ -309,11 +309,12 @@ class Ledger:
             "datasets": {name: self._export(name, rows, delta) for name, rows in datasets.items()},
         }
 
-    def _export(self, dataset: str, entries: list[Entry], delta: float) -> dict[str, Any]:
+    def _export(self, dataset: str, entries: list[Entry], delta: float) -> ExportedDataset:
         cap = self.cap(dataset)
         events = [entry.event for entry in entries]
         at = cap.delta if cap else 0.0 if math.isfinite(total_epsilon(events)) else delta
-        running, rows = [], []
+        running: list[float | None] = []
+        rows: list[ExportedEntry] = []
         for index, entry in enumerate(entries, 1):
             running.append(json_number(total_epsilon(events[:index], delta=at)))
             rows.append(

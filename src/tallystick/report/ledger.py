@@ -8,6 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from tallystick.privacy.exported import ExportedDataset, ExportedEpsilon, ExportedLedger
 from tallystick.report import charts, formats
 from tallystick.report.templating import render_template, write_page
 
@@ -39,7 +40,7 @@ class _Dataset:
     rows: list[_Row]
 
 
-def render_ledger(exported: dict[str, Any], path: str | os.PathLike[str]) -> Path:
+def render_ledger(exported: ExportedLedger, path: str | os.PathLike[str]) -> Path:
     """Write the page of what ``Ledger.export`` gave to ``path``, replacing what was there only once the page is complete.
 
     Raises StorageError if the file cannot be written.
@@ -47,7 +48,7 @@ def render_ledger(exported: dict[str, Any], path: str | os.PathLike[str]) -> Pat
     return write_page(ledger_html(exported), path)
 
 
-def ledger_html(exported: dict[str, Any]) -> str:
+def ledger_html(exported: ExportedLedger) -> str:
     """Give the page of what ``Ledger.export`` gave."""
     return render_template(
         "ledger.html.j2",
@@ -59,14 +60,15 @@ def ledger_html(exported: dict[str, Any]) -> str:
     )
 
 
-def _dataset(name: str, found: dict[str, Any]) -> _Dataset:
-    cap = found["cap"]["epsilon"] if found["cap"] else None
+def _dataset(name: str, found: ExportedDataset) -> _Dataset:
+    limit = found["cap"]
+    cap = limit["epsilon"] if limit is not None else None
     total = found["spent"]["epsilon"]
     return _Dataset(
         name=name,
         epsilon_of=found["epsilon_of"],
         total=at_delta(found["spent"]),
-        cap="none" if cap is None else at_delta(found["cap"]),
+        cap="none" if limit is None else at_delta(limit),
         left=formats.NOTHING if cap is None or total is None else amount(max(cap - total, 0.0)),
         share=None if cap is None else 100.0 if total is None else min(100.0, 100 * total / cap),
         plot=_plot(found, cap),
@@ -88,12 +90,12 @@ def amount(value: float | None) -> str:
     return "unbounded" if value is None else f"{value:.4g}"
 
 
-def at_delta(found: dict[str, Any]) -> str:
+def at_delta(found: ExportedEpsilon) -> str:
     """An epsilon for people, with the delta that it holds at."""
     return amount(found["epsilon"]) + (f" at delta {found['delta']:g}" if found["delta"] else "")
 
 
-def _plot(found: dict[str, Any], cap: float | None) -> charts.Plot | None:
+def _plot(found: ExportedDataset, cap: float | None) -> charts.Plot | None:
     """Steps of what was spent so far, by date and time (UTC); None where nothing bounded was spent.
 
     An unbounded total leaves the picture at its top.

@@ -1,0 +1,52 @@
+"""A ledger as plain data, as ``Ledger.export`` gives it and JSON holds it: what a page and a terminal show of it."""
+
+from typing import Any, NotRequired, TypedDict
+
+
+class ExportedEpsilon(TypedDict):
+    """An epsilon and the delta that it holds at; None bounds nothing."""
+
+    epsilon: float | None
+    delta: float
+
+
+class ExportedEntry(TypedDict):
+    """One release that has a guarantee."""
+
+    number: int
+    time: str  # ISO 8601
+    what: str
+    event: dict[str, Any]  # by its type, see privacy/events.py
+
+
+class ExportedUnbounded(TypedDict):
+    """One release without a guarantee, in no sum."""
+
+    number: int
+    time: str
+    dataset: str
+    what: str
+
+
+class ExportedDataset(TypedDict):
+    """What was released of one data set: its cap, its totals, and every release with the total so far."""
+
+    cap: ExportedEpsilon | None
+    spent: ExportedEpsilon
+    epsilon_of: str
+    label_epsilon: float | None
+    label_epsilon_at_delta: float | None
+    record_epsilon: float | None
+    running_label_epsilon: list[float | None]
+    entries: list[ExportedEntry]
+
+
+class ExportedLedger(TypedDict):
+    """A party's whole ledger; ``page`` is where its page was written, if it was."""
+
+    party: str
+    identity: str
+    delta: float
+    not_private: list[ExportedUnbounded]
+    datasets: dict[str, ExportedDataset]
+    page: NotRequired[str]
