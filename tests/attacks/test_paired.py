@@ -46,6 +46,20 @@ def test_it_reads_behind_shaped_noise_what_no_side_and_no_mean_tells() -> None:
         assert found(name, planted).symmetric_auc.mean < told - 0.03
 
 
+def test_noise_that_is_drawn_once_for_each_row_of_one_class_names_the_other() -> None:
+    """A balance that is fresh in no epoch: what hides the shorter class from one batch makes it the longer one of the run.
+
+    Without it the rarer class is the longer one. Seeded.
+    """
+    base, source = planted_view(TRUTH, gap=0.0, epochs=4), generator(9)
+    stays_ND = torch.randn(ROWS, 6, generator=source) * torch.where(TRUTH == 1, 1.5, 1.0)[:, None]
+    once_ND = 5 * torch.randn(ROWS, 6, generator=source) * (TRUTH == 0)[:, None]
+    for kept_ND in (stays_ND, stays_ND + once_ND):
+        noisy = [kept_ND[each.rows_B] + 0.1 * torch.randn(len(each.rows_B), 6, generator=source) for each in base.steps]
+        steps = tuple(replace(each, received_BD=grad_BD) for each, grad_BD in zip(base.steps, noisy, strict=True))
+        assert found("paired-energy", replace(base, steps=steps)).auc.mean > 0.7
+
+
 def test_it_reads_nothing_where_both_classes_are_as_long() -> None:
     """A standard error of .012: three and a half. Seeded."""
     assert found("paired-energy", view(1.0)).auc.mean == pytest.approx(0.5, abs=0.042)

@@ -11,9 +11,12 @@ from torch import Tensor
 
 from tallystick.attacks.energies import whitening
 from tallystick.attacks.label_inference.observations import binary_only, matrices, whole_run
-from tallystick.attacks.matrix import centred
+from tallystick.attacks.matrix import centred, two_means_cut
 from tallystick.attacks.view import Scores, View
 from tallystick.errors import DataError
+
+FEW_NEGATIVE = 0.02  # of the sums, where what stays of a row is more than fresh noise
+MORE_THAN_HALF = 0.51  # of the rows: then the greater sums are the frequent class's
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,8 @@ class PairedEnergy:
     In no paper. Noise that a defence draws anew at every step is independent of itself from one epoch to the next: its inner
     products have mean 0, and those of what stays, the row's own (p - y) J, add up. Noise that is shaped like the gradients hides
     them in every direction alike; whitened, all directions count alike. p - y is longer for the rarer class (as ``NormAttack``
-    has it), so the greater the sum, the likelier a row is of that class, whichever way its gradients point.
+    has it), whichever way its gradients point; noise that a defence draws once for each row of the other class turns that round.
+    So where hardly any sum is negative two groups of them are cut apart, and the smaller one is the rarer class.
 
     The sum over pairs is half of what the square of the sum has beyond the sum of the squares. Of a whole training it was summed
     while that went on, whitened by the covariance of the epoch before (``EpochWhitening``), so all epochs but the first count; of
@@ -43,7 +47,7 @@ class PairedEnergy:
             (seen_B,) = torch.nonzero(~step.pairs_B.isnan(), as_tuple=True)
             rows_B = step.rows_B[seen_B]
             order_B = rows_B.argsort()
-            return whole_run(view, rows_B[order_B], step.pairs_B[seen_B[order_B]].double())
+            return whole_run(view, rows_B[order_B], _turned(step.pairs_B[seen_B[order_B]].double()))
         if len(view.epochs) < 2:
             none = torch.empty(0, dtype=torch.int64)
             return whole_run(view, none, none.double())
@@ -60,7 +64,20 @@ class PairedEnergy:
         rows = torch.nonzero(count_N > 1).squeeze(1)
         energy_N = sum_ND[rows].square().sum(dim=1) - square_N[rows]
         score_N = energy_N / (count_N[rows] * (count_N[rows] - 1))
-        return whole_run(view, rows, score_N)
+        return whole_run(view, rows, _turned(score_N))
+
+
+def _turned(pairs_N: Tensor) -> Tensor:
+    """The sums, so that the smaller of two groups, cut apart by their cube roots, has the greater ones.
+
+    Squared lengths of normal rows have cube roots that lean to no side (Wilson and Hilferty 1931), those of two classes to the
+    smaller one's. Where more than a few sums are negative fresh noise rules, and the greater ones stay the rarer class's.
+    """
+    if int((pairs_N <= 0).sum()) > FEW_NEGATIVE * len(pairs_N):
+        return pairs_N
+    root_N = pairs_N.clamp(min=0) ** (1 / 3)
+    cut = two_means_cut(root_N)
+    return -pairs_N if cut is not None and int((root_N > cut).sum()) > MORE_THAN_HALF * len(root_N) else pairs_N
 
 
 def _whitened(matrices_BD: Sequence[Tensor]) -> Tensor:
