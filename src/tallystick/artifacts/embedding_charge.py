@@ -4,7 +4,6 @@ A row is of one part of the split, so the most that any row was sent is the most
 folder before the rows leave: what a crash kept here is counted all the same.
 """
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -191,12 +190,6 @@ def embeddings_cost(contract: Contract, folder: RunFolder) -> str:
         return "noisy embeddings: not bounded, for a row's may be sent any number of times"
     times = "1 release" if most == 1 else f"{most} releases"
     return f"noisy embeddings: ε = {epsilon:.3g} (δ = {delta:g}) for {times} of a row, given the bottom model's weights at each"
-
-
-def phases_ahead(contract: Contract, training: TrainingConfig, phases: Collection[str], *, columns: int) -> Sent:
-    """The most that a run of these phases sends from its beginning."""
-    ahead = training_ahead(contract, training) if "training" in phases else Sent()
-    return ahead.and_then(evaluation_ahead(contract, columns=columns)) if "evaluation" in phases else ahead
 
 
 def noise_on_embeddings(contract: Contract) -> GaussianEmbeddings | None:

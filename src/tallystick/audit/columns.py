@@ -205,18 +205,7 @@ def audit_features(
             continue
         try:
             alone, *together = [
-                evaluate_feature_inference(
-                    view.last_BD,
-                    view.mean_BD,
-                    columns,
-                    looks_NE=view.looks_BE,
-                    looks_at_NL=view.looks_at_BL,
-                    first=first if name == "used" and place == 0 else None,
-                    known=known,
-                    marginals=True,
-                    attacks=_attacks(contract),
-                    seed=seed,
-                )
+                _rebuilt(contract, view, columns, first if name == "used" and place == 0 else None, known=known, seed=seed)
                 for place, view in enumerate(views)
             ]
             found[name] = _stronger(alone, together, runs=1 + len(also))
@@ -240,6 +229,30 @@ def audit_features(
         not_measured=[*dict.fromkeys(notes), *truth.notes],
     )
     return with_releases(found_now, folder, contract)
+
+
+def _rebuilt(
+    contract: Contract,
+    view: SentEmbeddings,
+    columns: ColumnValues,
+    first: FirstBatch | None,
+    *,
+    known: Sequence[int],
+    seed: int,
+) -> FeatureLeaks:
+    """What the attacks that this party can play make of one view."""
+    return evaluate_feature_inference(
+        view.last_BD,
+        view.mean_BD,
+        columns,
+        looks_NE=view.looks_BE,
+        looks_at_NL=view.looks_at_BL,
+        first=first,
+        known=known,
+        marginals=True,
+        attacks=_attacks(contract),
+        seed=seed,
+    )
 
 
 def _attacks(contract: Contract) -> dict[str, FeatureInferenceAttack]:

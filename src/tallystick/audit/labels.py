@@ -128,11 +128,7 @@ def audit_labels(
         return _audit_numbers(folder, contract, kept, also=also, seed=seed)
     outside, unusable = outside_attacks() if contract.audit is True else ({}, {})
     classes, quick, flip = contract.target.classes, contract.audit == "quick", _flip(contract)
-    attacks = [
-        (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
-        for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
-        if row.allows(classes) and (row.quick or not quick) and (flip is not None or not row.from_flip)
-    ]
+    attacks = _attacks(contract, outside, auxiliary_labels, flips=flip is not None)
     found: list[results.AttackResult] = []
     growth: list[results.LeakGrowth] = []
     unmeasured = [f"{name}: {why}" for name, why in unusable.items()]
@@ -140,7 +136,6 @@ def audit_labels(
     watcher.say("attacking what this side sent, for labels, as a feature party could")
     for number, peer in enumerate(contract.feature_parties):
         store = _store(folder, contract, kept, peer)
-        start = kept.start.seen_by(number, contract) if kept.start is not None else None
         sums = whole = None
         growing = []
         for epoch, up_to_it, whole in _sums_by_epoch(sums_of(store), own_N, classes):  # in memory one after the other
@@ -148,6 +143,7 @@ def audit_labels(
             sums = up_to_it
         if not quick:
             steps = _real_rows(store.load("cut_gradient"), own_N)
+            start = kept.start.seen_by(number, contract) if kept.start is not None else None
             view = some_steps(View(received="cut_gradient", steps=steps, classes=classes, start=start, flip=flip))
         elif whole is not None:
             view = whole
@@ -202,6 +198,18 @@ def _sums_of_other(other: OtherRun, whole: View, label_N: Tensor, peer: str) -> 
     if not torch.equal(kept.label_N[step.rows_B], label_N[here_B]):
         raise DataError(f"{other.folder.path}: its labels are not those of the run that is audited; give a run of the same table")
     return replace(view, steps=(replace(step, rows_B=here_B),))
+
+
+def _attacks(
+    contract: Contract, outside: Mapping[str, LabelInferenceAttack], auxiliary_labels: int, *, flips: bool
+) -> list[tuple[str, LabelInferenceAttack]]:
+    """Those that fit the target and the depth of the audit, told so many labels where they are told a few."""
+    quick = contract.audit == "quick"
+    return [
+        (name, replace(row, knows=FewLabels(count=auxiliary_labels)) if isinstance(row.knows, FewLabels) else row)
+        for name, row in {**LABEL_INFERENCE_ATTACKS, **outside}.items()
+        if row.allows(contract.target.classes) and (row.quick or not quick) and (flips or not row.from_flip)
+    ]
 
 
 def _flip(contract: Contract) -> float | None:

@@ -57,8 +57,6 @@ def audit(
 
     def work() -> None:
         from tallystick.cli.watch import watcher_of
-        from tallystick.config.party import load_party
-        from tallystick.sweep.sweep import Interrupted
 
         if not target.exists():
             raise ConfigError(f"{target}: there is no such file or folder; give a contract, or a run folder (under `runs`)")
@@ -74,17 +72,25 @@ def audit(
         elif also:
             raise ConfigError(f"--also: goes with a run folder, and {target} is a contract; leave it out")
         else:
-            runs = load_party(party).runs
-            try:
-                options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
-                result = _sweep(target, party, options, watcher=watcher_of(progress))
-            except Interrupted as stop:
-                report = _keep(stop.result, runs, as_json=as_json)
-                raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
-            _keep(result, runs, as_json=as_json)
+            options = _Options(split=split, share=share, sweep=sweep, seeds=seeds, rows=rows, minutes=minutes)
+            _tried(target, party, options, watcher_of(progress), as_json=as_json)
 
     loads = (*LIBRARIES, "tallystick.sweep.sweep", "tallystick.audit.recorded")
     guarded(work, as_json=as_json, loads=loads, interrupted="interrupted; nothing was written")
+
+
+def _tried(target: Path, party: Path, options: "_Options", watcher: "Watcher", *, as_json: bool) -> None:
+    """Try a contract with defences on the label party's own data, and keep what was over where that is interrupted."""
+    from tallystick.config.party import load_party
+    from tallystick.sweep.sweep import Interrupted
+
+    runs = load_party(party).runs
+    try:
+        result = _sweep(target, party, options, watcher=watcher)
+    except Interrupted as stop:
+        report = _keep(stop.result, runs, as_json=as_json)
+        raise KeyboardInterrupt(f"interrupted; the trials that were over are in {report}") from None
+    _keep(result, runs, as_json=as_json)
 
 
 def _without(folder: Path, wrong: Mapping[str, object]) -> None:
