@@ -7,7 +7,7 @@ from tallystick.alignment.psi import intersect_feature_party, intersect_label_pa
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.endpoint import Network
+from tallystick.network.endpoint import Endpoint
 from tallystick.network.session import Limits
 
 from .roles import in_threads
@@ -33,7 +33,7 @@ def test_rows_meet(tmp_path, method):
 
     def network(name, listen):
         pem = {"ca": tmp_path / "ca.pem", "certificate": tmp_path / f"{name}.pem", "key": tmp_path / f"{name}.key"}
-        return Network(load_identity(name, **pem), limits=Limits(), listen=listen)
+        return Endpoint(load_identity(name, **pem), limits=Limits(), listen=listen)
 
     label, feature = network("label", "127.0.0.1:0"), network("feature", None)
     address = f"127.0.0.1:{label.port}"

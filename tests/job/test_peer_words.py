@@ -30,7 +30,7 @@ from tallystick.errors import (
 from tallystick.job.log import LOG, MAX_LOG_BYTES, RunLog
 from tallystick.network.certificates import load_identity
 from tallystick.network.channel import memory_channels, open_payload
-from tallystick.network.endpoint import Network
+from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import BODY_LENGTH, MEBIBYTE, WIRE_VERSION, Stopped
 from tallystick.network.session import REFUSAL, Refusal, first_frame, open_hello
 from tallystick.privacy.ledger import BudgetExceeded
@@ -107,7 +107,7 @@ def test_what_a_peer_says_at_the_end_reaches_terminal_json_log_and_the_third_par
         "shop", **{"ca": certificates / "ca.pem", "certificate": certificates / "shop.pem", "key": certificates / "shop.key"}
     )
     bank.wait_for(lambda event: event.get("what") == "waiting for shop (s)")  # club has joined
-    shop = Network(identity, limits=QUICK)
+    shop = Endpoint(identity, limits=QUICK)
     address = yaml.safe_load((job.home("shop") / "party.yaml").read_text())["peers"]["bank"]["address"]
     session = shop.connect({"bank": address})["bank"]
     session.send(Stopped(reason=NASTY[:-1] + "x" * (MEBIBYTE - 200)))

@@ -11,7 +11,7 @@ from cryptography.x509.oid import NameOID
 from tiny import QUICK
 
 from tallystick.network.certificates import load_identity, write_test_certificates
-from tallystick.network.endpoint import Network
+from tallystick.network.endpoint import Endpoint
 
 
 @pytest.fixture(scope="session")
@@ -41,7 +41,7 @@ def networks(identity):
     made = []
 
     def make(name, *, limits=QUICK, listen=None, who=None, proxy=None):
-        made.append(Network(who or identity(name), limits=limits, listen=listen, proxy=proxy))
+        made.append(Endpoint(who or identity(name), limits=limits, listen=listen, proxy=proxy))
         return made[-1]
 
     yield make

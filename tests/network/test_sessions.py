@@ -17,7 +17,7 @@ from tallystick.errors import ConfigError, IdentityError, PeerError, PeerLost, P
 from tallystick.network import session as sessions
 from tallystick.network.addresses import free_port
 from tallystick.network.certificates import ALPN, load_identity, tls_context, write_test_certificates
-from tallystick.network.endpoint import Network
+from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.session import Limits
 
@@ -346,10 +346,10 @@ def test_a_port_that_is_taken(networks, identity):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigError, match=f"listen = 127.0.0.1:{port}: cannot listen there"):
-            Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}")
+            Endpoint(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{port}")
     first = networks("bank", listen="127.0.0.1:0")
     with pytest.raises(ConfigError, match="is the port taken"):
-        Network(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}")
+        Endpoint(identity("bank"), limits=QUICK, listen=f"127.0.0.1:{first.port}")
 
 
 def test_waits_for_a_peer_that_comes_up_later(networks, pool):

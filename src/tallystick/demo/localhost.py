@@ -27,7 +27,7 @@ import msgspec
 from tallystick.errors import PeerError, TallystickError
 from tallystick.network.certificates import load_identity, write_test_certificates
 from tallystick.network.channel import Channel
-from tallystick.network.endpoint import Network
+from tallystick.network.endpoint import Endpoint
 from tallystick.network.session import Limits
 
 Peers = Mapping[str, Mapping[str, bool]]
@@ -273,7 +273,7 @@ def main(module: str, name: str) -> int:
     home = Path(settings["home"])
     identity = load_identity(name, ca=home / "ca.pem", certificate=home / "own.pem", key=home / "own.key")
     peers: dict[str, bool] = settings["peers"]
-    network = Network(
+    network = Endpoint(
         identity,
         limits=Limits(**settings["limits"]),
         listen=None if all(peers.values()) else "127.0.0.1:0",

@@ -28,7 +28,7 @@ from tallystick.job.phases.tuning import allowed_keys, trials_left
 from tallystick.job.preflight import identity_of, proxy_of, require
 from tallystick.job.run import run_party
 from tallystick.network.channel import Channel
-from tallystick.network.endpoint import Network
+from tallystick.network.endpoint import Endpoint
 from tallystick.network.messages import MEBIBYTE
 from tallystick.network.session import Limits
 from tallystick.privacy.ledger import BudgetExceeded
@@ -142,7 +142,7 @@ def with_sessions(contract: Contract, party: PartyFile, work: Work[T], *, watche
     identity = identity_of(party)
     if identity.warning is not None:
         watcher.say(f"warning: {identity.warning}")
-    network = Network(
+    network = Endpoint(
         identity,
         limits=Limits(
             heartbeat_s=limits.heartbeat_s,

@@ -1,7 +1,7 @@
-"""Network: this party's sessions with all its peers, over TLS, with pinned names.
+"""An endpoint: this party's sessions with all its peers, over TLS, with pinned names.
 
 The label party (and a helper) listens, the others dial. What holds a session together while links come and go is in session.py.
-One thread may use the sessions of a Network.
+One thread may use the sessions of an Endpoint.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ GUEST_S = 2.0
 NOTICES = 20
 
 
-class Network:
+class Endpoint:
     """This party's end of all its sessions: one event loop, one listener if it has an address to listen on."""
 
     def __init__(self, identity: Identity, *, limits: Limits, listen: str | None = None, proxy: Proxy | None = None) -> None:
