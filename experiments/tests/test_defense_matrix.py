@@ -5,10 +5,10 @@ from pathlib import Path
 import pytest
 
 from tallystick.errors import ConfigError
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import defended
 from tallystick_experiments.label_leakage.defended_page import page_of
 from tallystick_experiments.page import render_benchmark
-from tallystick_experiments.shared import Keeping
 
 SHORT = defended.Terms(epochs=1)
 

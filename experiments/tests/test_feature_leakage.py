@@ -13,8 +13,8 @@ from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage import sweep
 from tallystick_experiments.feature_leakage.page import PICTURES, page_of, unbeaten
 from tallystick_experiments.feature_leakage.runs import AIDED, ANY, EMBEDDINGS
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html, pictures
-from tallystick_experiments.shared import Keeping
 
 ROWS = 400
 CHOSEN = (sweep.ALONE, sweep.DEFAULT, "width 4, quantized-embeddings 3")

@@ -16,7 +16,7 @@ from tallystick_experiments.fedads import leaks, unaligned
 from tallystick_experiments.fedads.data import CREDIT
 from tallystick_experiments.fedads.page import unaligned_leaks_page_of, unaligned_page_of
 from tallystick_experiments.fedads.unaligned_data import read_both_parties, share_out
-from tallystick_experiments.shared import Keeping
+from tallystick_experiments.grid import Keeping
 
 
 @pytest.fixture

@@ -17,8 +17,8 @@ from tallystick_experiments.fedsim.data import read_bike, read_frogs, read_hdb, 
 from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import page_of
+from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import benchmark_html
-from tallystick_experiments.shared import write_folder
 
 PLACES = {"town", "block", "street_name", "lat", "lon", "Unnamed: 11", "Unnamed: 12"}
 

@@ -18,8 +18,9 @@ from tallystick_experiments.clicks import ClickData
 from tallystick_experiments.florist import page as florist_page
 from tallystick_experiments.florist import sweep as florist
 from tallystick_experiments.florist.runs import Membership, Setting, Trained, Treatment
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import Spread, benchmark_html
-from tallystick_experiments.shared import Keeping, summarize_seeds
+from tallystick_experiments.stats import summarize_seeds
 
 SMALL = Setting(epochs=2, batch_size=64, hidden=(16, 16), cut_after=1, planted=20)
 

@@ -20,12 +20,12 @@ from tallystick.training.plan import Schedule
 from tallystick_experiments import experiment
 from tallystick_experiments.clicks import ClickData, ClickTable
 from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.label_leakage import page as leakage_page
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage import sweep as leakage
 from tallystick_experiments.label_leakage.runs import PaperNetwork, Scenario, balanced, layer_aucs, layer_outputs, run_scenario
 from tallystick_experiments.label_leakage.scenarios import parts, scenarios
-from tallystick_experiments.shared import Keeping
 
 SMALL = PaperNetwork(below=2, above=1, width=16)
 SHORT = TrainingPlan(epochs=2, batch_size=64)

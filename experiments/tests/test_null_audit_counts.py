@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from tallystick_experiments import null_audits
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import render_benchmark
-from tallystick_experiments.shared import Keeping
 
 
 def test_shuffled_truth_is_audited_once_each_and_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

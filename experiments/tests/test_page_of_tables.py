@@ -8,6 +8,7 @@ from html_page import Page
 
 from tallystick.errors import DataError, StorageError
 from tallystick.report.formats import MINUS
+from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import (
     Benchmark,
     Curve,
@@ -19,7 +20,6 @@ from tallystick_experiments.page import (
     pictures,
     render_benchmark,
 )
-from tallystick_experiments.shared import write_folder
 
 NASTY = '</script><b>&"evil'
 

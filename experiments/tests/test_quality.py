@@ -9,10 +9,10 @@ import pytest
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.page import benchmark_html
-from tallystick_experiments.quality import leaks, pace, sweep
+from tallystick_experiments.quality import leaks, sweep
 from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
-from tallystick_experiments.quality.methods import METHODS, BoostingMethod, former_training
-from tallystick_experiments.quality.page import leaks_page_of, pace_page_of, page_of
+from tallystick_experiments.quality.methods import METHODS, BoostingMethod
+from tallystick_experiments.quality.page import leaks_page_of, page_of
 from tallystick_experiments.quality.tables import PACKAGED, TABLES, load_table
 
 pytest.importorskip("sklearn")
@@ -42,7 +42,7 @@ def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path):
         sweep.run(tmp_path, seeds=[1], **how)
     told = []
     both = sweep.run(tmp_path, seeds=[1, 2], resume=True, progress=lambda *said: told.append(said), **how)
-    assert len(told) == 2
+    assert [done for _, done, _ in told] == [1, 2, 3, 4]
     lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()[1:]]
     assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
     assert first["tables"][0]["figures"]["default"]["mean"] == lines[1]["value"]
@@ -97,36 +97,17 @@ def test_what_is_not_there_is_named(tmp_path):
 
 
 @pytest.mark.long
-def test_both_defaults_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
+def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
-    monkeypatch.setattr(leaks, "former_training", lambda rows: former_training(rows).model_copy(update={"epochs": 2}))
     found = leaks.run(tmp_path, ["breast"], None, seeds=[1])
-    assert {line["method"] for line in found["runs"]} == {"former", "default"}
+    assert {line["method"] for line in found["runs"]} == {"default", "no-gradients"}
     attacks = {row["attack"] for row in found["rows"]}
     for part in ("labels: ", "columns: rebuilt", "gradient", "embedding"):
         assert any(part in attack for attack in attacks), part
     assert all(0.5 <= row["default"]["mean"] <= 1 for row in found["rows"] if not row["attack"].startswith("columns"))
-    assert "former default" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
+    assert "no gradient sent" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
     monkeypatch.setattr(leaks, "audited", None)  # all is in the log
     assert leaks.run(tmp_path, ["breast"], None, seeds=[1], resume=True) == found
-
-
-def test_the_time_to_the_former_defaults_loss_is_that_of_the_first_epoch_as_low(tmp_path, monkeypatch):
-    found = pace.run(tmp_path, ["wine"], None, seeds=[1, 2])
-    for line in found["runs"]:
-        assert line["former_seconds"] > 0
-        assert line["default_seconds"] is None or line["default_seconds"] > 0
-    (row,) = found["rows"]
-    assert row["reached"] == sum(line["default_seconds"] is not None for line in found["runs"])
-    assert f"{row['reached']} of 2 seeds" in benchmark_html(pace_page_of(found, command="tallystick bench quality --pace"))
-    courses = {"former": [(0.5, 1.0), (0.3, 2.0), (0.4, 3.0)], "default": [(0.6, 1.0), (0.3, 5.0), (0.1, 9.0)]}
-    monkeypatch.setattr(pace, "_course", lambda _table, _seed, name: iter(courses[name]))
-    again = pace.run(tmp_path / "other", ["wine"], None, seeds=[1])
-    assert again["rows"][0]["ratio"]["mean"] == 2.5
-    courses["default"] = [(0.6, 1.0)]
-    never = pace.run(tmp_path / "never", ["wine"], None, seeds=[1])
-    assert (never["rows"][0]["ratio"], never["rows"][0]["reached"]) == (None, 0)
-    assert pace.run(tmp_path, ["wine"], None, seeds=[1, 2], resume=True) == found
 
 
 def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):

@@ -61,7 +61,7 @@ def test_a_method_that_there_is_not_and_options_that_exclude_each_other() -> Non
     for name in ("none", "guess"):
         with pytest.raises(ConfigError, match=f"--unaligned {name}: expected one of warm-start, offset"):
             unaligned.run(method=name)
-    for other in (["--compare-default"], ["--scenario", "criteo"]):
+    for other in (["--scenario", "criteo"], ["--scenario", "criteo", "--turns", "2"]):
         refused = CliRunner().invoke(app, ["training", "--unaligned", "warm-start", *other])
         assert refused.exit_code == 2
         assert "--unaligned: goes by itself" in refused.output

@@ -31,9 +31,6 @@ app = typer.Typer(
 def training(
     scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
     turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
-    compare_default: Annotated[
-        bool, typer.Option("--compare-default", help="Instead: the default network beside the former default's.")
-    ] = False,
     unaligned: Annotated[
         str | None,
         typer.Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
@@ -43,20 +40,19 @@ def training(
     """Steps per second over mutual TLS beside the same model in one process."""
 
     def work() -> None:
-        from tallystick_experiments.speed import defaults
         from tallystick_experiments.speed import training as benchmark
 
         if unaligned is not None:
             from tallystick_experiments.speed import unaligned as epochs
 
-            if compare_default or scenario not in ("all", "small"):
+            if scenario not in ("all", "small"):
                 raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
             finish(epochs.run(method=unaligned, turns=turns), as_json=as_json)
             return
         names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
         found: dict[str, Any] = {}
         for name in names:
-            measured = (defaults if compare_default else benchmark).run(scenario=name, turns=turns)
+            measured = benchmark.run(scenario=name, turns=turns)
             found |= measured if name == names[0] else {name: measured}
         finish(found, as_json=as_json)
 
@@ -190,7 +186,7 @@ def dpauc(
     def work() -> None:
         from tallystick_experiments.dpauc import tables as benchmark
         from tallystick_experiments.dpauc.page import page_of
-        from tallystick_experiments.shared import command
+        from tallystick_experiments.output import command
 
         prepare_folder(out)
         found = benchmark.run(data, repeats=repeats, seed=seed, progress=automatic_watcher().progress)
@@ -241,7 +237,8 @@ def florist(
         from tallystick_experiments.florist import sweep as benchmark
         from tallystick_experiments.florist.page import page_of
         from tallystick_experiments.florist.runs import Setting
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.grid import Keeping
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         found = benchmark.run(
@@ -281,9 +278,10 @@ def label_leakage(
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
 
     def work() -> None:
+        from tallystick_experiments.grid import Keeping
         from tallystick_experiments.label_leakage import sweep as benchmark
         from tallystick_experiments.label_leakage.page import page_of
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         found = benchmark.run(
@@ -320,9 +318,10 @@ def label_defenses(
     """Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict."""
 
     def work() -> None:
+        from tallystick_experiments.grid import Keeping
         from tallystick_experiments.label_leakage import defended as benchmark
         from tallystick_experiments.label_leakage.defended_page import page_of
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         found = benchmark.run(
@@ -352,7 +351,8 @@ def null_audit(
 
     def work() -> None:
         from tallystick_experiments import null_audits as benchmark
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.grid import Keeping
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
@@ -381,8 +381,9 @@ def audit_kept(
 
     def work() -> None:
         from tallystick_experiments.experiment import TrainingPlan
+        from tallystick_experiments.grid import Keeping
         from tallystick_experiments.label_leakage import kept as benchmark
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         found = benchmark.run(
@@ -420,7 +421,8 @@ def feature_leakage(
 
         from tallystick_experiments.feature_leakage import sweep as benchmark
         from tallystick_experiments.feature_leakage.page import page_of
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.grid import Keeping
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         found = benchmark.run(
@@ -473,7 +475,8 @@ def fedads(
         from tallystick_experiments.fedads import defenses, leaks, unaligned
         from tallystick_experiments.fedads.page import page_of, unaligned_leaks_page_of, unaligned_page_of
         from tallystick_experiments.fedads.unaligned_data import ALIGNED
-        from tallystick_experiments.shared import Keeping, command
+        from tallystick_experiments.grid import Keeping
+        from tallystick_experiments.output import command
 
         if table not in ("3", "4", "leaks"):
             raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
@@ -511,19 +514,18 @@ def quality(
     seeds: Annotated[int, typer.Option(help="Seeds per table and method.", min=1)] = 5,
     rows: Annotated[int, typer.Option(help="Of a larger table so many rows are drawn.", min=100)] = 30_000,
     leaks: Annotated[
-        bool, typer.Option("--leaks", help="Audit the default and the former one, or --methods, on --tables instead.")
+        bool, typer.Option("--leaks", help="Audit the default with gradients and without, or --methods, on --tables instead.")
     ] = False,
-    pace: Annotated[bool, typer.Option("--pace", help="Time to the former default's validation loss instead.")] = False,
     resume: ResumeFlag = False,
     as_json: JsonFlag = False,
 ) -> None:
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
 
     def work() -> None:
+        from tallystick_experiments.output import command, make_output_folder
         from tallystick_experiments.quality import sweep as benchmark
         from tallystick_experiments.quality.methods import METHODS
-        from tallystick_experiments.quality.page import leaks_page_of, pace_page_of, page_of
-        from tallystick_experiments.shared import command, make_output_folder
+        from tallystick_experiments.quality.page import leaks_page_of, page_of
 
         folder = make_output_folder(out)
         if leaks:
@@ -543,14 +545,6 @@ def quality(
             finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
             return
         chosen = benchmark.tables_of(tables, data)
-        if pace:
-            from tallystick_experiments.quality import pace as times
-
-            timed = times.run(
-                folder, chosen, data, seeds=range(1, seeds + 1), resume=resume, progress=automatic_watcher().progress
-            )
-            finish_bench(timed, pace_page_of(timed, command=command()), out=out, as_json=as_json)
-            return
         found = benchmark.run(
             folder,
             data=data,
@@ -584,7 +578,7 @@ def fedsim(
     def work() -> None:
         from tallystick_experiments.fedsim import sweep as benchmark
         from tallystick_experiments.fedsim.page import page_of
-        from tallystick_experiments.shared import command
+        from tallystick_experiments.output import command
 
         folder = prepare_folder(out, resume=resume)
         found = benchmark.run(

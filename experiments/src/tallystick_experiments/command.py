@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SHOWN_ROWS = 24  # of a table on the terminal
 OutFolder = Annotated[Path | None, typer.Option("--out", help="Write result.json and report.html into this folder.")]
 ResumeFlag = Annotated[bool, typer.Option("--resume", help="Go on with the runs that --out holds.")]
-LOADS = (*LIBRARIES, "tallystick_experiments.shared", "tallystick.cli.watch")
+LOADS = (*LIBRARIES, "tallystick_experiments.output", "tallystick.cli.watch")
 
 
 def automatic_watcher() -> "Watcher":
@@ -33,14 +33,14 @@ def prepare_folder(out: Path | None, *, resume: bool = False) -> Path | None:
     """Make the folder before the measurement, so that one that cannot be made costs no time."""
     if resume and out is None:
         raise ConfigError("--resume needs --out FOLDER, where the runs of the earlier sweep are")
-    from tallystick_experiments.shared import make_output_folder
+    from tallystick_experiments.output import make_output_folder
 
     return None if out is None else make_output_folder(out)
 
 
 def finish_bench(found: dict[str, Any], page: "Benchmark", *, out: Path | None, as_json: bool) -> None:
     """Print what a benchmark found, as JSON or as its page's tables, and write both files if a folder is given."""
-    from tallystick_experiments.shared import write_folder
+    from tallystick_experiments.output import write_folder
 
     paths = write_folder(out, found, page) if out is not None else {}
     finish({**found, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))

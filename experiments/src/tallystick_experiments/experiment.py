@@ -8,6 +8,7 @@ job draws from the operating system.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,8 +26,10 @@ from tallystick.training.defended import CutDefense
 from tallystick.training.in_process import SplitNetwork
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
-from tallystick_experiments.shared import PLAIN_ADAM, evenly
+from tallystick_experiments.stats import evenly
 
+PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
+"""Training as the papers have it: Adam at one rate, and the weights of the last step."""
 PASS = 8192  # rows of a pass that trains nothing
 KEPT_ROWS = 2**18  # of an epoch's steps, evenly spread: all of a sample's, and a bound on memory for a full file
 

@@ -5,8 +5,9 @@ are the product's. Shapes: N rows.
 """
 
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import count, islice
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,14 @@ from scipy.stats import beta, norm
 from tallystick.artifacts.folder import RunFolder, contract_of
 from tallystick.attacks.scoring import AttackEvaluator, Bootstrap
 from tallystick.attacks.view import Scores
-from tallystick.audit.columns import audit_features, load_columns, save_columns
-from tallystick.audit.labels import audit_labels, load_labels, save_labels
+from tallystick.audit.columns import Truth, audit_features, load_columns, save_columns
+from tallystick.audit.labels import KeptLabels, audit_labels, load_labels, save_labels
 from tallystick.config.contract import Contract, parse_contract
 from tallystick.report.leaks import feature_headline, leak_headline
 from tallystick.simulation import simulate
 from tallystick.watcher import Silent
+from tallystick_experiments.grid import Case, Keeping, Latest, one_thread, run_cases
 from tallystick_experiments.page import Benchmark, Cell, ResultTable, Spread
-from tallystick_experiments.shared import Keeping, one_thread
 
 LABEL, FEATURE = "bank", "shop"
 SHUFFLES = 4  # of the truth of one training
@@ -89,58 +90,52 @@ def run(*, audits: int, rows: int = 600, epochs: int = 4, draws: int = DRAWS, ke
         draws: of simulated scores, for coverage.
         keeping: of the audits; nowhere if left out.
     """
-    keeping = keeping or Keeping()
-    kept = keeping.open({"rows": rows, "epochs": epochs})
-    known = {(each["setting"], each["training"], each["shuffle"]): each for each in (kept.runs if kept is not None else [])}
-    found: list[dict[str, Any]] = []
+    places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
+    with tempfile.TemporaryDirectory(prefix="tallystick-") as scratch:
+        trained = Latest(partial(_trained, scratch=Path(scratch), rows=rows, epochs=epochs))
+
+        def case(name: str, training: int, shuffle: int) -> Case:
+            return Case(
+                key={"setting": name, "training": training, "shuffle": shuffle},
+                trial=lambda: trained(name, training).audited(training, shuffle),
+                title=f"audits of shuffled truth: {name}",
+            )
+
+        cases = (case(*place) for place in islice(places, audits))
+        found = run_cases(cases, keeping or Keeping(), {"rows": rows, "epochs": epochs}, total=audits)
     with one_thread():
-        for name, training, shuffles in _planned(audits):
-            missing = [shuffle for shuffle in shuffles if (name, training, shuffle) not in known]
-            made = _audited(name, training, missing, rows=rows, epochs=epochs) if missing else iter(())
-            for shuffle in shuffles:
-                one = known.get((name, training, shuffle)) or next(made)
-                found.append(one)
-                if kept is not None and shuffle in missing:
-                    kept.add(one)
-                keeping.progress(f"audits of shuffled truth: {name}", len(found), audits)
         covered = {str(each): coverage(each, draws=draws) for each in SIMULATED}
     return {"benchmark": "null-audits", "audits": found, "draws": draws, "coverage": covered, "rows": rows, "epochs": epochs}
 
 
-def _planned(audits: int) -> Iterator[tuple[str, int, list[int]]]:
-    """Setting, number of its training, and which shuffles of it, until there are so many audits."""
-    places = ((name, training, shuffle) for training in count() for name in SETTINGS for shuffle in range(SHUFFLES))
-    grouped: dict[tuple[str, int], list[int]] = {}
-    for name, training, shuffle in islice(places, audits):
-        grouped.setdefault((name, training), []).append(shuffle)
-    return ((name, training, shuffles) for (name, training), shuffles in grouped.items())
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """What a run left at both parties, and the truth as it was there before it was shuffled."""
 
+    bank: RunFolder
+    shop: RunFolder
+    labels: KeptLabels
+    truth: Truth
+    run_id: str
 
-def _audited(name: str, training: int, shuffles: Sequence[int], *, rows: int, epochs: int) -> Iterator[dict[str, Any]]:
-    """Train once, and audit with the truth shuffled anew each time."""
-    with tempfile.TemporaryDirectory(prefix="tallystick-") as scratch:
-        bank, shop = (RunFolder.open(path) for path in _trained(SETTINGS[name], training, Path(scratch), rows, epochs))
-        contract = contract_of(bank.path)
-        labels, (truth, party, run_id) = load_labels(bank, contract), load_columns(shop, contract)
-        for shuffle in shuffles:
-            rng = np.random.default_rng([training, shuffle, 99])
-            label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
-            save_labels(bank, contract, label_N, labels.own_N, run_id=labels.run_id, start=labels.start)
-            leaks = audit_labels(bank, contract, watcher=Silent(), seed=shuffle)
-            order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
-            other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
-            save_columns(shop, contract, party, other, run_id=run_id)
-            columns = audit_features(shop, contract, watcher=Silent(), seed=shuffle)
-            judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
-            yield {
-                "setting": name,
-                "training": training,
-                "shuffle": shuffle,
-                "labels": [verdict(line) for line in leak_headline(leaks)],
-                "columns": [verdict(feature_headline(columns))],
-                "said": [*leak_headline(leaks), feature_headline(columns)],
-                "intervals": {each.name: [each.auc, each.low, each.high] for each in judged},
-            }
+    def audited(self, training: int, shuffle: int) -> dict[str, Any]:
+        """Audit with the truth shuffled anew."""
+        contract, rng = contract_of(self.bank.path), np.random.default_rng([training, shuffle, 99])
+        labels, truth = self.labels, self.truth
+        label_N = labels.label_N[torch.from_numpy(rng.permutation(len(labels.label_N)))]
+        save_labels(self.bank, contract, label_N, labels.own_N, run_id=labels.run_id, start=labels.start)
+        leaks = audit_labels(self.bank, contract, watcher=Silent(), seed=shuffle)
+        order_R = torch.from_numpy(rng.permutation(len(truth.rows_R)))
+        other = replace(truth, used=truth.used.rows(order_R), unused=truth.unused.rows(order_R))
+        save_columns(self.shop, contract, FEATURE, other, run_id=self.run_id)
+        columns = audit_features(self.shop, contract, watcher=Silent(), seed=shuffle)
+        judged = [each for each in leaks.attacks if each.auc is not None and each.chance == 0.5]  # no cluster that was named
+        return {
+            "labels": [verdict(line) for line in leak_headline(leaks)],
+            "columns": [verdict(feature_headline(columns))],
+            "said": [*leak_headline(leaks), feature_headline(columns)],
+            "intervals": {each.name: [each.auc, each.low, each.high] for each in judged},
+        }
 
 
 def contract_of_setting(setting: Setting, training: int, *, epochs: int) -> Contract:
@@ -158,17 +153,20 @@ def contract_of_setting(setting: Setting, training: int, *, epochs: int) -> Cont
     return parse_contract({**values, **setting.contract})
 
 
-def _trained(setting: Setting, training: int, folder: Path, rows: int, epochs: int) -> list[Path]:
-    """Run the job, and give both parties' run folders."""
+def _trained(name: str, training: int, *, scratch: Path, rows: int, epochs: int) -> Recorded:
+    """Run the job, and read what it left."""
     columns: dict[str, dict[str, Any]] = {
         party: {"keys": {"id": "id"}, "features": {"numeric": ["x", "noise"], "categorical": ["kind"]}}
         for party in (LABEL, FEATURE)
     }
     columns[LABEL]["label"] = "y"
+    setting, folder = SETTINGS[name], scratch / f"{name}-{training}"
     contract = contract_of_setting(setting, training, epochs=epochs)
     frames = _tables(rows, np.random.default_rng([training, 98]), setting.target)
     simulate(contract, frames, columns, folder=folder, watcher=Silent(), secret_seed=training)
-    return [next((folder / party).glob("null-*")) for party in (LABEL, FEATURE)]
+    bank, shop = (RunFolder.open(next((folder / party).glob("null-*"))) for party in (LABEL, FEATURE))
+    truth, _, run_id = load_columns(shop, contract)
+    return Recorded(bank=bank, shop=shop, labels=load_labels(bank, contract), truth=truth, run_id=run_id)
 
 
 def _tables(rows: int, rng: np.random.Generator, target: str) -> dict[str, pl.DataFrame]:

@@ -26,7 +26,7 @@ def faults(
     """Mutated messages, damaged files, random kills and network faults: exit code 3 if any was not withstood or refused."""
 
     def work() -> None:
-        from tallystick_experiments.shared import command
+        from tallystick_experiments.output import command
         from tallystick_robustness import campaign as benchmark
         from tallystick_robustness.page import page_of
 

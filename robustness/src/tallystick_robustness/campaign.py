@@ -17,7 +17,7 @@ from typing import Any
 
 from tallystick.errors import ConfigError, TallystickError
 from tallystick.network.channel import Progress, no_progress
-from tallystick_experiments.shared import SweepLog
+from tallystick_experiments.grid import SweepLog
 from tallystick_robustness.kills import Kills
 from tallystick_robustness.network import NetworkFaults
 from tallystick_robustness.outcome import CaseOutcome

@@ -20,8 +20,8 @@ from tallystick.errors import ConfigError
 from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage.data import read_pair, split_and_encode
 from tallystick_experiments.feature_leakage.runs import AIDED, ALONE, ANY, EMBEDDINGS, WIDTH, CutSetting, run_setting
-from tallystick_experiments.fedads.data import AdTable
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
+from tallystick_experiments.stats import summarize_seeds
 
 DEFAULT = f"width {WIDTH}"
 WIDTHS = (WIDTH, 32, 8, 4, 2, 1)
@@ -95,8 +95,17 @@ def run(
     about = {"figures": 2, "data": table.name, "rows": table.frame.height, "epochs": plan.epochs}
     about |= {"batch": plan.batch_size, "rate": plan.learning_rate}
     chosen = [known[name] for name in only] if only else list(known.values())
-    with one_thread():
-        runs = _runs(table, chosen, seeds, plan, keeping, about)
+    encoded = Latest(split_and_encode)
+
+    def case(setting: CutSetting, seed: int) -> Case:
+        return Case(
+            key={"name": setting.name, "seed": seed},
+            trial=lambda: run_setting(setting, *encoded(table, seed=seed), plan, seed=seed),
+            title=f"seed {seed}: {setting.name}",
+        )
+
+    cases = [case(setting, seed) for seed in seeds for setting in chosen]
+    runs = run_cases(cases, keeping, about, total=len(cases))
     return {
         "benchmark": "feature-leakage",
         "data": about | {"columns": len(table.feature_party.numeric) + len(table.feature_party.categorical)},
@@ -106,32 +115,6 @@ def run(
         "not_measured": sorted({line for one in runs for line in one["not_measured"]}),
         "runs": runs,
     }
-
-
-def _runs(
-    table: AdTable,
-    chosen: Sequence[CutSetting],
-    seeds: Sequence[int],
-    plan: TrainingPlan,
-    keeping: Keeping,
-    about: dict[str, Any],
-) -> list[dict[str, Any]]:
-    """Each setting with each seed, taken from the log where it has them."""
-    kept = keeping.open(about)
-    known = {(one["name"], one["seed"]): one for one in (kept.runs if kept is not None else ())}
-    runs = []
-    for seed in seeds:
-        encoded = None
-        for setting in chosen:
-            found = known.get((setting.name, seed))
-            if found is None:
-                encoded = encoded or split_and_encode(table, seed=seed)
-                found = run_setting(setting, *encoded, plan, seed=seed)
-                if kept is not None:
-                    kept.add(found)
-            runs.append(found)
-            keeping.progress(f"seed {seed}: {setting.name}", len(runs), len(seeds) * len(chosen))
-    return runs
 
 
 def _table(chosen: Sequence[CutSetting], runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -33,7 +33,8 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.experiment import KEPT_ROWS, Experiment, SplitData, TrainingPlan
 from tallystick_experiments.fedads.data import AdTable, encode_ads, read_ads
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
+from tallystick_experiments.stats import summarize_seeds
 
 _SEEDS = (1, 2, 3, 4, 5)
 _LEAK = "clusters-embedding"
@@ -131,27 +132,23 @@ def run(
     Raises DataError for data that is absent or of another format.
     """
     table, keeping = read_ads(data, limit=limit, swapped=swapped), keeping or Keeping()
-    kept = keeping.open({"name": table.name, "rows": table.frame.height, "swapped": swapped, **plan.__dict__})
-    known = {(each["fusion"], each["method"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
-    runs: list[dict[str, Any]] = []
-    with one_thread():
-        for seed in seeds:
-            encoded, theirs, own = encode_ads(table, seed=seed, min_count=min_count)
-            for fusion in FUSIONS:
-                for method in methods():
-                    found = known.get((fusion, method.name, seed))
-                    if found is None:
-                        network = _network(encoded, theirs, own, FUSIONS[fusion], plan, seed)
-                        found = {"fusion": fusion, "method": method.name, "seed": seed, **_run(network, method, seed)}
-                        if kept is not None:
-                            kept.add(found)
-                    runs.append(found)
-                    keeping.progress(
-                        f"seed {seed}: {fusion}, {method.name}", len(runs), len(seeds) * len(FUSIONS) * len(methods())
-                    )
+    encoded = Latest(encode_ads)
+
+    def case(fusion: str, method: TableRow, seed: int) -> Case:
+        def trial() -> dict[str, Any]:
+            network = _network(*encoded(table, seed=seed, min_count=min_count), FUSIONS[fusion], plan, seed)
+            return _run(network, method, seed)
+
+        key = {"fusion": fusion, "method": method.name, "seed": seed}
+        return Case(key=key, trial=trial, title=f"seed {seed}: {fusion}, {method.name}")
+
+    setting = {"name": table.name, "rows": table.frame.height, "swapped": swapped, **plan.__dict__}
+    cases = [case(fusion, method, seed) for seed in seeds for fusion in FUSIONS for method in methods()]
+    runs = run_cases(cases, keeping, setting, total=len(cases))
+    split, _, _ = encoded(table, seed=seeds[-1], min_count=min_count)
     return {
         "benchmark": "fedads",
-        "data": _about(table, encoded, plan),
+        "data": _about(table, split, plan),
         "seeds": list(seeds),
         "table": _table(runs),
         "at_price": [at_price(runs, fusion, family) for fusion in FUSIONS for family in LADDERS],

@@ -16,7 +16,8 @@ from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.fedads.data import AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, read_both_parties
-from tallystick_experiments.shared import Keeping, summarize_seeds
+from tallystick_experiments.grid import Case, Keeping, run_cases
+from tallystick_experiments.stats import summarize_seeds
 
 METHODS = ("none", "warm-start", "multi-task", "average")
 DEFENSES: Mapping[str, list[dict[str, Any]]] = {"no defence": [], "Marvell, s = 8": [{"method": "marvell", "power": 8.0}]}
@@ -48,19 +49,16 @@ def run(
     """
     table, keeping = read_both_parties(data, limit=limit), keeping or Keeping()
     about = {"name": table.name, "rows": table.frame.height, "aligned": aligned}
-    kept = keeping.open(about)
-    known = {(each["defense"], each["method"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
-    chosen = [(defense, method, seed) for seed in seeds for defense in DEFENSES for method in methods]
-    runs: list[dict[str, Any]] = []
-    for defense, method, seed in chosen:
-        found = known.get((defense, method, seed))
-        if found is None:
-            figures = _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))
-            found = {"defense": defense, "method": method, "seed": seed, "figures": figures}
-            if kept is not None:
-                kept.add(found)
-        runs.append(found)
-        keeping.progress(f"seed {seed}: {defense}, {method}", len(runs), len(chosen))
+
+    def case(defense: str, method: str, seed: int) -> Case:
+        return Case(
+            key={"defense": defense, "method": method, "seed": seed},
+            trial=lambda: {"figures": _figures_of(_job(table, method, DEFENSES[defense], seed, aligned))},
+            title=f"seed {seed}: {defense}, {method}",
+        )
+
+    cases = [case(defense, method, seed) for seed in seeds for defense in DEFENSES for method in methods]
+    runs = run_cases(cases, keeping, about, total=len(cases))
     rows = {name: _tabulate([each for each in runs if each["defense"] == name], methods) for name in DEFENSES}
     return {"benchmark": "fedads-leaks", "data": about, "seeds": list(seeds), "rows": rows, "runs": runs}
 

@@ -38,7 +38,8 @@ from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.fedads.data import USER, AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
+from tallystick_experiments.stats import summarize_seeds
 
 SEEDS = (1, 2, 3, 4, 5)
 CHECKS = 4  # looks at the validation rows for each pass over the joint batches
@@ -190,24 +191,17 @@ def run(
     chosen = chosen_of(table, only)
     networks = PAPER if paper_networks or table.name == "fedads" else SMALL
     setting = _setting(table, aligned, networks, by_users=by_users)
-    kept = keeping.open(setting)
-    runs = list(kept.runs) if kept is not None else []
-    done = {(each["method"], each["seed"]) for each in runs}
-    with one_thread():
-        for seed in seeds:
-            rows_N: Rows | None = None
-            for number, row in enumerate(chosen):
-                if (row.name, seed) in done:
-                    continue
-                rows_N = rows_N or share_out(table, seed=seed, aligned=aligned, by_users=by_users)
-                trial = MethodTrial(rows=rows_N, row=row, seed=seed, networks=networks)
-                runs.append({"method": row.name, "seed": seed, **trial.run()})
-                if kept is not None:
-                    kept.add(runs[-1])
-                at = seeds.index(seed) * len(chosen) + number + 1
-                keeping.progress(f"seed {seed}: {row.name}", at, len(seeds) * len(chosen))
-    wanted = {row.name for row in chosen}
-    runs = [each for each in runs if each["method"] in wanted and each["seed"] in seeds]
+    shared = Latest(share_out)
+
+    def case(row: Row, seed: int) -> Case:
+        def trial() -> dict[str, Any]:
+            rows = shared(table, seed=seed, aligned=aligned, by_users=by_users)
+            return MethodTrial(rows=rows, row=row, seed=seed, networks=networks).run()
+
+        return Case(key={"method": row.name, "seed": seed}, trial=trial, title=f"seed {seed}: {row.name}")
+
+    cases = [case(row, seed) for seed in seeds for row in chosen]
+    runs = run_cases(cases, keeping, setting, total=len(cases))
     lines = tabulate(runs, chosen)
     positives = float(table.frame.get_column(table.label).cast(int).mean())  # type: ignore[arg-type]
     about = {"data": {**setting, "share_of_positives": positives}, "seeds": list(seeds)}

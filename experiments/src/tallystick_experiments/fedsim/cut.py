@@ -23,7 +23,7 @@ from tallystick.training.run import TrainingRun
 from tallystick_experiments.fedsim.data import READERS
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.runs import RECIPES, link_pair, network_of
-from tallystick_experiments.shared import one_thread
+from tallystick_experiments.grid import one_thread
 
 FORMS = {"distinct rows": DistinctCandidates, "every link": AllCandidates}
 """What crosses for a batch."""

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,8 @@ from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.located import noise_settings
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.runs import RECIPES, LinkedPair, SplitKind, boosted_trees, link_pair, train_method
-from tallystick_experiments.shared import SweepLog, one_thread, summarize_seeds
+from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
+from tallystick_experiments.stats import summarize_seeds
 
 TREES = "boosted trees on K nearest"
 TABLE_1 = (
@@ -94,9 +95,11 @@ def run(
     folders = {recognise(folder): folder for folder in data}
     parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
     plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
-    kept = None if log is None else SweepLog(log, setting={"benchmark": "fedsim"}, resume=resume)
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
-    runs = dict(zip(keys, _make(folders, keys, kept, progress=progress), strict=True))
+    keeping = Keeping(log=log, resume=resume, progress=progress)
+    usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
+    made = run_cases(_cases(folders, keys), keeping, {"benchmark": "fedsim"}, total=len(keys), usual=usual)
+    runs = dict(zip(keys, made, strict=True))
     return {
         "benchmark": "fedsim",
         "sets": sorted({key.set for key in keys}),
@@ -154,31 +157,22 @@ def _settings(
             yield "synthetic-random", {"neighbors": 50}, ("FedSim", "attention")
 
 
-def _make(
-    folders: Mapping[str, Path], keys: Sequence[FedSimRun], log: SweepLog | None, *, progress: Progress
-) -> Iterator[dict[str, Any]]:
-    """Make the runs, or take them from the log."""
-    settings = fields(FedSimRun)
-    known = {
-        tuple(each.get(setting.name, setting.default) for setting in settings): each
-        for each in (log.runs if log is not None else [])
-    }
+def _cases(folders: Mapping[str, Path], keys: Sequence[FedSimRun]) -> Iterator[Case]:
+    """The runs; methods of one linking share it."""
     pairs: dict[str, Pair] = {}
-    linked: dict[tuple[Any, ...], LinkedPair] = {}
-    with one_thread():
-        for done, key in enumerate(keys):
-            found = known.get(tuple(asdict(key).values()))
-            if found is None:
-                if key.set not in pairs:
-                    pairs[key.set] = GENERATED[key.set]() if key.set in GENERATED else READERS[key.set](folders[key.set])
-                linking = tuple(value for name, value in asdict(key).items() if name != "method")
-                if linking not in linked:
-                    linked = {linking: _link(pairs[key.set], key)}
-                found = asdict(key) | _figures(linked[linking], key)
-                if log is not None:
-                    log.add(found)
-            yield found
-            progress(f"{key.set}, seed {key.seed}: {key.method}, K = {key.neighbors}", done + 1, len(keys))
+
+    def read(name: str) -> Pair:
+        if name not in pairs:
+            pairs[name] = GENERATED[name]() if name in GENERATED else READERS[name](folders[name])
+        return pairs[name]
+
+    linked = Latest(lambda linking: _link(read(linking.set), linking))
+    for key in keys:
+
+        def trial(key: FedSimRun = key) -> dict[str, Any]:
+            return _figures(linked(replace(key, method="")), key)
+
+        yield Case(key=asdict(key), trial=trial, title=f"{key.set}, seed {key.seed}: {key.method}, K = {key.neighbors}")
 
 
 def _link(pair: Pair, key: FedSimRun) -> LinkedPair:

@@ -35,9 +35,8 @@ from tallystick.training.in_process import CrossedStep, SplitNetwork
 from tallystick.training.plan import Schedule, no_positions
 from tallystick.training.step_rule import PLAIN
 from tallystick_experiments.clicks import ClickData
-from tallystick_experiments.experiment import PASS
+from tallystick_experiments.experiment import PASS, PLAIN_ADAM
 from tallystick_experiments.feature_leakage.data import as_numbers
-from tallystick_experiments.shared import PLAIN_ADAM
 
 Side = Literal["labels", "features", "both"]
 

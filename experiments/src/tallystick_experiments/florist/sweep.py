@@ -7,8 +7,9 @@ that the paper's tables use, 0.5. Runs of several calls (say, one per seed) can 
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,8 @@ from tallystick.training.calibration import Calibration, LogitShift
 from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks, split_columns
 from tallystick_experiments.florist import paper
 from tallystick_experiments.florist.runs import Membership, Setting, Side, Trained, Treatment
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
+from tallystick_experiments.stats import summarize_seeds
 
 RATIOS = (0.05, 0.1, 0.25, 0.5, 0.6, 0.75, 0.8, 0.9, 0.95)
 _SEEDS = (1, 2, 3, 4, 5)
@@ -74,14 +76,6 @@ class FloristRun:
     attacks: dict[str, dict[str, Any]]  # "label party/spectral" -> figures
     seconds: float = 0.0  # of training and attacks; variants that share a training count it once
 
-    @property
-    def key(self) -> "RunKey":
-        """What tells this run from the others of a sweep."""
-        return self.side, self.strategy, self.ratio, self.seed
-
-
-RunKey = tuple[str, str, float, int]
-
 
 def run(
     *,
@@ -118,18 +112,11 @@ def run(
         )
     table = read_clicks(data, limit=limit)
     about = {"name": table.name, "rows": table.frame.height, **setting.facts()}
-    kept = keeping.open(about)
-    known = {run.key: run for each in (kept.runs if kept is not None else []) for run in [FloristRun(**each)]}
-    runs: list[FloristRun] = []
     total = len(seeds) * len(ratios) * sum(len(BASELINES) + len(_chosen(side, strategies)) for side in sides)
-    with one_thread():
-        for seed in seeds:
-            clicks = _encoded(table, setting, seed=seed)
-            for found in _runs(clicks, setting, seed, ratios, sides, strategies, known):
-                runs.append(found)
-                if kept is not None and found.key not in known:
-                    kept.add(found.__dict__)
-                keeping.progress(f"seed {seed}: {found.side} {found.strategy} at {found.ratio:g}", len(runs), total)
+    encoded = Latest(partial(_encoded, table, setting))
+    cases = (case for seed in seeds for case in _Cases(encoded(seed=seed), setting, seed).of(ratios, sides, strategies))
+    runs = [FloristRun(**each) for each in run_cases(cases, keeping, dict(about), total=total)]
+    clicks = encoded(seed=seeds[-1])
     about |= {
         "training_rows": len(clicks.training),
         "test_rows": len(clicks.test),
@@ -166,64 +153,59 @@ def _chosen(side: Side, strategies: Sequence[str] | None) -> list[str]:
     return [name for name in (*STRATEGIES[side], *EXTRAS[side]) if name not in BASELINES and name in strategies]
 
 
-def _runs(
-    clicks: ClickData,
-    setting: Setting,
-    seed: int,
-    ratios: Sequence[float],
-    sides: Sequence[Side],
-    strategies: Sequence[str] | None,
-    known: Mapping[RunKey, FloristRun],
-) -> Iterator[FloristRun]:
-    """Give every run of a seed, in the same order however many of them are known from before."""
-    rows = len(clicks.training)
-    everything = torch.ones(rows, dtype=torch.bool)
-    whole = Membership(has_labels_U=everything, has_features_U=everything)
-    full = _Baseline("baseline-full", Treatment(membership=whole, rows=torch.arange(rows)), clicks, setting, seed)
-    for ratio in ratios:
-        for side in sides:
-            members = Membership.of(side, rows=rows, ratio=ratio, seed=seed)
-            shared = torch.nonzero(members.has_labels_U & members.has_features_U).squeeze(1)
-            partial = _Baseline("baseline-partial", Treatment(membership=members, rows=shared), clicks, setting, seed)
-            yield from (baseline.run(side, ratio, known) for baseline in (full, partial))
-            attacked = ratio == ATTACKED_RATIO
-            cached: dict[str, tuple[Trained, dict[str, dict[str, Any]]]] = {}
-            for name in sorted(_chosen(side, strategies)):  # variants that differ at prediction only come next to each other
-                if (found := known.get((side, name, ratio, seed))) is not None:
-                    yield found
-                    continue
-                started = time.perf_counter()
-                treatment, calibration = _treatment(name, side, members, clicks, seed=seed)
-                kinds = [getattr(treatment, name) for name in ("labels", "features", "noise", "redraw", "shift")]
-                key = repr((kinds, len(treatment.held_out)))
-                if key not in cached:
-                    cached.clear()  # views are large
-                    trained = Trained(treatment, clicks, setting, seed=seed, record=attacked)
-                    cached[key] = (trained, _leaks(trained, side) if attacked else {})
-                trained, attacks = cached[key]
-                figures = trained.utility(calibration)
-                seconds = time.perf_counter() - started
-                yield FloristRun(side=side, strategy=name, ratio=ratio, seed=seed, attacks=attacks, seconds=seconds, **figures)
+class _Cases:
+    """Every run of a seed; those that differ at prediction only share a training, as all do the full baseline's."""
 
+    def __init__(self, clicks: ClickData, setting: Setting, seed: int) -> None:
+        self.clicks, self.setting, self.seed = clicks, setting, seed
+        everything = torch.ones(len(clicks.training), dtype=torch.bool)
+        whole = Membership(has_labels_U=everything, has_features_U=everything)
+        self.full = Treatment(membership=whole, rows=torch.arange(len(clicks.training)))
+        self.full_figures: dict[str, float] = {}
+        self.trained: dict[str, tuple[Trained, dict[str, dict[str, Any]]]] = {}
 
-class _Baseline:
-    """A baseline that is trained when its figures are first needed."""
+    def of(self, ratios: Sequence[float], sides: Sequence[Side], strategies: Sequence[str] | None) -> Iterator[Case]:
+        """The baselines and the chosen strategies at every ratio and side."""
+        for ratio in ratios:
+            for side in sides:
+                members = Membership.of(side, rows=len(self.clicks.training), ratio=ratio, seed=self.seed)
+                yield self._case(side, "baseline-full", ratio, self._full_baseline)
+                yield self._case(side, "baseline-partial", ratio, partial(self._partial_baseline, members))
+                for name in sorted(_chosen(side, strategies)):  # variants that differ at prediction only come next to each other
+                    yield self._case(side, name, ratio, partial(self._strategy, name, side, ratio, members))
 
-    def __init__(self, name: str, treatment: Treatment, clicks: ClickData, setting: Setting, seed: int) -> None:
-        self.name, self.treatment, self.clicks, self.setting, self.seed = name, treatment, clicks, setting, seed
-        self._figures: dict[str, float] = {}
+    def _case(self, side: Side, strategy: str, ratio: float, figures: Callable[[], Mapping[str, Any]]) -> Case:
+        def trial() -> dict[str, Any]:
+            started = time.perf_counter()
+            found = figures()
+            return {"attacks": {}, **found, "seconds": time.perf_counter() - started}
 
-    def run(self, side: Side, ratio: float, known: Mapping[RunKey, FloristRun]) -> FloristRun:
-        """The run at this side and ratio; the full baseline's is the same at all of them."""
-        if (found := known.get((side, self.name, ratio, self.seed))) is not None:
-            return found
-        started = time.perf_counter()
-        if not self._figures:
-            self._figures = Trained(self.treatment, self.clicks, self.setting, seed=self.seed, record=False).utility()
-        seconds = time.perf_counter() - started
-        return FloristRun(
-            side=side, strategy=self.name, ratio=ratio, seed=self.seed, attacks={}, seconds=seconds, **self._figures
-        )
+        key = {"side": side, "strategy": strategy, "ratio": ratio, "seed": self.seed}
+        return Case(key=key, trial=trial, title=f"seed {self.seed}: {side} {strategy} at {ratio:g}")
+
+    def _full_baseline(self) -> Mapping[str, Any]:
+        if not self.full_figures:
+            self.full_figures = self._utility(self.full)
+        return self.full_figures
+
+    def _partial_baseline(self, members: Membership) -> Mapping[str, Any]:
+        shared = torch.nonzero(members.has_labels_U & members.has_features_U).squeeze(1)
+        return self._utility(Treatment(membership=members, rows=shared))
+
+    def _utility(self, treatment: Treatment) -> dict[str, float]:
+        return Trained(treatment, self.clicks, self.setting, seed=self.seed, record=False).utility()
+
+    def _strategy(self, name: str, side: Side, ratio: float, members: Membership) -> Mapping[str, Any]:
+        attacked = ratio == ATTACKED_RATIO
+        treatment, calibration = _treatment(name, side, members, self.clicks, seed=self.seed)
+        kinds = [getattr(treatment, kind) for kind in ("labels", "features", "noise", "redraw", "shift")]
+        key = repr((side, ratio, kinds, len(treatment.held_out)))
+        if key not in self.trained:
+            self.trained.clear()  # views are large
+            trained = Trained(treatment, self.clicks, self.setting, seed=self.seed, record=attacked)
+            self.trained[key] = (trained, _leaks(trained, side) if attacked else {})
+        trained, attacks = self.trained[key]
+        return {**trained.utility(calibration), "attacks": attacks}
 
 
 def _leaks(trained: Trained, side: Side) -> dict[str, dict[str, Any]]:

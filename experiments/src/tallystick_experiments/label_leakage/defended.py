@@ -5,8 +5,9 @@ Each cell is a run of the product: a simulated job with ``audit: true``, and bot
 
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import log2
 from pathlib import Path
 from typing import Any, get_args
@@ -24,9 +25,10 @@ from tallystick.simulation import simulate
 from tallystick.sweep.partner import SimulatedPartner
 from tallystick.sweep.sweep import Candidate, candidate_trials
 from tallystick.watcher import Silent
+from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.stats import summarize_seeds
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
 KEY, LABEL, FEATURE = "row", "label", "feature"
@@ -111,21 +113,21 @@ def run(
     Raises ConfigError for an unknown defence or one that a table's target does not allow, DataError for data that is absent.
     """
     terms, keeping = terms or Terms(), keeping or Keeping()
-    kept = keeping.open({"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows}))
-    known = {(each["table"], each["defense"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
     loaded = [load_table(name, data, most=terms.most_rows) for name in tables]
-    runs: list[dict[str, Any]] = []
-    with one_thread():
+
+    def cases() -> Iterator[Case]:
         for seed in seeds:  # seed after seed, so that what was interrupted is a whole picture
             for table in loaded:
                 partner, tried = trials(table, terms, seed=seed, only=only)
                 for candidate in tried:
-                    place = (table.name, candidate.name, seed)
-                    found = known.get(place) or {"table": table.name, "seed": seed} | attacked_run(candidate, partner, seed=seed)
-                    runs.append(found)
-                    if kept is not None and place not in known:
-                        kept.add(found)
-                    keeping.progress(f"{table.name}, seed {seed}: {candidate.name}", len(runs), len(runs))
+                    yield Case(
+                        key={"table": table.name, "seed": seed, "defense": candidate.name},
+                        trial=partial(attacked_run, candidate, partner, seed=seed),
+                        title=f"{table.name}, seed {seed}: {candidate.name}",
+                    )
+
+    setting = {"epochs": terms.epochs} | ({} if terms.most_rows == MOST_ROWS else {"most_rows": terms.most_rows})
+    runs = run_cases(cases(), keeping, setting)
     return {
         "benchmark": "label-leakage-defenses",
         "data": {

@@ -35,9 +35,10 @@ from tallystick_experiments.feature_leakage import kept as embeddings
 from tallystick_experiments.feature_leakage.data import read_pair
 from tallystick_experiments.feature_leakage.kept import split_experiment
 from tallystick_experiments.fedads.data import AdTable
+from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.page import Benchmark, ResultTable, counted, spread_of
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
 from tallystick_experiments.speed import memory
+from tallystick_experiments.stats import summarize_seeds
 
 DEFENSES: Mapping[str, Defenses] = {"none": NO_DEFENSE, "marvell 8": chain([Marvell(power=8.0)])}
 MEASURED: Mapping[str, Iterable[str]] = {"labels": DEFENSES, "features": embeddings.DEFENSES}  # whose secret, behind what
@@ -203,20 +204,18 @@ def run(
     """
     plan, keeping = plan or TrainingPlan(epochs=4, batch_size=512), keeping or Keeping()
     about = {"data": str(data) if data else "generated", "rows": rows, "epochs": plan.epochs, "batch_size": plan.batch_size}
-    kept = keeping.open(about)
-    runs = [{"side": "labels", **each} for each in kept.runs] if kept is not None else []
-    done = {(each["side"], each["defense"], each["seed"]) for each in runs}
-    wanted = [(side, defense, seed) for seed in seeds for side in sides for defense in MEASURED[side]]
-    with one_thread():
-        for number, (side, defense, seed) in enumerate(wanted):
-            if (side, defense, seed) in done:
-                continue
+
+    def case(side: str, defense: str, seed: int) -> Case:
+        def trial() -> dict[str, Any]:
             table = read_pair(data, partner) if data is not None else generated_table(rows, seed=seed)
             measure = kept_and_all if side == "labels" else embeddings.embeddings_kept_and_all
-            runs.append({"side": side, **measure(table, defense, plan, seed=seed)})
-            if kept is not None:
-                kept.add(runs[-1])
-            keeping.progress(f"seed {seed}, {side}: {defense}", number + 1, len(wanted))
+            return measure(table, defense, plan, seed=seed)
+
+        key = {"side": side, "defense": defense, "seed": seed}
+        return Case(key=key, trial=trial, title=f"seed {seed}, {side}: {defense}")
+
+    cases = [case(side, defense, seed) for seed in seeds for side in sides for defense in MEASURED[side]]
+    runs = run_cases(cases, keeping, about, total=len(cases), usual={"side": "labels"})
     found = {"benchmark": "audit", "data": about, "seeds": list(seeds), "runs": runs}
     found |= {key: beside_all([each for each in runs if each["side"] == side]) for side, key in SHOWN.items()}
     return found | ({"cost": audit_cost(rows)} if priced else {})

@@ -28,7 +28,7 @@ from tallystick.models.split import LabelModel
 from tallystick.models.tabular import TabularBottom, TabularTop
 from tallystick_experiments.clicks import ClickData, ClickTable
 from tallystick_experiments.experiment import Epoch, Experiment, SplitData, TrainingPlan
-from tallystick_experiments.shared import evenly
+from tallystick_experiments.stats import evenly
 
 EACH_EPOCH = ("norm", "direction-1", "direction-3", "direction-5", "spectral-gradient", "spectral-embedding")
 OVER_EPOCHS = (

@@ -4,7 +4,7 @@
 Every finished run can be kept in a log, so that a long sweep is cut and resumed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log2
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from tallystick.errors import ConfigError
 from tallystick_experiments.clicks import ClickData, ClickTable, encode_clicks, read_clicks
 from tallystick_experiments.experiment import TrainingPlan
+from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
 from tallystick_experiments.label_leakage import paper
 from tallystick_experiments.label_leakage.runs import Scenario, balanced, run_scenario
 from tallystick_experiments.label_leakage.scenarios import (
@@ -27,7 +28,7 @@ from tallystick_experiments.label_leakage.scenarios import (
     point,
     scenarios,
 )
-from tallystick_experiments.shared import Keeping, one_thread, summarize_seeds
+from tallystick_experiments.stats import summarize_seeds
 
 _SEEDS = (1, 2, 3, 4, 5)
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
@@ -106,23 +107,23 @@ def run(
         "batch_size": plan.batch_size,
         "learning_rate": plan.learning_rate,
     }
-    kept = keeping.open(about)
-    known = {(each["name"], each["seed"]): each for each in (kept.runs if kept is not None else [])}
     every = scenarios(large_plan(rows))
     if unknown := sorted(set(named) - set(every)):
         raise ConfigError(f"bench label-leakage: unknown scenario {', '.join(unknown)}; choose from {', '.join(every)}")
     names = list(dict.fromkeys(name for part in chosen for name in parts()[part])) or list(named)
-    runs: list[LeakageRun] = []
-    with one_thread():
-        for seed in seeds:
-            missing = [every[name] for name in names if (name, seed) not in known]
-            runs += [known[name, seed] for name in names if (name, seed) in known]
-            for found in _train(table, missing, plan, min_count, seed):
-                runs.append(found)
-                if kept is not None:
-                    kept.add(found)
-                keeping.progress(f"seed {seed}: {found['name']}", len(runs), len(seeds) * len(names))
-    return report_of(runs, parts_run=chosen, data=about)
+    encoded = Latest(_encoded)
+
+    def case(scenario: Scenario, seed: int) -> Case:
+        def trial() -> LeakageRun:
+            clicks = encoded(table, scenario.positive_rate, min_count, seed)
+            return run_scenario(scenario, clicks, plan=plan, seed=seed)
+
+        return Case(key={"name": scenario.name, "seed": seed}, trial=trial, title=f"seed {seed}: {scenario.name}")
+
+    # one share of positives is encoded at a time
+    wanted = sorted((every[name] for name in names), key=lambda each: each.positive_rate or 0)
+    cases = [case(scenario, seed) for seed in seeds for scenario in wanted]
+    return report_of(run_cases(cases, keeping, about, total=len(cases)), parts_run=chosen, data=about)
 
 
 def _chosen(only: Sequence[str], data: str) -> list[str]:
@@ -135,15 +136,9 @@ def _chosen(only: Sequence[str], data: str) -> list[str]:
     return [part for part in parts() if (part in only if only else part not in elsewhere)]
 
 
-def _train(table: ClickTable, wanted: Sequence[Scenario], plan: TrainingPlan, min_count: int, seed: int) -> Iterator[LeakageRun]:
-    encoded: dict[float | None, ClickData] = {}
-    for scenario in sorted(wanted, key=lambda each: each.positive_rate or 0):  # one share of positives is encoded at a time
-        rate = scenario.positive_rate
-        if rate not in encoded:
-            encoded = {
-                rate: encode_clicks(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)
-            }
-        yield run_scenario(scenario, encoded[rate], plan=plan, seed=seed)
+def _encoded(table: ClickTable, rate: float | None, min_count: int, seed: int) -> ClickData:
+    """The table with this share of positives, its own if None."""
+    return encode_clicks(table if rate is None else balanced(table, rate, seed=seed), seed=seed, min_count=min_count)
 
 
 # --- what the runs say

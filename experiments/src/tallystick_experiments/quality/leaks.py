@@ -1,4 +1,4 @@
-"""What the default and the former default tell attackers: the audit of a run on a public table, both ways.
+"""What the default tells attackers beside what sends no gradient: the audit of a run on a public table, both ways.
 
 The run is the product's: a simulated job with ``audit: true``, the label party's attacks on all that crossed the cut.
 """
@@ -11,9 +11,10 @@ from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
-from tallystick_experiments.quality.methods import FORMER_ENCODING, FORMER_MODEL, former_training
+from tallystick_experiments.grid import Case, Keeping, run_cases
+from tallystick_experiments.output import make_output_folder
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.shared import SweepLog, make_output_folder, summarize_seeds
+from tallystick_experiments.stats import summarize_seeds
 
 _NONE: dict[str, Any] = {"training": {"gradients": "none"}}
 _NOISE = {"method": "gaussian-embeddings", "delta": 1e-6, "clip": 1.0}
@@ -27,8 +28,8 @@ CONTRACTS: dict[str, dict[str, Any]] = {
     "no-gradients-noise-30": _NONE | {"defense": [_NOISE | {"epsilon": 30.0}]},
 }
 """What each method's contract says that is not the default's."""
-METHODS = ("former", *CONTRACTS)
-USUAL = ("former", "default")
+METHODS = tuple(CONTRACTS)
+USUAL = ("default", "no-gradients")
 
 
 def run(
@@ -42,7 +43,7 @@ def run(
     resume: bool = False,
     progress: Progress = no_progress,
 ) -> dict[str, Any]:
-    """Train each table by the former and the present default, or others of METHODS, and attack each run; one line of a log each.
+    """Train each table by each of these methods and attack each run; one line of a log each.
 
     Gives the runs, and by table and method the mean symmetric AUC of each attack on labels, and the mean R² (of categories its
     like, see ``RebuiltColumn``) of the feature party's columns as rebuilt by the strongest attack.
@@ -55,15 +56,17 @@ def run(
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
     make_output_folder(folder)
-    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality-leaks", "most_rows": most_rows}, resume=resume)
-    done = {(line["table"], line["method"], line["seed"]) for line in log.runs}
-    wanted = [(name, method, seed) for seed in seeds for name in tables for method in methods]
-    for number, (name, method, seed) in enumerate(wanted, 1):
-        if (name, method, seed) not in done:
-            found = _figures(_run(loaded[name], seed, method))
-            log.add({"table": name, "method": method, "seed": seed, **found})
-        progress(f"{name}, {method}, seed {seed}", number, len(wanted))
-    runs = [line for line in log.runs if (line["table"], line["method"], line["seed"]) in wanted]
+
+    def case(name: str, method: str, seed: int) -> Case:
+        return Case(
+            key={"table": name, "method": method, "seed": seed},
+            trial=lambda: _figures(_run(loaded[name], seed, method)),
+            title=f"{name}, {method}, seed {seed}",
+        )
+
+    cases = [case(name, method, seed) for seed in seeds for name in tables for method in methods]
+    keeping = Keeping(log=folder / "runs.jsonl", resume=resume, progress=progress)
+    runs = run_cases(cases, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows}, total=len(cases))
     return {
         "benchmark": "quality-leaks",
         "seeds": list(seeds),
@@ -88,14 +91,8 @@ def _rows(runs: Sequence[dict[str, Any]], tables: Sequence[str], methods: Sequen
 
 def _run(table: PublicTable, seed: int, method: str) -> Result:
     own, theirs = table.halves(seed)
-    former = method == "former"
-    contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed, **CONTRACTS.get(method, {})}
-    if former:
-        rows = table.frame.height * 7 // 10
-        training = former_training(rows).model_dump(mode="json")
-        contract |= {"model": FORMER_MODEL.model_dump(mode="json"), "training": training}
-    encoding = {"encoding": FORMER_ENCODING.model_dump(mode="json")} if former else {}
-    return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract, party=encoding)
+    contract: dict[str, Any] = {"target": {"type": table.target}, "seed": seed, **CONTRACTS[method]}
+    return audited(table.frame, table.label, {"label": own, "feature": theirs}, contract=contract)
 
 
 def _figures(result: Result) -> dict[str, Any]:

@@ -30,7 +30,6 @@ from tallystick.training.objective import Supervised
 from tallystick.training.plan import Schedule
 from tallystick.training.run import TrainingRun
 from tallystick_experiments.quality.tables import PublicTable
-from tallystick_experiments.shared import PLAIN_ADAM
 
 Ints = NDArray[np.int64]
 MOST_CATEGORIES = 254  # that scikit-learn's boosting takes as such, beside the missing ones
@@ -251,21 +250,13 @@ def test_figure(table: PublicTable, coder: LabelCoder, test: Ints, scores_T: NDA
     return metrics.metric(table.target, "rmse" if table.target == "regression" else "auc", labels_T, scores_T)
 
 
-FORMER_MODEL = NetworkModel(embedding_width=4, embedding_scale=1.0, numeric="plain", hidden=(128, 128, 128, 128), cut_after=2)
-FORMER_ENCODING = EncodingConfig(numeric="auto", min_count=1)
-
-
-def former_training(rows: int) -> TrainingConfig:
-    """What `tallystick init` wrote before numbers were embedded: Adam at one rate."""
-    return TrainingConfig(epochs=30, batch_size=128 if rows < 50_000 else 512, learning_rate=0.001, patience=4, **PLAIN_ADAM)
-
-
 METHODS: dict[str, QualityMethod] = {
     "boosting": BoostingMethod(columns="joined", settings={}),
     "boosting-early": BoostingMethod(columns="joined", settings={"early_stopping": True, "max_iter": 1000}),
     "boosting-own": BoostingMethod(columns="own", settings={}),
     "default": NetworkMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
     "no-gradients": KeptMethod(model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig()),
-    "former": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING),
-    "joined-mlp": NetworkMethod(model=FORMER_MODEL, training=former_training, encoding=FORMER_ENCODING, columns="joined"),
+    "joined": NetworkMethod(
+        model=NetworkModel(), training=TrainingSettings().resolved, encoding=EncodingConfig(), columns="joined"
+    ),
 }

@@ -9,13 +9,11 @@ SHOWN = {
     "boosting-own": "boosting, own half",
     "boosting": "boosting, joined",
     "boosting-early": "boosting, joined, early stopping",
-    "joined-mlp": "former network, joined",
-    "former": "former default, split",
+    "joined": "default, joined",
     "default": "default, split",
     "no-gradients": "default, no gradient sent",
 }
 LEAKING = {
-    "former": "former default",
     "default": "default",
     "no-gradients": "no gradient sent",
     "no-gradients-32": "the same, cut width 32",
@@ -107,40 +105,6 @@ def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             )
         ],
         notes=["A floor: what these attackers found, never that nothing else can be found."],
-        facts={"seeds": ", ".join(map(str, found["seeds"]))},
-    )
-
-
-def pace_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
-    """Show what ``quality.pace.run`` found."""
-    return Benchmark(
-        title="How long the default takes to reach the former default's validation loss",
-        command=command,
-        tables=[
-            ResultTable(
-                name="Processor time",
-                columns=[
-                    "table",
-                    "the former default's to its best (s)",
-                    "the default's to that loss (s)",
-                    "ratio",
-                    "reached in",
-                ],
-                rows=[
-                    [
-                        row["table"],
-                        spread_of(row["former_seconds"]),
-                        spread_of(row["default_seconds"]),
-                        spread_of(row["ratio"]),
-                        f"{row['reached']} of {row['seeds']} seeds",
-                    ]
-                    for row in found["rows"]
-                ],
-                note="Training alone, on one thread, up to the end of the epoch; a seed where the default never came so low is "
-                "counted in the last column alone.",
-            )
-        ],
-        notes=["In one process, by the steps of the networked loops; what crosses a network comes on top for both."],
         facts={"seeds": ", ".join(map(str, found["seeds"]))},
     )
 

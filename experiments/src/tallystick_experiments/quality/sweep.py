@@ -1,6 +1,7 @@
 """Every method on every table with every seed: ``tallystick bench quality``, one line of a log per run."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,11 @@ import numpy as np
 
 from tallystick.errors import ConfigError
 from tallystick.network.channel import Progress, no_progress
+from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.quality.held_out import HELD_OUT
 from tallystick_experiments.quality.methods import METHODS
 from tallystick_experiments.quality.tables import MOST_ROWS, PACKAGED, TABLES, load_table
-from tallystick_experiments.shared import SweepLog, one_thread, summarize_seeds
+from tallystick_experiments.stats import paired, summarize_seeds
 
 AUC_WITHIN, RMSE_WITHIN = 0.002, 0.02
 """How far behind boosting still counts as as good: of AUC, and of RMSE relatively."""
@@ -50,26 +52,25 @@ def run(
         if unknown := [name for name in asked if name not in known]:
             raise ConfigError(f"--{what}s {', '.join(unknown)}: must be of {', '.join(known)}")
     folder.mkdir(parents=True, exist_ok=True)
-    log = SweepLog(folder / "runs.jsonl", setting={"benchmark": "quality", "most_rows": most_rows}, resume=resume)
-    done = {(line["table"], line["method"], line["seed"]) for line in log.runs}
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
-    with one_thread(), np.errstate(all="ignore"):
-        for seed in seeds:
-            for name, table in loaded.items():
-                for method in methods:
-                    if (name, method, seed) in done:
-                        continue
-                    figure = METHODS[method](table, seed)
-                    line = {"table": name, "method": method, "seed": seed, **vars(figure)}
-                    log.add(line)
-                    done.add((name, method, seed))
-                    progress(f"{name}, {method}, seed {seed}", len(done), len(seeds) * len(loaded) * len(methods))
+
+    def case(name: str, method: str, seed: int) -> Case:
+        return Case(
+            key={"table": name, "method": method, "seed": seed},
+            trial=lambda: vars(METHODS[method](loaded[name], seed)),
+            title=f"{name}, {method}, seed {seed}",
+        )
+
+    cases = [case(name, method, seed) for seed in seeds for name in loaded for method in methods]
+    keeping = Keeping(log=folder / "runs.jsonl", resume=resume, progress=progress)
+    with np.errstate(all="ignore"):
+        runs = run_cases(cases, keeping, {"benchmark": "quality", "most_rows": most_rows}, total=len(cases))
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source}
         for name, table in loaded.items()
     }  # fmt: skip
-    return summarise(log.runs, facts, methods=methods, seeds=seeds)
+    return summarise(runs, facts, methods=methods, seeds=seeds)
 
 
 def summarise(
@@ -91,19 +92,13 @@ def summarise(
             for method, of in lines.items()
             if of[0].get("crossing_bytes") is not None
         }
-        if price := _by_seed(lines.get("no-gradients", []), lines.get("default", [])):
+        if price := paired(lines.get("no-gradients", []), lines.get("default", []), itemgetter("value")):
             row["price"] = summarize_seeds(price)
         for rival in ("boosting", "boosting-early"):
             if "default" in figures and rival in figures:
                 row[f"behind_{rival}"] = behind(row["metric"], figures["default"]["mean"], figures[rival]["mean"])
         rows.append(row)
     return {"benchmark": "quality", "seeds": list(seeds), "tables": rows, **count_against(rows)}
-
-
-def _by_seed(ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]]) -> list[float]:
-    """By how much one method's figure is above another's, seed by seed: both have the same rows and halves there."""
-    beside = {line["seed"]: line["value"] for line in theirs}
-    return [line["value"] - beside[line["seed"]] for line in ours if line["seed"] in beside]
 
 
 def behind(metric: str, ours: float, theirs: float) -> float:

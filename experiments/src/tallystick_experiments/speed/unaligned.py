@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from tallystick.config.sections import NetworkModel, TrainingConfig, TrainingSettings
 from tallystick.config.unaligned import METHODS, UnalignedConfig
 from tallystick.cut.forward import FeatureSource
-from tallystick.data.features import FeatureShape
+from tallystick.data.bins import bin_edges
+from tallystick.data.features import Features, FeatureShape
 from tallystick.demo.localhost import FEATURE, LABEL, PAIR, PartyContext, run_parties
 from tallystick.errors import ConfigError
 from tallystick.models.build import BranchParts, build_bottom, width_of
@@ -33,7 +34,6 @@ from tallystick.training.step_rule import PLAIN
 from tallystick.training.unaligned.method import OwnPart, UnalignedMethod
 from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.schedule import rows_ratio, scheduled
-from tallystick_experiments.speed.defaults import binned, timed
 from tallystick_experiments.speed.training import SCENARIOS, Clock, SpeedData, SpeedScenario, Turn, train_feature, train_label
 
 NONE = "none"
@@ -191,3 +191,15 @@ def as_feature_party(rows: TimedRows, channel: Channel, turns: Sequence[str]) ->
 
 def _bottom(rows: TimedRows) -> nn.Module:
     return build_bottom(MODEL, FEATURE, rows.shapes[FEATURE], seed=1)
+
+
+def binned(shape: FeatureShape, columns: Features) -> FeatureShape:
+    """These columns' shape with the bins of their numbers."""
+    edges = tuple(bin_edges(column_N.double().numpy()) for column_N in columns.numeric_NF.T)
+    return replace(shape, numbers="piecewise-linear", edges=edges)
+
+
+def timed(settled: TrainingConfig, scenario: SpeedScenario) -> TrainingConfig:
+    """A default's own optimizer, schedule and averages, for an epoch of the scenario's batches that nothing stops."""
+    changed = {"epochs": 1, "batch_size": scenario.batch_size, "patience": None, "checkpoint_every": 1_000_000}
+    return settled.model_copy(update=changed)

@@ -1,46 +1,120 @@
-"""What the benchmarks share: statistics over seeds, one thread, a log that resumes, and what ``--out FOLDER`` leaves."""
+"""One loop for all experiments: each case with each seed, kept in a log as it comes, and taken from there where it was made.
+
+A case is plain data: the fields of its key tell it from the others of the sweep, and its line of the log from the others there.
+"""
 
 import json
 import os
-import platform
-import shlex
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from importlib.metadata import version
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
-import numpy as np
 import torch
-from scipy.stats import t as student
 
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError, StorageError
 from tallystick.network.channel import Progress, no_progress
-from tallystick.storage import write_bytes
-from tallystick_experiments.page import Benchmark, pictures, render_benchmark
 
-PLAIN_ADAM: dict[str, Any] = {"optimizer": "adam", "schedule": "constant", "ema": None}
-"""Training as the papers have it: Adam at one rate, and the weights of the last step."""
+Made = TypeVar("Made")
+Given = ParamSpec("Given")
 
 
-def summarize_seeds(values: Sequence[float]) -> dict[str, float]:
-    """Mean, standard deviation over seeds, and a Student 95 % interval of the mean (no interval from one seed)."""
-    array = np.asarray(values, dtype=np.float64)
-    mean, count = float(array.mean()), len(array)
-    if count < 2:
-        return {"mean": mean, "n": count}
-    deviation = float(array.std(ddof=1))
-    half = float(student.ppf(0.975, count - 1)) * deviation / count**0.5
-    return {"mean": mean, "sd": deviation, "low": mean - half, "high": mean + half, "n": count}
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One run of a sweep.
+
+    Args:
+        key: what tells it from the others, as plain data; its fields are the first of its row.
+        trial: makes the rest of the row.
+        title: for whoever watches.
+    """
+
+    key: Mapping[str, Any]
+    trial: Callable[[], Mapping[str, Any]]
+    title: str
 
 
-def evenly(count: int, most: int) -> list[int]:
-    """Give at most ``most`` of ``count`` indices, at least one, evenly spread."""
-    return sorted({round(index) for index in np.linspace(0, count - 1, min(count, max(1, most)))})
+def run_cases(
+    cases: Iterable[Case],
+    keeping: "Keeping",
+    setting: dict[str, Any],
+    *,
+    total: int | None = None,
+    usual: Mapping[str, Any] | None = None,
+) -> list[dict[str, Any]]:
+    """Make every case that the log lacks, on one thread, and give the rows of all in the order of the cases.
+
+    Args:
+        cases: all with the same fields; where they are made one by one, so is what they need.
+        keeping: of the rows.
+        setting: what the rows of one log have to agree on.
+        total: of the cases, for progress; counted as they come if left out.
+        usual: values of fields that older logs leave out.
+
+    Raises ConfigError for a case that is declared twice, DataError for a log that lacks a field or holds a run twice, and as
+    SweepLog does.
+    """
+    log = keeping.open(setting)
+    known: dict[str, dict[str, Any]] | None = None
+    rows: list[dict[str, Any]] = []
+    seen: set[str] = set()
+    with one_thread():
+        for case in cases:
+            if known is None:
+                known = _by_key(log, tuple(case.key), usual or {}) if log is not None else {}
+            place = json.dumps(list(case.key.values()))
+            if place in seen:
+                raise ConfigError(f"this sweep has the run {_in_words(case.key)} twice; name each case once")
+            seen.add(place)
+            row = known.get(place)
+            if row is None:
+                row = {**case.key, **case.trial()}
+                if log is not None:
+                    log.add(row)
+            rows.append(row)
+            keeping.progress(case.title, len(rows), total or len(rows))
+    return rows
+
+
+def _by_key(log: "SweepLog", fields: tuple[str, ...], usual: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """The log's rows by what tells them apart."""
+    found: dict[str, dict[str, Any]] = {}
+    lines: dict[str, int] = {}
+    for number, row in enumerate(log.runs, start=2):  # 1 is the setting
+        if lacking := [name for name in fields if name not in row and name not in usual]:
+            raise DataError(
+                f"{log.path}: line {number} has no {', '.join(lacking)}; it is of another sweep: choose another --out"
+            )
+        key = {name: row.get(name, usual.get(name)) for name in fields}
+        place = json.dumps(list(key.values()))
+        if place in found:
+            raise DataError(
+                f"{log.path}: line {number} has the run {_in_words(key)} of line {lines[place]} again; delete one, then --resume"
+            )
+        found[place], lines[place] = {**key, **row}, number
+    return found
+
+
+def _in_words(key: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} = {value}" for name, value in key.items())
+
+
+class Latest(Generic[Given, Made]):
+    """A function that keeps what it made last: cases in a row share a split or a training, and two at once are too large."""
+
+    def __init__(self, make: Callable[Given, Made]) -> None:
+        self._make = make
+        self._kept: list[tuple[Any, Made]] = []
+
+    def __call__(self, *given: Given.args, **named: Given.kwargs) -> Made:
+        """What the function gives, made anew unless it was the last that was asked for."""
+        asked = (given, named)
+        if not self._kept or self._kept[0][0] != asked:
+            self._kept.clear()  # before the next is made
+            self._kept.append((asked, self._make(*given, **named)))
+        return self._kept[0][1]
 
 
 @contextmanager
@@ -139,47 +213,3 @@ class Keeping:
     def open(self, setting: dict[str, Any]) -> SweepLog | None:
         """Start the log, or read it back; raises as SweepLog does."""
         return None if self.log is None else SweepLog(self.log, setting=setting, resume=self.resume)
-
-
-# --- what a benchmark leaves behind: result.json, and report.html that shows it
-
-
-def make_output_folder(folder: Path) -> Path:
-    """Make the folder if it is not there; before the measurement, so that a path that will not do costs nothing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(f"--out {folder}: cannot make this folder: {error.strerror}; choose another") from None
-    return folder
-
-
-def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:
-    """Write both files, with this machine's facts and versions on the page, and an SVG per curve; gives the paths of the two."""
-    result = make_output_folder(folder) / "result.json"
-    write_bytes(result, json.dumps(found, indent=1).encode())
-    shown = replace(page, started=page.started or now(), facts={**page.facts, **machine_facts()})
-    for name, picture in pictures(shown).items():
-        write_bytes(folder / name, picture.encode())
-    return {"result": str(result), "report": str(render_benchmark(shown, folder / "report.html"))}
-
-
-def machine_facts() -> dict[str, str]:
-    """Versions, and what a figure depends on of the machine."""
-    return {
-        "tallystick": __version__,
-        "python": platform.python_version(),
-        **{name: version(name) for name in ("torch", "numpy")},
-        "system": f"{platform.system()} {platform.machine()}",
-        "cores": str(os.cpu_count()),
-        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
-    }
-
-
-def command() -> str:
-    """The command line that is running, for the page."""
-    return shlex.join(["tallystick", *sys.argv[1:]])
-
-
-def now() -> str:
-    """This moment, as the page wants it."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

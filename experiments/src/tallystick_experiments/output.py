@@ -1,0 +1,58 @@
+"""What an experiment leaves in ``--out FOLDER``: result.json, and report.html that shows it."""
+
+import json
+import os
+import platform
+import shlex
+import sys
+from dataclasses import replace
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tallystick import __version__
+from tallystick.errors import StorageError
+from tallystick.storage import write_bytes
+from tallystick_experiments.page import Benchmark, pictures, render_benchmark
+
+
+def make_output_folder(folder: Path) -> Path:
+    """Make the folder if it is not there; before the measurement, so that a path that will not do costs nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"--out {folder}: cannot make this folder: {error.strerror}; choose another") from None
+    return folder
+
+
+def write_folder(folder: Path, found: dict[str, Any], page: Benchmark) -> dict[str, str]:
+    """Write both files, with this machine's facts and versions on the page, and an SVG per curve; gives the paths of the two."""
+    result = make_output_folder(folder) / "result.json"
+    write_bytes(result, json.dumps(found, indent=1).encode())
+    shown = replace(page, started=page.started or now(), facts={**page.facts, **machine_facts()})
+    for name, picture in pictures(shown).items():
+        write_bytes(folder / name, picture.encode())
+    return {"result": str(result), "report": str(render_benchmark(shown, folder / "report.html"))}
+
+
+def machine_facts() -> dict[str, str]:
+    """Versions, and what a figure depends on of the machine."""
+    return {
+        "tallystick": __version__,
+        "python": platform.python_version(),
+        **{name: version(name) for name in ("torch", "numpy")},
+        "system": f"{platform.system()} {platform.machine()}",
+        "cores": str(os.cpu_count()),
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "not set"),
+    }
+
+
+def command() -> str:
+    """The command line that is running, for the page."""
+    return shlex.join(["tallystick", *sys.argv[1:]])
+
+
+def now() -> str:
+    """This moment, as the page wants it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
