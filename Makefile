@@ -23,7 +23,7 @@ ifeq ($(CAPABILITY)-$(shell uname -m),default-x86_64)
 UNITS += MKL_CBWR=COMPATIBLE OPENBLAS_CORETYPE=Nehalem NPY_DISABLE_CPU_FEATURES=X86_V3
 endif
 
-.PHONY: help demo test test-all lint types imports tests format reference pins sbom docs clean
+.PHONY: help demo test test-all lint types imports tests format reference results pins sbom docs clean
 
 help:
 	@echo "make demo     two organisations train one network on real flights, as two processes on this machine"
@@ -32,6 +32,7 @@ help:
 	@echo "make lint     ruff: rules and format      make types    mypy --strict"
 	@echo "make imports  import-linter: the map      make tests    pytest, $(WORKERS) at a time, warnings are errors"
 	@echo "make format   let ruff fix and format     make reference  write the reference from the code"
+	@echo "make results  write docs/results from the rows under experiments/runs"
 	@echo "make pins     write constraints.txt and the hashes of requirements*.txt; UPGRADE=--upgrade takes newer versions"
 	@echo "make docs     build the pages into build/site; a warning or a link that leads nowhere ends it"
 	@echo "make sbom     write dist/sbom.json (CycloneDX): every package that make test installs"
@@ -74,6 +75,10 @@ format: $(READY)
 reference: $(READY)
 	$(BIN)/python docs/make_reference.py
 	$(BIN)/python docs/make_lookup.py
+
+# The tables under docs/results/ from the rows under experiments/runs/.
+results: $(READY)
+	$(BIN)/python -m tallystick_experiments.results
 
 # The generator of the site is no part of what is tested: it has an environment of its own.
 docs: $(SITE)/.ready

@@ -244,7 +244,7 @@ def _over_seeds(runs: Sequence[dict[str, Any]], attack: str, figure: str = "symm
 def _strongest(runs: Sequence[dict[str, Any]], reads: Collection[str], told: bool) -> dict[str, Any] | None:
     """Of the attacks on these views that somebody could run, the one that over seeds comes furthest from a guess to certainty."""
     means: dict[str, float] = {}
-    for name in {name for each in runs for name in each["attacks"]}:
+    for name in dict.fromkeys(name for each in runs for name in each["attacks"]):
         found = [each["attacks"][name] for each in runs if name in each["attacks"]]
         if found[0]["reads"] in reads and (told or not found[0]["told"]) and not found[0]["upper_bound"]:
             means[name] = float(np.mean([above_guess(each["symmetric_auc"], each["chance"]) for each in found]))

@@ -13,6 +13,7 @@ SHOWN = {
     "default": "default, split",
     "no-gradients": "default, no gradient sent",
 }
+BEHIND = {"behind_boosting": "behind boosting", "behind_boosting-early": "behind early stopping"}
 LEAKING = {
     "default": "default",
     "no-gradients": "no gradient sent",
@@ -29,14 +30,15 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     rows = found["tables"]
     methods = {name: title for name, title in SHOWN.items() if any(name in row["figures"] for row in rows)}
     against = found["against"]
+    rivals = {name: title for name, title in BEHIND.items() if any(name in row for row in rows)}
     return Benchmark(
         title=f"A split network beside gradient boosting on the joined table: {len(rows)} tables, {len(found['seeds'])} seeds",
         command=command,
         tables=[
             ResultTable(
                 name="Test figures",
-                columns=["", "table", "rows", "columns", "metric", *methods.values(), "behind boosting", "behind early stopping"],
-                rows=[_cells(number, row, list(methods)) for number, row in enumerate(rows, 1)],
+                columns=["", "table", "rows", "columns", "metric", *methods.values(), *rivals.values()],
+                rows=[_cells(number, row, list(methods), list(rivals)) for number, row in enumerate(rows, 1)],
                 note="AUC (of several classes the mean of each against the rest): more is better; RMSE: less is better. "
                 "Behind: as a difference of AUC, or as a share of RMSE; below 0 is ahead.",
             ),
@@ -54,6 +56,7 @@ def page_of(found: dict[str, Any], *, command: str) -> Benchmark:
             f"The default is within .002 AUC or 2 % RMSE of {rival}, or better, on {count['within']} of {count['tables']} "
             f"tables, and behind by more than .005 or 5 % on {count['far_behind']}."
             for rival, count in against.items()
+            if count["tables"]
         ]
         + [
             "Columns are shared out at random, by the seed, and so are rows: 70 % training, 10 % validation, 20 % test. "
@@ -109,9 +112,9 @@ def leaks_page_of(found: dict[str, Any], *, command: str) -> Benchmark:
     )
 
 
-def _cells(number: int, row: dict[str, Any], methods: list[str]) -> list[Cell]:
+def _cells(number: int, row: dict[str, Any], methods: list[str], rivals: list[str]) -> list[Cell]:
     figures = [spread_of(row["figures"].get(name)) for name in methods]
-    gaps = [row.get("behind_boosting"), row.get("behind_boosting-early")]
+    gaps = [row.get(name) for name in rivals]
     return [number, row["table"], row["rows"], row["columns"], row["metric"], *figures, *gaps]
 
 

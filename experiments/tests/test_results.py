@@ -1,0 +1,55 @@
+"""The pages of results are those of the committed rows, and what cannot be read is named."""
+
+import json
+
+import pytest
+
+from tallystick.errors import DataError
+from tallystick_experiments.page import Benchmark, ResultTable, Spread
+from tallystick_experiments.results import PAGES, RUNS, keep, markdown, page
+
+
+@pytest.mark.parametrize("path", sorted(RUNS.glob("*.jsonl")), ids=lambda path: path.stem)
+def test_each_page_is_what_its_rows_give(path):
+    written = (PAGES / f"{path.stem}.md").read_text(encoding="utf-8")
+    assert written == page(path), "run `make results` and commit what it wrote"
+
+
+def test_no_page_is_without_rows():
+    made = [path for path in PAGES.glob("*.md") if "Written by `make results`" in path.read_text(encoding="utf-8")]
+    assert {path.stem for path in made} == {path.stem for path in RUNS.glob("*.jsonl")}
+
+
+def test_a_table_in_markdown():
+    cells = [["a|b", Spread(value=0.5, low=0.25, high=0.75), None], ["c", 1234, True]]
+    found = Benchmark(
+        title="Title",
+        command="tallystick bench x",
+        tables=[ResultTable(name="T", columns=["", "auc", "ok"], rows=cells)],
+        notes=["N"],
+    )
+    text = markdown(found, "Made so:")
+    assert "| a\\|b | 0.5000 (0.2500 to 0.7500) | – |\n| c | 1,234 | yes |" in text
+    assert text.startswith("# Title\n")
+    assert "    tallystick bench x\n" in text
+    assert text.endswith("- N\n")
+
+
+def test_a_kept_sweep_gives_its_page_and_a_damaged_line_is_named(tmp_path):
+    out, path = tmp_path / "out", tmp_path / "runs" / "kept.jsonl"
+    with pytest.raises(DataError, match="holds no finished sweep"):
+        keep(tmp_path, path, commit="abc", command="tallystick bench quality")
+    out.mkdir()
+    row = {"table": "wine", "method": "default", "seed": 1, "value": 1 / 3, "seconds": 1.0, "crossing_bytes": None}
+    about = {"table": "wine", "rows": 178, "columns": 13, "target": "multiclass", "source": "here"}
+    (out / "result.json").write_text(json.dumps({"benchmark": "quality", "seeds": [1], "tables": [about], "against": {}}))
+    (out / "runs.jsonl").write_text(json.dumps({"benchmark": "quality"}) + "\n" + json.dumps(row) + "\n")
+    keep(out, path, commit="abc", command="tallystick bench quality")
+    assert "0.3333" in page(path)
+    assert "commit `abc`" in page(path)
+    path.write_text(path.read_text() + "{\n")
+    with pytest.raises(DataError, match="line 3 is damaged"):
+        page(path)
+    (out / "result.json").write_text(json.dumps({"benchmark": "speed"}))
+    with pytest.raises(DataError, match="is of speed; results are kept of quality"):
+        keep(out, path, commit="abc", command="tallystick bench speed")
