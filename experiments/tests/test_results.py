@@ -29,7 +29,7 @@ def test_a_table_in_markdown():
         notes=["N"],
     )
     text = markdown(found, "Made so:")
-    assert "| a\\|b | 0.5000 (0.2500 to 0.7500) | – |\n| c | 1,234 | yes |" in text
+    assert "| a\\|b | 0.5000 (0.2500 to 0.7500) | \N{EN DASH} |\n| c | 1,234 | yes |" in text
     assert text.startswith("# Title\n")
     assert "    tallystick bench x\n" in text
     assert text.endswith("- N\n")

@@ -1,7 +1,7 @@
 """Results that are committed: the rows of finished sweeps, and the pages of the documentation that follow from them.
 
-``experiments/runs/NAME.jsonl`` holds a sweep: its first line says by which command, when and by which commit's code it was made, every
-other line is a row. ``docs/results/NAME.md`` is made from it by ``make results``; a test holds the two together.
+``experiments/runs/NAME.jsonl`` holds a sweep: its first line says by which command, when and by which commit's code it was made,
+every other line is a row. ``docs/results/NAME.md`` is made from it by ``make results``; a test holds the two together.
 
     python -m tallystick_experiments.results                                    # write all pages
     python -m tallystick_experiments.results OUT NAME COMMIT "tallystick bench ..."    # first keep what --out OUT holds
