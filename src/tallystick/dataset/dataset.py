@@ -4,7 +4,7 @@ Shapes: N linked positions, B batch.
 
 Position n means the same for every party; which own row stands there, or what stands in for it, is the dataset's matter. Who asks
 never asks which way of linking it is. A further way is a class beside ``intersection.py`` and ``union.py`` and a row in
-``table.py``, such as:
+``registry.py``, such as:
 
 - rows that are not linked at all (unaligned, of an intersection): positions beyond the linked ones, which ``schedule`` puts into
   local batches (``training/plan.py: Schedule.local_N``) or adds phases for (``Schedule.before``); ``objective`` knows their
