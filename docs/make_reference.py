@@ -23,6 +23,7 @@ CHAPTERS = {
     "Running": ("simulate", "run", "predict", "Predicted"),
     "Contracts and party files": ("Contract", "load_contract", "parse_contract", "PartyFile", "load_party"),
     "Results": ("Result", "read_result", "render"),
+    "Private evaluation": ("release_private_auc", "PrivateAuc", "Ledger"),
     "Modules of one's own": ("Features", "FeatureShape"),
     "Attacks of one's own": ("LabelInferenceAttack", "View", "Scores"),
     "Progress": ("Watcher", "Silent"),

@@ -43,11 +43,12 @@ if TYPE_CHECKING:
     from tallystick.config.party import PartyFile, load_party
     from tallystick.data.features import Features, FeatureShape
     from tallystick.defenses.registry import DEFENSES
-    from tallystick.evaluation.private.result import NothingReleased
+    from tallystick.evaluation.private.release import release_private_auc
+    from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
     from tallystick.job.predict import Predicted
     from tallystick.job.process import JobFailed
     from tallystick.metrics import METRICS
-    from tallystick.privacy.ledger import BudgetExceeded
+    from tallystick.privacy.ledger import BudgetExceeded, Ledger
     from tallystick.report.page import render
     from tallystick.results import Result, read_result
     from tallystick.simulation import simulate
@@ -74,12 +75,14 @@ __all__ = [
     "JobFailed",
     "LabelError",
     "LabelInferenceAttack",
+    "Ledger",
     "NothingReleased",
     "PartyFile",
     "PeerError",
     "PeerLost",
     "PeerStopped",
     "Predicted",
+    "PrivateAuc",
     "ProtocolError",
     "Result",
     "Scores",
@@ -95,6 +98,7 @@ __all__ = [
     "parse_contract",
     "predict",
     "read_result",
+    "release_private_auc",
     "render",
     "run",
     "simulate",
@@ -129,6 +133,9 @@ _HOME: Mapping[str, str] = MappingProxyType(
         "Predicted": "tallystick.job.predict",
         "BudgetExceeded": "tallystick.privacy.ledger",
         "NothingReleased": "tallystick.evaluation.private.result",
+        "PrivateAuc": "tallystick.evaluation.private.result",
+        "release_private_auc": "tallystick.evaluation.private.release",
+        "Ledger": "tallystick.privacy.ledger",
     }
 )
 """Where each name is defined that is loaded when it is first used; the errors, which need nothing, are loaded at once."""

@@ -14,7 +14,7 @@ from tallystick.models.normalization import BatchNorm, statistics_of
 from tallystick.training.checkpoint import CheckpointStore
 from tallystick.training.objective import Supervised
 from tallystick.training.plan import Batch
-from tallystick.training.unaligned.average import Average
+from tallystick.training.unaligned.registry import method_of
 from tallystick.training.unaligned.warm_start import WarmStart
 from tallystick.training.updates import Updates, decay_at
 
@@ -140,10 +140,10 @@ def test_a_warm_starts_prior_goes_by_the_first_models_statistics_and_leaves_them
 
 
 @pytest.mark.parametrize(("rate", "frozen"), [(0.0, True), (0.2, False)])
-@pytest.mark.parametrize("method", [WarmStart, Average])
+@pytest.mark.parametrize("method", ["warm-start", "average"])
 def test_a_bottom_at_rate_zero_keeps_its_statistics_and_goes_by_them(method, rate, frozen):
-    model = method(settings=UnalignedConfig(method=method.name, warm_rate=rate), batch_size=20, seed=1).model(parts())
-    bottom = (model if method is WarmStart else model.first).train().bottom
+    model = method_of(UnalignedConfig(method=method, warm_rate=rate), batch_size=20, seed=1).model(parts())
+    bottom = (model if method == "warm-start" else model.first).train().bottom
     before = copied(bottom)
     model([torch.randn(20, 2)], rows(20, seed=2))
     assert bool(changed(before, bottom)) is not frozen

@@ -9,7 +9,7 @@ from tiny import columns, contract_values, tables
 from tallystick.errors import DataError
 from tallystick.evaluation.private.bins import Population, ScoreBins
 from tallystick.evaluation.private.histogram import LabelHistogram
-from tallystick.evaluation.private.release import release
+from tallystick.evaluation.private.release import release_private_auc
 from tallystick.simulation import simulate
 from tallystick_experiments.dpauc import tables as dpauc
 
@@ -84,9 +84,9 @@ def test_coverage_draws_no_noise_that_the_interval_draws_as_well(small_file, mon
 
     def noted(*arguments, rng, **named):
         drawn.append(rng._rng.bit_generator.state)
-        return release(*arguments, rng=rng, **named)
+        return release_private_auc(*arguments, rng=rng, **named)
 
-    monkeypatch.setattr(dpauc, "release", noted)
+    monkeypatch.setattr(dpauc, "release_private_auc", noted)
     dpauc.coverage(*dpauc.read_scores(small_file / "scores.csv"), runs=3, seed=0)
     assert len(drawn) == 3
     assert np.random.default_rng(0).bit_generator.state not in drawn

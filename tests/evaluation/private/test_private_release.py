@@ -16,7 +16,7 @@ from tallystick.evaluation.private.bins import RANK_GRID_BINS, Population, Score
 from tallystick.evaluation.private.curves import curves, release_curves
 from tallystick.evaluation.private.histogram import LabelHistogram, RecordHistogram
 from tallystick.evaluation.private.ranks import RandomisedResponse, TwoStatistics
-from tallystick.evaluation.private.release import candidate_mechanisms, choose, release
+from tallystick.evaluation.private.release import candidate_mechanisms, choose, release_private_auc
 from tallystick.evaluation.private.result import NothingReleased, estimate_auc, sampling_sd
 from tallystick.evaluation.private.scores import NoisyScores
 from tallystick.privacy.ledger import BudgetExceeded, Cap, Ledger
@@ -40,7 +40,7 @@ def scored():
 
 @pytest.mark.unseeded
 def test_a_release_spends_first_and_says_what_it_is(scored, ledger):
-    result = release(*scored, epsilon=1.0, ledger=ledger, dataset="test", rng=SecureNoise())
+    result = release_private_auc(*scored, epsilon=1.0, ledger=ledger, dataset="test", rng=SecureNoise())
     exact = roc_auc_score(*scored)
     assert result.auc == pytest.approx(exact, abs=12 * result.predicted_sd)  # Laplace tails: below 1e-6
     assert ledger.total("test") == 1
@@ -56,7 +56,7 @@ def test_the_interval_holds_the_exact_auc_in_90_of_100_releases(scored, ledger):
     for seed in range(100):
         noise = SimulatedNoise(np.random.default_rng(seed))
         mechanism = TwoStatistics(epsilon=0.5)
-        result = release(*scored, epsilon=0.5, ledger=ledger, dataset="test", rng=noise, mechanism=mechanism)
+        result = release_private_auc(*scored, epsilon=0.5, ledger=ledger, dataset="test", rng=noise, mechanism=mechanism)
         covered += result.interval[0] <= exact <= result.interval[1]
     assert covered >= 90
 
@@ -127,9 +127,9 @@ def test_smooth_scores_leave_the_interval_narrow(scored, epsilon):
 
 def test_a_cap_that_is_reached_refuses_the_release(scored, ledger):
     ledger.set_cap("test", Cap(epsilon=1.0))
-    release(*scored, epsilon=1.0, ledger=ledger, dataset="test")
+    release_private_auc(*scored, epsilon=1.0, ledger=ledger, dataset="test")
     with pytest.raises(BudgetExceeded, match="over the cap"):
-        release(*scored, epsilon=0.1, ledger=ledger, dataset="test")
+        release_private_auc(*scored, epsilon=0.1, ledger=ledger, dataset="test")
     assert ledger.total("test") == 1
 
 
@@ -148,7 +148,7 @@ def test_a_cap_that_is_reached_refuses_the_release(scored, ledger):
     ],
 )
 def test_bad_rows_are_refused_before_anything_is_spent(ledger, labels, scores, message):
-    for function in (release, release_curves):
+    for function in (release_private_auc, release_curves):
         with pytest.raises(DataError, match=message):
             function(np.array(labels), np.array(scores), epsilon=1.0, ledger=ledger, dataset="test")
     assert ledger.entries() == []
@@ -157,14 +157,14 @@ def test_bad_rows_are_refused_before_anything_is_spent(ledger, labels, scores, m
 def test_constant_scores_are_worth_one_half(ledger):
     labels = np.arange(2000) % 2
     noise = SimulatedNoise(np.random.default_rng(0))
-    result = release(labels, np.full(2000, 0.3), epsilon=1.0, ledger=ledger, dataset="test", rng=noise)
+    result = release_private_auc(labels, np.full(2000, 0.3), epsilon=1.0, ledger=ledger, dataset="test", rng=noise)
     assert result.auc == pytest.approx(0.5, abs=0.03)
 
 
 @pytest.mark.parametrize("epsilon", [0.0, -1.0, math.nan])
 def test_an_epsilon_that_is_not_above_zero_is_refused(scored, ledger, epsilon):
     with pytest.raises(ConfigError, match="epsilon is"):
-        release(*scored, epsilon=epsilon, ledger=ledger, dataset="test")
+        release_private_auc(*scored, epsilon=epsilon, ledger=ledger, dataset="test")
 
 
 def test_a_class_hidden_by_the_noise_is_an_error_after_spending(ledger):
@@ -174,7 +174,7 @@ def test_a_class_hidden_by_the_noise_is_an_error_after_spending(ledger):
 
     labels, scores, noise = np.arange(100) % 2, np.linspace(0, 1, 100), MuchNoise(np.random.default_rng(0))
     with pytest.raises(NothingReleased, match="too few of one class") as nothing:
-        release(labels, scores, epsilon=1.0, ledger=ledger, dataset="t", rng=noise)
+        release_private_auc(labels, scores, epsilon=1.0, ledger=ledger, dataset="t", rng=noise)
     assert isinstance(nothing.value, DataError)
     assert nothing.value.mechanism.name == "two-statistics"
     assert ledger.total("t") == 1
@@ -187,7 +187,7 @@ def test_a_missing_class_can_be_left_to_the_noise(ledger):
         noise = SimulatedNoise(np.random.default_rng(seed))
         arguments = {"epsilon": 1.0, "ledger": ledger, "dataset": f"t{seed}", "rng": noise, "check_classes": False}
         try:
-            result = release(np.zeros(100, dtype=int), np.linspace(0, 1, 100), **arguments)
+            result = release_private_auc(np.zeros(100, dtype=int), np.linspace(0, 1, 100), **arguments)
             ends.append(result.interval[1] - result.interval[0] > 0.5)
         except NothingReleased:
             ends.append(None)
@@ -199,7 +199,7 @@ def test_a_missing_class_can_be_left_to_the_noise(ledger):
 def test_a_single_party_has_nobody_to_sum_with(scored, ledger):
     mechanism = SecureSum(inner=TwoStatistics(epsilon=1.0))
     with pytest.raises(ConfigError, match="nobody to sum with"):
-        release(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism)
+        release_private_auc(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism)
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_a_single_party_has_nobody_to_sum_with(scored, ledger):
 )
 def test_a_mechanism_that_spends_something_else_than_is_asked_for_is_refused(scored, ledger, mechanism, arguments, message):
     with pytest.raises(ConfigError, match=message):
-        release(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism, **arguments)
+        release_private_auc(*scored, epsilon=1.0, ledger=ledger, dataset="test", mechanism=mechanism, **arguments)
     assert ledger.entries() == []
 
 
@@ -248,7 +248,7 @@ def test_much_noise_still_gives_an_auc_whose_interval_holds(rows, epsilon, ledge
         labels, scores = _draw(population, np.random.default_rng([1, seed]))
         noise = SimulatedNoise(np.random.default_rng([2, seed]))
         try:
-            result = release(labels, scores, epsilon=epsilon, ledger=ledger, dataset=f"test {seed}", rng=noise)
+            result = release_private_auc(labels, scores, epsilon=epsilon, ledger=ledger, dataset=f"test {seed}", rng=noise)
         except NothingReleased:
             continue
         released += 1
@@ -267,7 +267,7 @@ def test_a_histogram_is_chosen_only_where_its_bins_hide_less_than_the_noise(rows
 
 def test_records_are_protected_when_asked_for(scored, ledger):
     noise = SimulatedNoise(np.random.default_rng(0))
-    result = release(*scored, epsilon=2.0, ledger=ledger, dataset="test", unit="record", rng=noise)
+    result = release_private_auc(*scored, epsilon=2.0, ledger=ledger, dataset="test", unit="record", rng=noise)
     assert result.mechanism == "record-histogram"
     assert ledger.total("test", unit="record") == 2
     assert result.auc == pytest.approx(roc_auc_score(*scored), abs=0.05)

@@ -35,7 +35,7 @@ from tallystick.evaluation.private.bins import (
 from tallystick.evaluation.private.histogram import FINE_BINS
 from tallystick.evaluation.private.mechanism import CountingMechanism, simulate_mechanism
 from tallystick.evaluation.private.registry import COUNTING, counting
-from tallystick.evaluation.private.release import release
+from tallystick.evaluation.private.release import release_private_auc
 from tallystick.evaluation.private.scores import NoisyScores, top_k_attack
 from tallystick.network.channel import Progress, no_progress
 from tallystick.privacy.ledger import Ledger
@@ -164,7 +164,7 @@ def coverage(
         for index in range(runs):
             ledger = Ledger.create(Path(folder) / f"{index}.ledger", party="label party")
             noise = SimulatedNoise(np.random.default_rng([seed, index, 1]))  # [0, 0] would be the interval's own stream
-            results.append(release(labels, scores, epsilon=epsilon, ledger=ledger, dataset="test", rng=noise))
+            results.append(release_private_auc(labels, scores, epsilon=epsilon, ledger=ledger, dataset="test", rng=noise))
     covered = sum(result.interval[0] <= exact <= result.interval[1] for result in results)
     return {
         "exact_auc": exact,

@@ -77,7 +77,7 @@ def release_curves(
     """Release AUC and curves of one label party's test set by one label histogram of ``count`` bins (default: 20 to 100 by size).
 
     Guarantee: epsilon label DP, spent in ``ledger`` before the noise is drawn. Not protected: the score histogram and the mean
-    score per bin, which are released exactly; that both classes occur. Arguments and errors as in ``release``.
+    score per bin, which are released exactly; that both classes occur. Arguments and errors as in ``release_private_auc``.
     """
     labels, scores = check_scores(labels_N, scores_N)
     check_both_classes(labels)

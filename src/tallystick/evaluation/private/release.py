@@ -1,6 +1,6 @@
 """One label party's release: pick the mechanism of least predicted error, spend, release.
 
-result = release(labels, scores, epsilon=1, ledger=ledger, dataset="test-2024", rng=SecureNoise())
+result = release_private_auc(labels, scores, epsilon=1, ledger=ledger, dataset="test-2024", rng=SecureNoise())
 """
 
 from typing import Any
@@ -44,7 +44,7 @@ def choose(epsilon: float, assumed: Population, *, unit: Unit = "label") -> tupl
     return best, {option.title: sd for option, sd in zip(options, predictions, strict=True)}
 
 
-def release(
+def release_private_auc(
     labels_N: NDArray[Any],
     scores_N: NDArray[Any],
     *,

@@ -16,7 +16,7 @@ from tallystick.config.party import PartyFile, PrivacyConfig
 from tallystick.config.sections import PrivateRelease
 from tallystick.disclosure import shared_with_feature_parties
 from tallystick.evaluation.messages import Finished
-from tallystick.evaluation.private.release import release
+from tallystick.evaluation.private.release import release_private_auc
 from tallystick.evaluation.private.result import NothingReleased, PrivateAuc
 from tallystick.privacy.events import Event, PureDP
 from tallystick.privacy.ledger import USUAL_DELTA, Ledger
@@ -38,7 +38,7 @@ def release_auc(wanted: PrivateRelease, party: PartyFile, folder: RunFolder, tar
     """
     scores_N = torch.sigmoid(logits_N.double().cpu()).numpy()
     with charged(party, folder, LABELS) as ledger:
-        return release(
+        return release_private_auc(
             target_N.cpu().numpy().astype(np.int64),
             scores_N,
             epsilon=wanted.epsilon,
