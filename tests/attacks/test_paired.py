@@ -102,8 +102,23 @@ def test_sums_over_a_long_training_tell_more_than_five_recorded_epochs() -> None
     assert told(1.0, whole=True) == pytest.approx(0.5, abs=0.042)
 
 
+def test_running_sums_whiten_by_the_last_steps() -> None:
+    """In each epoch other directions vary the most. By the whole epoch before .70 was told, and .86 by the last steps. Seeded."""
+    source, spread_D = generator(5), torch.logspace(0, -2, 6)
+    stays_ND = torch.randn(ROWS, 6, generator=source) * torch.where(TRUTH == 1, 1.7, 1.0)[:, None]
+    sums = RowSums.zero("cut_gradient", torch.arange(ROWS), 6)
+    for epoch in range(6):
+        turn_DD = torch.linalg.qr(torch.randn(6, 6, generator=source)).Q
+        shape_DD = (turn_DD * spread_D) @ turn_DD.T
+        for rows_B in torch.randperm(ROWS, generator=source).split(25):
+            gradient_BD = (stays_ND[rows_B] + 0.3 * torch.randn(len(rows_B), 6, generator=source)) @ shape_DD
+            sums.add(rows_B, gradient_BD, gradient_BD)
+        sums.epoch_ended(epoch)
+    assert found("paired-energy", sums.view()).auc.mean > 0.8
+
+
 def test_what_whitens_survives_a_file_of_sums() -> None:
-    """A run that resumes whitens by the epoch before, as one that was never stopped."""
+    """A run that resumes whitens by the last steps before, as one that was never stopped."""
     every = view(2.0, epochs=3)
     whole, first = (RowSums.zero("cut_gradient", torch.arange(ROWS), 6) for _ in range(2))
     for epoch in range(3):

@@ -44,7 +44,7 @@ def test_sums_are_those_of_all_steps():
 def test_an_attack_on_sums_finds_what_it_finds_on_every_step(name):
     """All rows and all epochs, in a ninth of the numbers: the AUC differs by rounding, and where starts are drawn, by little.
 
-    Paired energy is whitened by the epoch before, so it has an epoch less.
+    Paired energy is whitened by the steps before, and has an epoch less.
     """
     view = planted_view(TRUTH, gap=1.2, epochs=9)
     attacks = {name: LABEL_INFERENCE_ATTACKS[name]}

@@ -13,6 +13,7 @@ from tallystick.attacks.matrix import centred
 HALVES = ("low", "high")
 FLOOR = 1e-5  # of the greatest variance: directions that vary less hold rounding
 REFRESH = 8  # steps at least that one basis serves: finding it takes longer than all else here
+ROWS_PER_DIRECTION = 8  # at least, of which a covariance is taken
 
 
 @dataclass(kw_only=True)
@@ -60,21 +61,26 @@ def _halves(moments_DD: Tensor) -> Tensor:
 
 
 @dataclass(kw_only=True)
-class EpochWhitening:
-    """Turns gradients so that all directions count alike, by the covariance of the epoch before.
+class RecentWhitening:
+    """Turns gradients so that all directions count alike, by the covariance of the steps before.
 
-    The covariance of the same epoch would need a second pass. Directions that hardly varied hold rounding, and are not made
-    larger than ``FLOOR`` allows. Each batch is brought to one scale, for gradients shrink as a model learns.
+    That of the same steps would need a second pass. Directions that hardly varied hold rounding, and are not made larger than
+    ``FLOOR`` allows. Each batch is brought to one scale, for gradients shrink as a model learns. Nothing is turned in the first
+    epoch, in which they change the most. (By the whole epoch before, noise that a defence draws once per row and shapes like the
+    gradients of each step told .76 where that of the last few steps tells .90.)
 
     Args:
         white_DD: what whitens, once an epoch has passed.
-        moments_DD: this epoch's running sum of second moments.
+        moments_DD: the running sum of second moments, which each new whitening halves.
         largest: the gradient that this sum is in units of; it is this epoch's first batch's.
+        steps, rows: seen since the last whitening.
     """
 
     white_DD: Tensor | None = None
     moments_DD: Tensor | None = None
     largest: float = 0.0
+    steps: int = 0
+    rows: int = 0
 
     def __call__(self, gradient_BD: Tensor) -> Tensor | None:
         """The whitened gradients (B, D), of mean squared length D; None in the first epoch, and where all are alike.
@@ -89,20 +95,33 @@ class EpochWhitening:
             return torch.full_like(x_BD, torch.nan)
         self.largest = self.largest or most
         x_BD /= self.largest
+        width = x_BD.shape[1]
+        if self.white_DD is not None and self.moments_DD is not None and self.steps >= max(REFRESH, width // 16):
+            self._refresh()
         moments_DD = x_BD.T @ x_BD
         self.moments_DD = moments_DD if self.moments_DD is None else self.moments_DD.add_(moments_DD)
+        self.steps, self.rows = self.steps + 1, self.rows + len(x_BD)
         if self.white_DD is None:
             return None
         turned_BD = x_BD @ self.white_DD
         size = float(turned_BD.square().sum(dim=1).mean())
-        whitened_BD: Tensor = turned_BD * (x_BD.shape[1] / size) ** 0.5
+        whitened_BD: Tensor = turned_BD * (width / size) ** 0.5
         return whitened_BD
 
+    def _refresh(self) -> None:
+        """Whiten by what was seen since, if these were enough rows."""
+        assert self.moments_DD is not None
+        if self.white_DD is not None and self.rows < ROWS_PER_DIRECTION * len(self.moments_DD):
+            return
+        self.white_DD = whitening(self.moments_DD)
+        self.moments_DD /= 2
+        self.steps = self.rows = 0
+
     def epoch_ended(self) -> None:
-        """Whiten by this epoch's covariance from now on."""
+        """Whiten by this epoch's last steps from now on; what is kept is what whitens alone, for a run that resumes here."""
         if self.moments_DD is not None:
-            self.white_DD = whitening(self.moments_DD)
-        self.moments_DD, self.largest = None, 0.0
+            self._refresh()
+        self.moments_DD, self.largest, self.steps, self.rows = None, 0.0, 0, 0
 
 
 def whitening(moments_DD: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from tallystick.attacks.energies import HALVES, DirectionEnergies, EpochWhitening
+from tallystick.attacks.energies import HALVES, DirectionEnergies, RecentWhitening
 from tallystick.attacks.matrix import rescaled
 from tallystick.attacks.view import Received, StepView, View
 from tallystick.errors import DataError
@@ -31,7 +31,7 @@ class RowSums:
         last_ND: float32, the last embedding.
         length_N: float32, sum of the gradients' lengths, each in deviations from its batch's mean length.
         energy_NH: float32, sums of what ``DirectionEnergies`` gives of the gradients, of whole batches.
-        white_ND: float32, sum of the gradients whitened by the covariance of the epoch before; (N, 0) in the label party's view.
+        white_ND: float32, sum of the gradients whitened by the covariance of the steps before; (N, 0) in the label party's view.
         square_N: float32, sum of the squared lengths of these.
         white_count_N: int64, of how many sightings these are: of none in the first epoch.
         count_N: int64, how often the row was seen.
@@ -66,7 +66,7 @@ class RowSums:
         self._place = torch.full((greatest + 1,), -1, dtype=torch.int32)
         self._place[self.rows_N] = torch.arange(len(self.rows_N), dtype=torch.int32)
         self._energies = DirectionEnergies()
-        self._whitening = EpochWhitening(white_DD=self.white_DD if self.white_DD.numel() else None)
+        self._whitening = RecentWhitening(white_DD=self.white_DD if self.white_DD.numel() else None)
         self._step, self._last_at_N = 0, torch.zeros(len(self.rows_N), dtype=torch.int64)
 
     @classmethod
