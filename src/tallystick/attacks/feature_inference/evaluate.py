@@ -6,7 +6,7 @@ The feature party runs it, at home: it sent the embeddings and has the columns, 
 know are the label party's own columns, which would help: a simulation that has both sides measures that too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Literal, TypeAlias
@@ -85,8 +85,6 @@ def evaluate_feature_inference(
     _check(draws, len(last_ND), len(columns))
     if attacks is None:
         attacks = {name: row for name, row in FEATURE_INFERENCE_ATTACKS.items() if own_NA is not None or not row.own_columns}
-    of_no_row = {name: row for name, row in attacks.items() if row.from_marginals or row.from_start}
-    attacks = {name: row for name, row in attacks.items() if not (row.from_start or row.from_marginals)}
     told = known if isinstance(known, Mapping) else draws_of_known(len(columns), known=known, draws=draws, seed=seed)
     chosen = torch.arange(len(columns)) if told is known else attacked_rows(len(columns))
     last_ND, mean_ND, columns = last_ND[chosen], mean_ND[chosen], columns.rows(chosen)
@@ -94,37 +92,67 @@ def evaluate_feature_inference(
     looks_NE = last_ND if looks_NE is None else looks_NE[chosen]
     own_NA, looks_at_NL = (None if each is None else each[chosen] for each in (own_NA, looks_at_NL))
     view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, looks_at_NL=looks_at_NL, own_NA=own_NA)
-    unmeasured: list[str] = []
-    measured: list[RebuiltColumn] = []
-    by_attack: dict[tuple[str, int], float] = {}
-    scaled: dict[tuple[str, bool], Tensor] = {}
-    of_no_row = {name: row for name, row in of_no_row.items() if (marginals if row.from_marginals else first is not None)}
-    if of_no_row and len(columns) >= 10 and (columns.numeric or columns.categorical):
+    attacked = _Attacks(view_of=view_of, columns=columns, seed=seed)
+    without = {name: row for name, row in attacks.items() if row.from_marginals or row.from_start}
+    attacked.knowing_no_row(
+        {name: row for name, row in without.items() if (marginals if row.from_marginals else first is not None)}, first
+    )
+    attacked.knowing_rows({name: row for name, row in attacks.items() if name not in without}, told)
+    return attacked.leaks()
+
+
+@dataclass(kw_only=True)
+class _Attacks:
+    """All attacks on one label party's view, by what the attacker knows; gathers what they found."""
+
+    view_of: Callable[..., FeatureView]
+    columns: ColumnValues
+    seed: int
+    measured: list[RebuiltColumn] = field(default_factory=list)
+    unmeasured: list[str] = field(default_factory=list)
+    by_attack: dict[tuple[str, int], float] = field(default_factory=dict)
+    scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict)
+
+    def knowing_no_row(self, attacks: Mapping[str, FeatureInferenceAttack], first: FirstBatch | None) -> None:
+        """Attack by starting weights, or by how each column is distributed."""
+        columns = self.columns
+        if not attacks or len(columns) < 10 or not (columns.numeric or columns.categorical):
+            return
         tally, everything_N = _Tally(columns, 0), torch.arange(len(columns))
         none_K = everything_N[:0]
-        view = view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first, marginals=marginals_of(columns))
-        tally.attacked(view, of_no_row, columns, everything_N, seed=seed)
-        scaled = view.scaled
-        measured, unmeasured = tally.result()
-        by_attack |= {(name, 0): value for name, value in tally.means().items()}
-    for count in told:
-        if not count and measured:
-            continue
-        if reason := _cannot(count, columns):
-            unmeasured.append(reason)
-            continue
-        tally = _Tally(columns, count)
-        for draw, known_K in enumerate(told[count]):
-            rest_N = _others(known_K, len(columns))
-            view = view_of(known_K=known_K, columns_K=columns.rows(known_K))
-            view.scaled.update(scaled)
-            tally.attacked(view, attacks, columns.rows(rest_N), rest_N, seed=seed + draw)
-            scaled = view.scaled
+        view = self.view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first, marginals=marginals_of(columns))
+        tally.attacked(view, attacks, columns, everything_N, seed=self.seed)
+        self.scaled = view.scaled
+        self._keep(tally)
+
+    def knowing_rows(self, attacks: Mapping[str, FeatureInferenceAttack], told: Told) -> None:
+        """Attack with so many known rows, in each draw of them."""
+        columns = self.columns
+        for count in told:
+            if not count and self.measured:
+                continue
+            if reason := _cannot(count, columns):
+                self.unmeasured.append(reason)
+                continue
+            tally = _Tally(columns, count)
+            for draw, known_K in enumerate(told[count]):
+                rest_N = _others(known_K, len(columns))
+                view = self.view_of(known_K=known_K, columns_K=columns.rows(known_K))
+                view.scaled.update(self.scaled)
+                tally.attacked(view, attacks, columns.rows(rest_N), rest_N, seed=self.seed + draw)
+                self.scaled = view.scaled
+            self._keep(tally)
+
+    def _keep(self, tally: "_Tally") -> None:
         found, missing = tally.result()
-        measured += found
-        unmeasured += missing
-        by_attack |= {(name, count): value for name, value in tally.means().items()}
-    return FeatureLeaks(columns=tuple(measured), not_measured=tuple(dict.fromkeys(unmeasured)), by_attack=by_attack)
+        self.measured += found
+        self.unmeasured += missing
+        self.by_attack |= {(name, tally.known): value for name, value in tally.means().items()}
+
+    def leaks(self) -> FeatureLeaks:
+        """What was found."""
+        unmeasured = tuple(dict.fromkeys(self.unmeasured))
+        return FeatureLeaks(columns=tuple(self.measured), not_measured=unmeasured, by_attack=self.by_attack)
 
 
 def _check(draws: int, embedded: int, rows: int) -> None:
