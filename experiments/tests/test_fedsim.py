@@ -17,6 +17,7 @@ from tallystick_experiments.fedsim.data import read_bike, read_frogs, read_hdb, 
 from tallystick_experiments.fedsim.frontier import link_places
 from tallystick_experiments.fedsim.methods import METHODS
 from tallystick_experiments.fedsim.page import page_of
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.output import write_folder
 from tallystick_experiments.page import benchmark_html
 
@@ -130,9 +131,9 @@ def test_noise_from_tau_keeps_the_variance_and_a_smaller_tau_has_more(hdb):
 @pytest.mark.filterwarnings("ignore::FutureWarning")
 def test_a_sweep_shows_the_papers_numbers_and_resumes(hdb, quick, tmp_path):
     log = tmp_path / "runs.jsonl"
-    how = {"data": [hdb], "only": ["table-1"], "methods": ["Solo", "FedSim", sweep.TREES], "log": log}
-    found = sweep.run(**how, seeds=(1,))
-    again = sweep.run(**how, seeds=(1, 2), resume=True)
+    how = {"data": [hdb], "only": ["table-1"], "methods": ["Solo", "FedSim", sweep.TREES]}
+    found = sweep.run(**how, seeds=(1,), keeping=Keeping(log=log))
+    again = sweep.run(**how, seeds=(1, 2), keeping=Keeping(log=log, resume=True))
     assert again["runs"][:3] == found["runs"]
     rows = {row["method"]: row for row in again["parts"]["table-1"]}
     assert rows["FedSim"]["rmse"]["n"] == 2

@@ -8,6 +8,7 @@ import pytest
 
 from tallystick.config import sections
 from tallystick.errors import ConfigError, DataError
+from tallystick_experiments.grid import Keeping
 from tallystick_experiments.page import benchmark_html
 from tallystick_experiments.quality import leaks, sweep
 from tallystick_experiments.quality.held_out import HELD_OUT, PackagedTable
@@ -37,13 +38,14 @@ def test_halves_and_parts_leave_nothing_out_and_nothing_twice(name):
 
 def test_a_run_resumes_and_reaches_what_scikit_learn_reaches(tmp_path):
     how = {"data": None, "tables": ["wine"], "methods": ["boosting", "default"]}
-    first = sweep.run(tmp_path, seeds=[1], **how)
+    log = tmp_path / "runs.jsonl"
+    first = sweep.run(seeds=[1], keeping=Keeping(log=log), **how)
     with pytest.raises(ConfigError, match="--resume"):
-        sweep.run(tmp_path, seeds=[1], **how)
+        sweep.run(seeds=[1], keeping=Keeping(log=log), **how)
     told = []
-    both = sweep.run(tmp_path, seeds=[1, 2], resume=True, progress=lambda *said: told.append(said), **how)
+    both = sweep.run(seeds=[1, 2], keeping=Keeping(log=log, resume=True, progress=lambda *said: told.append(said)), **how)
     assert [done for _, done, _ in told] == [1, 2, 3, 4]
-    lines = [json.loads(line) for line in (tmp_path / "runs.jsonl").read_text().splitlines()[1:]]
+    lines = [json.loads(line) for line in log.read_text().splitlines()[1:]]
     assert [(line["method"], line["seed"]) for line in lines] == [(m, s) for s in (1, 2) for m in how["methods"]]
     assert first["tables"][0]["figures"]["default"]["mean"] == lines[1]["value"]
     figures = both["tables"][0]["figures"]
@@ -85,21 +87,22 @@ def test_what_is_not_there_is_named(tmp_path):
     assert sweep.tables_of("held-out", None) == list(HELD_OUT)
     assert sweep.tables_of("wine,digits", None) == ["wine", "digits"]
     with pytest.raises(ConfigError, match="--tables ale: must be of wine, diabetes"):
-        sweep.run(tmp_path / "a", data=None, tables=["ale"])
+        sweep.run(data=None, tables=["ale"])
     with pytest.raises(ConfigError, match="--methods luck: must be of boosting"):
-        sweep.run(tmp_path / "a", data=None, tables=["wine"], methods=["luck"])
+        sweep.run(data=None, tables=["wine"], methods=["luck"])
     with pytest.raises(DataError, match="give the folder of public files with --data"):
         load_table("taxi", None)
     with pytest.raises(DataError, match=r"does not exist; give the folder that holds frogs/Frogs_MFCCs\.csv\.gz"):
         load_table("frogs", tmp_path)
     with pytest.raises(ConfigError, match="--tables diabetes: attacks tell classes apart"):
-        leaks.run(tmp_path, ["diabetes"], None, seeds=[1])
+        leaks.run(["diabetes"], None, seeds=[1])
 
 
 @pytest.mark.long
 def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch):
     monkeypatch.setattr(sections, "fitting_epochs", lambda _rows, _batch_size: 2)
-    found = leaks.run(tmp_path, ["breast"], None, seeds=[1])
+    log = tmp_path / "runs.jsonl"
+    found = leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log))
     assert {line["method"] for line in found["runs"]} == {"default", "no-gradients"}
     attacks = {row["attack"] for row in found["rows"]}
     for part in ("labels: ", "columns: rebuilt", "gradient", "embedding"):
@@ -107,7 +110,7 @@ def test_both_ways_are_audited_and_a_killed_audit_goes_on(tmp_path, monkeypatch)
     assert all(0.5 <= row["default"]["mean"] <= 1 for row in found["rows"] if not row["attack"].startswith("columns"))
     assert "no gradient sent" in benchmark_html(leaks_page_of(found, command="tallystick bench quality --leaks"))
     monkeypatch.setattr(leaks, "audited", None)  # all is in the log
-    assert leaks.run(tmp_path, ["breast"], None, seeds=[1], resume=True) == found
+    assert leaks.run(["breast"], None, seeds=[1], keeping=Keeping(log=log, resume=True)) == found
 
 
 def test_a_packaged_table_leaves_out_what_restates_its_target(tmp_path, monkeypatch):
@@ -137,8 +140,8 @@ def test_a_held_out_table_is_whole_where_its_package_is_installed(name):
     assert not set(table.columns.numeric + table.columns.categorical) & {"label", *HELD_OUT[name].drop}
 
 
-def test_the_network_without_gradients_stands_beside_the_one_with_them(tmp_path):
-    found = sweep.run(tmp_path, data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
+def test_the_network_without_gradients_stands_beside_the_one_with_them():
+    found = sweep.run(data=None, tables=["wine"], methods=["default", "no-gradients"], seeds=[1])
     (row,) = found["tables"]
     assert min(figure["mean"] for figure in row["figures"].values()) > 0.95
     figures = row["figures"]

@@ -1,6 +1,5 @@
 """bench: the figures that the documentation quotes, each by one command."""
 
-import sys
 from collections.abc import Iterable
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -11,7 +10,16 @@ import typer
 from tallystick.cli.options import JsonFlag
 from tallystick.cli.output import finish, guarded
 from tallystick.errors import ConfigError
-from tallystick_experiments.command import LOADS, OutFolder, ResumeFlag, automatic_watcher, finish_bench, prepare_folder
+from tallystick_experiments.command import (
+    LOADS,
+    OutFolder,
+    ResumeFlag,
+    automatic_watcher,
+    finish_bench,
+    keeping_in,
+    prepare_folder,
+)
+from tallystick_experiments.speed import commands as speed
 
 if TYPE_CHECKING:
     from tallystick_experiments.florist.runs import Side
@@ -27,150 +35,8 @@ app = typer.Typer(
 )
 
 
-@app.command()
-def training(
-    scenario: Annotated[str, typer.Option(help="small, criteo or all.")] = "all",
-    turns: Annotated[int | None, typer.Option(help="Repetitions; if left out, as many as the scenario needs.", min=1)] = None,
-    unaligned: Annotated[
-        str | None,
-        typer.Option(help="Instead: an epoch beside four times as many unaligned rows, by this method, beside one without."),
-    ] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Steps per second over mutual TLS beside the same model in one process."""
-
-    def work() -> None:
-        from tallystick_experiments.speed import training as benchmark
-
-        if unaligned is not None:
-            from tallystick_experiments.speed import unaligned as epochs
-
-            if scenario not in ("all", "small"):
-                raise ConfigError("--unaligned: goes by itself, with the scenario small; leave the others out")
-            finish(epochs.run(method=unaligned, turns=turns), as_json=as_json)
-            return
-        names = list(benchmark.SCENARIOS) if scenario == "all" else [scenario]
-        found: dict[str, Any] = {}
-        for name in names:
-            measured = benchmark.run(scenario=name, turns=turns)
-            found |= measured if name == names[0] else {name: measured}
-        finish(found, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
-
-
-@app.command()
-def lossless(
-    seed: Annotated[int, typer.Option(help="Seed of data and weights.")] = 1,
-    as_json: JsonFlag = False,
-) -> None:
-    """The largest difference of any weight between two processes and one, after 200 steps."""
-
-    def work() -> None:
-        from tallystick_experiments.speed import lossless as benchmark
-
-        finish(benchmark.run(seed=seed), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
-
-
-@app.command()
-def alignment(
-    rows: Annotated[int, typer.Option(help="Rows of the label party.", min=1)] = 100_000,
-    others: Annotated[int | None, typer.Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
-    protocol: Annotated[str, typer.Option(help="intersection, diffie-hellman, union or union-with-helper.")] = "intersection",
-    turns: Annotated[int | None, typer.Option(help="Repetitions; 3 if left out, 1 above 400,000 rows in all.", min=1)] = None,
-    peer: Annotated[str | None, typer.Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
-    peer_python: Annotated[str, typer.Option(help="The Python that has the peer installed.")] = sys.executable,
-    peer_protocols: Annotated[str, typer.Option(help="Which of the peer's.")] = "RR22,KKRT,ECDH",
-    as_json: JsonFlag = False,
-) -> None:
-    """Seconds, processor time, bytes and memory of a private alignment, from tables to written alignments."""
-
-    def work() -> None:
-        from tallystick_experiments.speed import alignment as benchmark
-
-        if peer not in (None, "spu"):
-            raise ConfigError(f"--peer = {peer!r}: expected spu")
-        found = benchmark.run(
-            rows=rows,
-            others=others,
-            protocol=protocol,
-            turns=turns,
-            peer_python=None if peer is None else peer_python,
-            peer_protocols=peer_protocols.split(","),
-        )
-        finish(found, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
-
-
-@app.command()
-def linkage(
-    rows: Annotated[int, typer.Option(help="Rows of the label party.", min=2)] = 141_000,
-    others: Annotated[int, typer.Option(help="Rows of the feature party.", min=2)] = 28_000,
-    neighbors: Annotated[int, typer.Option(help="Links of a row.", min=1)] = 100,
-    sample: Annotated[int, typer.Option(help="Rows to check by brute force.", min=1)] = 1000,
-    texts: Annotated[
-        Path | None, typer.Option(help="Folder of dblp_acm and fodors_zagats: recall of true matches instead.")
-    ] = None,
-    places: Annotated[Path | None, typer.Option(help="Folder of FedSim's hdb: what attackers locate instead.")] = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Linking by similar keys: seconds and memory through a helper, recall of texts, and what attackers locate by noise."""
-
-    def work() -> None:
-        if places is not None:
-            from tallystick_experiments.fedsim.located import run as locate
-
-            finish(locate(places, neighbors=neighbors), as_json=as_json)
-            return
-        from tallystick_experiments.fedsim.linkage import linkage_speed, text_recall
-
-        if texts is not None:
-            finish({"texts": text_recall(texts)}, as_json=as_json)
-            return
-        finish(linkage_speed(rows=rows, others=others, neighbors=neighbors, sample=sample), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
-
-
-@app.command()
-def memory(
-    rows: Annotated[list[int] | None, typer.Option(help="Of the generated file; repeat it for bytes per row.", min=1000)] = None,
-    leakage: Annotated[bool, typer.Option(help="Measure bench label-leakage, one epoch of one scenario.")] = True,
-    job: Annotated[bool, typer.Option(help="Measure all parties of a run.")] = True,
-    alignment: Annotated[str, typer.Option(help="Of the run: intersection, union or union-with-helper.")] = "intersection",
-    aligned: Annotated[float, typer.Option(help="Share of rows that the run's feature party has; the others train too.")] = 1.0,
-    as_json: JsonFlag = False,
-) -> None:
-    """Peak memory of a Criteo-shaped file, generated, and bytes per row."""
-
-    def work() -> None:
-        from tallystick_experiments.speed import memory as benchmark
-
-        sizes = sorted(rows or [100_000, 400_000])
-        found = benchmark.run(sizes=sizes, leakage=leakage, job=job, alignment=alignment, aligned=aligned)
-        finish(found, as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
-
-
-@app.command()
-def defenses(
-    rows: Annotated[int, typer.Option(help="Rows of a batch.", min=2)] = 8_192,
-    width: Annotated[int, typer.Option(help="Width of the cut.", min=1)] = 128,
-    turns: Annotated[int, typer.Option(help="Repetitions; medians are shown.", min=1)] = 5,
-    as_json: JsonFlag = False,
-) -> None:
-    """Milliseconds per batch of every defence beside the training step, and distance correlation against its definition."""
-
-    def work() -> None:
-        from tallystick_experiments.speed import defenses as benchmark
-
-        finish(benchmark.run(rows=rows, width=width, turns=turns), as_json=as_json)
-
-    guarded(work, as_json=as_json, loads=LOADS)
+for measured in (speed.training, speed.lossless, speed.alignment, speed.linkage, speed.memory, speed.defenses):
+    app.command()(measured)
 
 
 @app.command()
@@ -186,11 +52,10 @@ def dpauc(
     def work() -> None:
         from tallystick_experiments.dpauc import tables as benchmark
         from tallystick_experiments.dpauc.page import page_of
-        from tallystick_experiments.output import command
 
         prepare_folder(out)
         found = benchmark.run(data, repeats=repeats, seed=seed, progress=automatic_watcher().progress)
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -237,10 +102,8 @@ def florist(
         from tallystick_experiments.florist import sweep as benchmark
         from tallystick_experiments.florist.page import page_of
         from tallystick_experiments.florist.runs import Setting
-        from tallystick_experiments.grid import Keeping
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
@@ -249,9 +112,9 @@ def florist(
             strategies=strategies.split(",") if strategies else None,
             setting=Setting(epochs=epochs, own_columns=own_columns),
             limit=limit,
-            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+            keeping=keeping,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -278,12 +141,10 @@ def label_leakage(
     """The label-leakage paper's tables 1 to 5 and figures 2 to 7 beside its numbers, and what distance correlation buys."""
 
     def work() -> None:
-        from tallystick_experiments.grid import Keeping
         from tallystick_experiments.label_leakage import sweep as benchmark
         from tallystick_experiments.label_leakage.page import page_of
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(
             data=data,
             seeds=range(1, seeds + 1),
@@ -291,9 +152,9 @@ def label_leakage(
             named=scenario or (),
             training=benchmark.WantedPlan(epochs=epochs, batch_size=batch_size, learning_rate=learning_rate),
             limit=limit,
-            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+            keeping=keeping,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -318,21 +179,19 @@ def label_defenses(
     """Every attack on labels and on columns against every defence, on tables with classes and with numbers to predict."""
 
     def work() -> None:
-        from tallystick_experiments.grid import Keeping
         from tallystick_experiments.label_leakage import defended as benchmark
         from tallystick_experiments.label_leakage.defended_page import page_of
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(
             tables=tables.split(","),
             data=data,
             seeds=range(first_seed, first_seed + seeds),
             terms=benchmark.Terms(epochs=epochs, most_rows=rows),
             only=[part.strip() for part in only.split(";") if part.strip()],
-            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+            keeping=keeping,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -351,13 +210,10 @@ def null_audit(
 
     def work() -> None:
         from tallystick_experiments import null_audits as benchmark
-        from tallystick_experiments.grid import Keeping
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
-        keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(audits=audits, rows=rows, epochs=epochs, draws=draws, keeping=keeping)
-        finish_bench(found, benchmark.page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, benchmark.page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -381,11 +237,9 @@ def audit_kept(
 
     def work() -> None:
         from tallystick_experiments.experiment import TrainingPlan
-        from tallystick_experiments.grid import Keeping
         from tallystick_experiments.label_leakage import kept as benchmark
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(
             data=data,
             partner=partner,
@@ -394,9 +248,9 @@ def audit_kept(
             plan=TrainingPlan(epochs=epochs, batch_size=512),
             sides=_known_sides(sides, benchmark.MEASURED),
             priced=priced,
-            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+            keeping=keeping,
         )
-        finish_bench(found, benchmark.page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, benchmark.page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -421,10 +275,8 @@ def feature_leakage(
 
         from tallystick_experiments.feature_leakage import sweep as benchmark
         from tallystick_experiments.feature_leakage.page import page_of
-        from tallystick_experiments.grid import Keeping
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(
             data=data,
             partner=partner,
@@ -432,9 +284,9 @@ def feature_leakage(
             only=[part.strip() for part in only.split(";") if part.strip()],
             plan=replace(benchmark.PLAN, epochs=epochs),
             limit=limit,
-            keeping=Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress),
+            keeping=keeping,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -471,34 +323,30 @@ def fedads(
     def work() -> None:
         from dataclasses import replace
 
-        from tallystick.errors import ConfigError
         from tallystick_experiments.fedads import defenses, leaks, unaligned
         from tallystick_experiments.fedads.page import page_of, unaligned_leaks_page_of, unaligned_page_of
         from tallystick_experiments.fedads.unaligned_data import ALIGNED
-        from tallystick_experiments.grid import Keeping
-        from tallystick_experiments.output import command
 
         if table not in ("3", "4", "leaks"):
             raise ConfigError(f"--table {table}: expected 3, 4 or leaks")
         if table != "3" and (by_users or paper_networks or aligned != ALIGNED):
             raise ConfigError("--by-users, --paper-networks, --aligned: go with --table 3 only; leave them out")
 
-        folder = prepare_folder(out, resume=resume)
-        keeping = Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+        keeping = keeping_in(out, resume=resume)
         chosen = range(1, seeds + 1)
         names = [name for name in only.split(";") if name]
         if table == "leaks":
             found = leaks.run(data=data, seeds=chosen, methods=names or leaks.METHODS, limit=limit, keeping=keeping)
-            finish_bench(found, unaligned_leaks_page_of(found, command=command()), out=out, as_json=as_json)
+            finish_bench(found, unaligned_leaks_page_of, out=out, as_json=as_json)
             return
         if table == "3":
             asked: dict[str, Any] = {"by_users": by_users, "paper_networks": paper_networks, "aligned": aligned}
             found = unaligned.run(data=data, seeds=chosen, only=names, limit=limit, keeping=keeping, **asked)
-            finish_bench(found, unaligned_page_of(found, command=command()), out=out, as_json=as_json)
+            finish_bench(found, unaligned_page_of, out=out, as_json=as_json)
             return
         plan = replace(defenses.PLAN, epochs=epochs)
         found = defenses.run(data=data, seeds=chosen, plan=plan, swapped=swapped, limit=limit, keeping=keeping)
-        finish_bench(found | {"number": int(table)}, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found | {"number": int(table)}, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -522,40 +370,35 @@ def quality(
     """A split network beside gradient boosting on the joined table and on own columns, on public tables split at random."""
 
     def work() -> None:
-        from tallystick_experiments.output import command, make_output_folder
         from tallystick_experiments.quality import sweep as benchmark
         from tallystick_experiments.quality.methods import METHODS
         from tallystick_experiments.quality.page import leaks_page_of, page_of
 
-        folder = make_output_folder(out)
+        keeping = keeping_in(out, resume=resume)
         if leaks:
             from tallystick_experiments.quality import leaks as audits
 
             names = tables.split(",") if tables else ["breast"]
             audited = audits.run(
-                folder,
                 names,
                 data,
                 methods=methods.split(",") if methods else audits.USUAL,
                 seeds=range(1, seeds + 1),
                 most_rows=rows,
-                resume=resume,
-                progress=automatic_watcher().progress,
+                keeping=keeping,
             )
-            finish_bench(audited, leaks_page_of(audited, command=command()), out=out, as_json=as_json)
+            finish_bench(audited, leaks_page_of, out=out, as_json=as_json)
             return
         chosen = benchmark.tables_of(tables, data)
         found = benchmark.run(
-            folder,
             data=data,
             tables=chosen,
             methods=methods.split(",") if methods else list(METHODS),
             seeds=range(1, seeds + 1),
             most_rows=rows,
-            resume=resume,
-            progress=automatic_watcher().progress,
+            keeping=keeping,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 
@@ -578,20 +421,17 @@ def fedsim(
     def work() -> None:
         from tallystick_experiments.fedsim import sweep as benchmark
         from tallystick_experiments.fedsim.page import page_of
-        from tallystick_experiments.output import command
 
-        folder = prepare_folder(out, resume=resume)
+        keeping = keeping_in(out, resume=resume)
         found = benchmark.run(
             data=data or [],
             seeds=range(1, seeds + 1),
             only=[part for part in only.split(",") if part],
             methods=[method.strip() for method in methods.split(",") if method.strip()],
             split="fixed" if fixed_split else "varied",
-            log=folder and folder / "runs.jsonl",
-            resume=resume,
-            progress=automatic_watcher().progress,
+            keeping=keeping,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
 
     guarded(work, as_json=as_json, loads=LOADS)
 

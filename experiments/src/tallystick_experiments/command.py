@@ -1,6 +1,6 @@
 """What every command with a page shares: its options, its folder, and how it ends."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,6 +14,7 @@ from tallystick.errors import ConfigError
 
 if TYPE_CHECKING:
     from tallystick.watcher import Watcher
+    from tallystick_experiments.grid import Keeping
     from tallystick_experiments.page import Benchmark, Cell
 
 SHOWN_ROWS = 24  # of a table on the terminal
@@ -38,10 +39,19 @@ def prepare_folder(out: Path | None, *, resume: bool = False) -> Path | None:
     return None if out is None else make_output_folder(out)
 
 
-def finish_bench(found: dict[str, Any], page: "Benchmark", *, out: Path | None, as_json: bool) -> None:
-    """Print what a benchmark found, as JSON or as its page's tables, and write both files if a folder is given."""
-    from tallystick_experiments.output import write_folder
+def keeping_in(out: Path | None, *, resume: bool) -> "Keeping":
+    """Keep a sweep's rows in ``out``, which is made here; nowhere if it is left out. Progress shows as the terminal allows."""
+    from tallystick_experiments.grid import Keeping
 
+    folder = prepare_folder(out, resume=resume)
+    return Keeping(log=folder and folder / "runs.jsonl", resume=resume, progress=automatic_watcher().progress)
+
+
+def finish_bench(found: dict[str, Any], page_of: Callable[..., "Benchmark"], *, out: Path | None, as_json: bool) -> None:
+    """Print what a benchmark found, as JSON or as its page's tables, and write both files if a folder is given."""
+    from tallystick_experiments.output import command, write_folder
+
+    page = page_of(found, command=command())
     paths = write_folder(out, found, page) if out is not None else {}
     finish({**found, **paths}, as_json=as_json, show=lambda console: _show(console, page, paths))
 

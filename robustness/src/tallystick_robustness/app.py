@@ -26,7 +26,6 @@ def faults(
     """Mutated messages, damaged files, random kills and network faults: exit code 3 if any was not withstood or refused."""
 
     def work() -> None:
-        from tallystick_experiments.output import command
         from tallystick_robustness import campaign as benchmark
         from tallystick_robustness.page import page_of
 
@@ -41,7 +40,7 @@ def faults(
             resume=resume,
             progress=automatic_watcher().progress,
         )
-        finish_bench(found, page_of(found, command=command()), out=out, as_json=as_json)
+        finish_bench(found, page_of, out=out, as_json=as_json)
         if found["failed"]:
             raise TallystickError(f"{found['failed']} cases failed; the report of --out names each kind and how to see it again")
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError
-from tallystick.network.channel import Progress, no_progress
 from tallystick_experiments.fedsim import cut, paper
 from tallystick_experiments.fedsim.data import GENERATED, READERS, Pair, recognise
 from tallystick_experiments.fedsim.frontier import link_places
@@ -72,9 +71,7 @@ def run(
     only: Sequence[str] = (),
     methods: Sequence[str] = (),
     split: SplitKind = "varied",
-    log: Path | None = None,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Make the runs of the asked parts on one thread.
 
@@ -84,9 +81,7 @@ def run(
         only: parts, from PARTS; all that the data allows if empty.
         methods: of table-1 and the frontier; all if empty.
         split: a split per seed, or the paper's one split for all.
-        log: where every finished run is kept as it comes; nowhere if left out.
-        resume: take the runs that ``log`` already holds from there.
-        progress: called after every run.
+        keeping: of the runs; nowhere if left out.
 
     Raises ConfigError for a part or a method that there is not, DataError for a folder of no known set.
     """
@@ -96,9 +91,8 @@ def run(
     parts = [part for part in PARTS if part in only] if only else [part for part in PARTS if folders or part in WITHOUT_FILES]
     plans = {part: _planned(part, folders, seeds, methods, split) for part in parts}
     keys = list(dict.fromkeys(key for plan in plans.values() for key in plan))  # parts share runs
-    keeping = Keeping(log=log, resume=resume, progress=progress)
     usual = {setting.name: setting.default for setting in fields(FedSimRun) if setting.default is not MISSING}
-    made = run_cases(_cases(folders, keys), keeping, {"benchmark": "fedsim"}, total=len(keys), usual=usual)
+    made = run_cases(_cases(folders, keys), keeping or Keeping(), {"benchmark": "fedsim"}, total=len(keys), usual=usual)
     runs = dict(zip(keys, made, strict=True))
     return {
         "benchmark": "fedsim",

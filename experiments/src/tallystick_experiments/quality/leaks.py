@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from tallystick.errors import ConfigError
-from tallystick.network.channel import Progress, no_progress
 from tallystick.results import Result
 from tallystick_experiments.audited import audited
 from tallystick_experiments.grid import Case, Keeping, run_cases
-from tallystick_experiments.output import make_output_folder
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
 from tallystick_experiments.stats import summarize_seeds
 
@@ -33,15 +31,13 @@ USUAL = ("default", "no-gradients")
 
 
 def run(
-    folder: Path,
     tables: Sequence[str],
     data: Path | None,
     *,
     methods: Sequence[str] = USUAL,
     seeds: Sequence[int],
     most_rows: int = MOST_ROWS,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
     """Train each table by each of these methods and attack each run; one line of a log each.
 
@@ -55,7 +51,6 @@ def run(
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
     if numbers := [name for name, table in loaded.items() if table.target == "regression"]:
         raise ConfigError(f"--tables {', '.join(numbers)}: attacks tell classes apart, which a number to predict does not have")
-    make_output_folder(folder)
 
     def case(name: str, method: str, seed: int) -> Case:
         return Case(
@@ -65,8 +60,7 @@ def run(
         )
 
     cases = [case(name, method, seed) for seed in seeds for name in tables for method in methods]
-    keeping = Keeping(log=folder / "runs.jsonl", resume=resume, progress=progress)
-    runs = run_cases(cases, keeping, {"benchmark": "quality-leaks", "most_rows": most_rows}, total=len(cases))
+    runs = run_cases(cases, keeping or Keeping(), {"benchmark": "quality-leaks", "most_rows": most_rows}, total=len(cases))
     return {
         "benchmark": "quality-leaks",
         "seeds": list(seeds),

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from tallystick.errors import ConfigError
-from tallystick.network.channel import Progress, no_progress
 from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.quality.held_out import HELD_OUT
 from tallystick_experiments.quality.methods import METHODS
@@ -34,24 +33,21 @@ def tables_of(asked: str, data: Path | None) -> list[str]:
 
 
 def run(
-    folder: Path,
     *,
     data: Path | None,
     tables: Sequence[str] = tuple(TABLES),
     methods: Sequence[str] = tuple(METHODS),
     seeds: Sequence[int] = (1, 2, 3, 4, 5),
     most_rows: int = MOST_ROWS,
-    resume: bool = False,
-    progress: Progress = no_progress,
+    keeping: Keeping | None = None,
 ) -> dict[str, Any]:
-    """Run what the log in ``folder`` lacks, seed after seed, and summarise all of it.
+    """Run what the log lacks, seed after seed, and summarise all of it.
 
     Raises ConfigError for an unknown table or method, DataError for a table that is not there.
     """
     for what, asked, known in (("table", tables, TABLES), ("method", methods, METHODS)):
         if unknown := [name for name in asked if name not in known]:
             raise ConfigError(f"--{what}s {', '.join(unknown)}: must be of {', '.join(known)}")
-    folder.mkdir(parents=True, exist_ok=True)
     loaded = {name: load_table(name, data, most=most_rows) for name in tables}
 
     def case(name: str, method: str, seed: int) -> Case:
@@ -62,9 +58,8 @@ def run(
         )
 
     cases = [case(name, method, seed) for seed in seeds for name in loaded for method in methods]
-    keeping = Keeping(log=folder / "runs.jsonl", resume=resume, progress=progress)
     with np.errstate(all="ignore"):
-        runs = run_cases(cases, keeping, {"benchmark": "quality", "most_rows": most_rows}, total=len(cases))
+        runs = run_cases(cases, keeping or Keeping(), {"benchmark": "quality", "most_rows": most_rows}, total=len(cases))
     facts = {
         name: {"rows": table.frame.height, "columns": len(table.columns.numeric + table.columns.categorical),
                "target": table.target, "source": table.source}

@@ -94,28 +94,36 @@ def run(
     if peer_python is not None:
         secretflow.check_peer(peer_python, peer_protocols)
     job = {"protocol": protocol, "rows": rows, "others": others, "common": common, "dummies": dummies, "threads": threads}
-    multiplies = protocol in ("diffie-hellman", "union") or (protocol == "intersection" and rows + others <= FEW_IDS)
+    measured = _repeat(
+        job,
+        turns or (3 if rows + others <= 400_000 else 1),
+        peer=None if peer_python is None else partial(secretflow.run, peer_python, peer_protocols, common=common),
+    )
+    return {"protocol": protocol, "rows": rows, "others": others, "overlap": overlap, "cores": os.cpu_count(), **measured}
+
+
+def _repeat(job: Figures, turns: int, *, peer: Callable[[list[Path]], Figures] | None) -> Figures:
+    """Align so often, with the bare loop before and after each turn, and give the medians; ``peer`` aligns the same tables."""
+    protocol = job["protocol"]
+    multiplies = protocol in ("diffie-hellman", "union") or (
+        protocol == "intersection" and job["rows"] + job["others"] <= FEW_IDS
+    )
     bare, seconds, peers = [_bare_multiplications_per_s()] if multiplies else [], [], []
     with tempfile.TemporaryDirectory(prefix="tallystick-bench-") as folder:
         tables = {name: Path(folder) / f"{name}.csv" for name in (LABEL, FEATURE)}
         for name, table in tables.items():
             _ids(name, job).to_frame("id").write_csv(table)
-        for _ in range(turns or (3 if rows + others <= 400_000 else 1)):
+        for _ in range(turns):
             taken, parties = _run_parties(job | {"tables": {name: str(table) for name, table in tables.items()}})
             seconds.append(taken)
             if multiplies:
                 bare.append(_bare_multiplications_per_s())
-            if peer_python is not None:
-                peers.append(secretflow.run(peer_python, peer_protocols, list(tables.values()), common=common))
+            if peer is not None:
+                peers.append(peer(list(tables.values())))
     multiplications = sum(party["scalar_multiplications"] for party in parties.values())
     floors = [2 * multiplications / (before + after) for before, after in itertools.pairwise(bare)]
     efficiencies = [floor / taken for floor, taken in zip(floors, seconds, strict=multiplies)]
     return {
-        "protocol": protocol,
-        "rows": rows,
-        "others": others,
-        "overlap": overlap,
-        "cores": os.cpu_count(),
         "seconds": statistics.median(seconds),
         "cpu_seconds": sum(party["cpu_seconds"] for party in parties.values()),
         "bytes": sum(party["bytes_sent"] for party in parties.values()),
