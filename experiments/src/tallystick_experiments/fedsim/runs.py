@@ -6,6 +6,7 @@ Shapes: N rows of the label party, M rows of the feature party, K candidates, T 
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -255,9 +256,10 @@ def network_of(
         seed=seed,
     )
     outputs = len(linked.coder.classes) if pair.target == "multiclass" else 1
+    label_model_on = partial(build_label_model, model, "label", own_shape, outputs=outputs, seed=seed)
     objective = Supervised(pair.target, linked.labels_N)
     if merge is None:
-        label_model = build_label_model(model, "label", own_shape, [], outputs=outputs, seed=seed)
+        label_model = label_model_on([])
         return SplitNetwork(
             bottoms=[], sources=[], model=label_model, own=own.rows, objective=objective, training=training, schedule=schedule
         )
@@ -268,15 +270,7 @@ def network_of(
         for number, encoder in enumerate(linked.their_encoders)
     ]
     count = len(bottoms)
-    label_model = build_label_model(
-        model,
-        "label",
-        own_shape,
-        [width_of(bottom) for bottom in bottoms],
-        outputs=outputs,
-        seed=seed,
-        candidates=[numbers_NK.shape[1]] * count,
-    )
+    label_model = label_model_on([width_of(bottom) for bottom in bottoms], candidates=[numbers_NK.shape[1]] * count)
     similarities_NK = [torch.from_numpy(similarity_NK)] * count
     return SplitNetwork(
         bottoms=bottoms,
