@@ -1,5 +1,7 @@
-"""Write docs/reference/configuration.md from the config classes and command-line.md from the commands: ``make reference``."""
+"""Write the pages of docs/reference/ from the code: configuration, commands, messages and errors: ``make reference``."""
 
+import importlib
+import pkgutil
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +11,12 @@ import typer
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
+import tallystick
+from tallystick import errors
 from tallystick.cli.app import app
 from tallystick.config.contract import Contract
 from tallystick.config.party import PartyFile
+from tallystick.network.messages import Message
 
 FOLDER = Path(__file__).with_name("reference")
 BOUNDS = {
@@ -52,6 +57,61 @@ def command_line() -> str:
         rows = ["| argument or option | meaning |", "|---|---|", *(_option(parameter) for parameter in command.params)]
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"
+
+
+def messages() -> str:
+    """Give the page of every message that crosses between parties."""
+    for module in pkgutil.walk_packages(tallystick.__path__, "tallystick."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    parts = [
+        "# Messages, from the code",
+        "`make reference` makes this page from the classes of all messages. Between parties only these cross, in the frames that "
+        "[the network](../network.md#frames-over-tls) has. "
+        "A receiver names the message that it expects, and checks the size of what comes before it decodes it. "
+        "A message that is not expected, too large or not of this form ends the run with one line. "
+        "[What crosses the cut](../explanation/what-crosses-the-cut.md) explains the two messages of training, and "
+        "[the threat model](../threat-model.md#what-each-side-learns) says what each side learns from all of them.",
+        "\n".join(["| message | fields | at most | meaning |", "|---|---|---|---|", *map(_message, _subclasses(Message))]),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def error_tree() -> str:
+    """Give the page of every error class, and of what a peer is told of one."""
+    told = dict(errors._CATEGORIES)
+    rows = [
+        f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {_plain(kind.__doc__ or '')} | {told.get(kind, '')} |"
+        for kind in (errors.TallystickError, *_subclasses(errors.TallystickError, within=errors.__name__))
+    ]
+    parts = [
+        "# Errors, from the code",
+        "`make reference` makes this page from the classes of errors. Every error that tallystick raises on purpose is a "
+        "`TallystickError`. Its message names the thing, its value, what was expected, and what to do.",
+        "A message may name private columns or values, so it stays at home. A peer is told one of a few fixed sentences. "
+        "A class without a sentence of its own has that of its base. Where no base has one either, the peer is told that this "
+        "side failed unexpectedly, and the name of the class. The message of a `PeerError` may quote the peer.",
+        "\n".join(["| error | base | meaning | what a peer is told |", "|---|---|---|---|", *rows]),
+        "## Errors of the system",
+        "A full disk and its like have sentences of their own:",
+        "\n".join(f"- {words}" for words in dict.fromkeys(errors._OF_THE_SYSTEM.values())),
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _subclasses(kind: type, within: str = "tallystick.") -> Iterator[type]:
+    """All classes below this one that the library defines, sorted by name at each level."""
+    for one in sorted(kind.__subclasses__(), key=lambda each: each.__name__):
+        if f"{one.__module__}.".startswith(within):
+            yield one
+        yield from _subclasses(one, within)
+
+
+def _message(kind: Any) -> str:
+    size = kind.limit
+    most = f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB" if size >= 1 << 10 else f"{size} bytes"
+    fields = ", ".join(f"`{name}`" for name in kind.__struct_fields__)
+    return f"| `{kind.__name__}` | {fields} | {most} | {_plain((kind.__doc__ or '').partition(chr(10) * 2)[0])} |"
 
 
 def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
@@ -136,7 +196,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "\\<").replace("*", "\\*")
 
 
-PAGES = {"configuration.md": configuration, "command-line.md": command_line}
+PAGES = {"configuration.md": configuration, "command-line.md": command_line, "messages.md": messages, "errors.md": error_tree}
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
