@@ -1,13 +1,14 @@
 """A sweep makes each case once, and its log gives back every finished run and nothing else, whatever cut it short."""
 
 import re
+from operator import itemgetter
 
 import pytest
 
 from tallystick import __version__
 from tallystick.errors import ConfigError, DataError
 from tallystick_experiments.grid import Case, Keeping, Latest, SweepLog, run_cases
-from tallystick_experiments.stats import paired, summarize_seeds
+from tallystick_experiments.stats import change, paired, summarize_seeds
 
 SETTING = {"name": "criteo", "hidden": (1, 2), "epochs": 3}
 
@@ -126,3 +127,11 @@ def test_differences_are_of_one_seed():
     )
     assert paired(ours, theirs, lambda each: each["auc"]) == pytest.approx([0.1])
     assert summarize_seeds([0.5]) == {"mean": 0.5, "n": 1}
+
+
+def test_a_change_is_over_the_seeds_of_both_sides_and_nothing_without_one():
+    ours, theirs = (
+        [{"seed": seed, "auc": auc} for seed, auc in found] for found in ([(1, 0.5), (2, 0.75)], [(2, 0.5), (3, 0.9)])
+    )
+    assert change(ours, theirs, itemgetter("auc")) == {"mean": 0.25, "n": 1}
+    assert change(ours, theirs[1:], itemgetter("auc")) is None

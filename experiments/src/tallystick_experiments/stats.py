@@ -29,3 +29,11 @@ def paired(
     """By how much a figure of ours is above theirs, seed by seed where both have one: the luck of rows and start cancels."""
     beside = {each["seed"]: figure(each) for each in theirs}
     return [figure(each) - beside[each["seed"]] for each in ours if each["seed"] in beside]
+
+
+def change(
+    ours: Sequence[dict[str, Any]], theirs: Sequence[dict[str, Any]], figure: Callable[[dict[str, Any]], float]
+) -> dict[str, float] | None:
+    """Mean and interval over seeds of what ``paired`` gives; None where no seed is on both sides."""
+    differences = paired(ours, theirs, figure)
+    return summarize_seeds(differences) if differences else None

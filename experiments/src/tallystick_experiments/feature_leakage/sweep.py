@@ -21,7 +21,7 @@ from tallystick_experiments.experiment import TrainingPlan
 from tallystick_experiments.feature_leakage.data import read_pair, split_and_encode
 from tallystick_experiments.feature_leakage.runs import AIDED, ALONE, ANY, EMBEDDINGS, WIDTH, CutSetting, run_setting
 from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import change, summarize_seeds
 
 DEFAULT = f"width {WIDTH}"
 WIDTHS = (WIDTH, 32, 8, 4, 2, 1)
@@ -129,7 +129,7 @@ def _table(chosen: Sequence[CutSetting], runs: Sequence[dict[str, Any]]) -> list
             "family": setting.family,
             "guarantee": "; ".join(defense.guarantee().text for defense in setting.defense),
             "test_auc": summarize_seeds([one["test_auc"][-1] for one in mine]),
-            "change": summarize_seeds([one["test_auc"][-1] - base["test_auc"][-1] for one, base in both]) if both else None,
+            "change": change(mine, list(defaults.values()), lambda one: float(one["test_auc"][-1])),
             "rebuilt": {
                 f"{reads}, {count} rows": _over_seeds(_mean(one, reads, count) for one in mine)
                 for reads in (EMBEDDINGS, AIDED, ANY)

@@ -6,6 +6,7 @@ labels either way, so each is also run behind Marvell, where a difference can be
 """
 
 from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from tallystick_experiments.audited import audited
 from tallystick_experiments.fedads.data import AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, read_both_parties
 from tallystick_experiments.grid import Case, Keeping, run_cases
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import change, summarize_seeds
 
 METHODS = ("none", "warm-start", "multi-task", "average")
 DEFENSES: Mapping[str, list[dict[str, Any]]] = {"no defence": [], "Marvell, s = 8": [{"method": "marvell", "power": 8.0}]}
@@ -85,18 +86,14 @@ def _figures_of(result: Result) -> dict[str, float]:
 
 def _tabulate(runs: Sequence[dict[str, Any]], methods: Sequence[str]) -> list[dict[str, Any]]:
     """Means and intervals of each figure by method, and differences to the first method of the same seed."""
-    of = {method: {each["seed"]: each["figures"] for each in runs if each["method"] == method} for method in methods}
+    of = {method: [{**each["figures"], "seed": each["seed"]} for each in runs if each["method"] == method] for method in methods}
     base = of[methods[0]]
-    names = [name for name in next(iter(base.values())) if all(name in each["figures"] for each in runs)]
+    names = [name for name in base[0] if name != "seed" and all(name in each["figures"] for each in runs)]
     return [
         {
             "figure": name,
-            "by_method": {method: summarize_seeds([each[name] for each in found.values()]) for method, found in of.items()},
-            "change": {
-                method: summarize_seeds([each[name] - base[seed][name] for seed, each in found.items()])
-                for method, found in of.items()
-                if method != methods[0]
-            },
+            "by_method": {method: summarize_seeds([each[name] for each in found]) for method, found in of.items()},
+            "change": {method: change(found, base, itemgetter(name)) for method, found in of.items() if method != methods[0]},
         }
         for name in names
     ]

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from tallystick.training.unaligned.schedule import rows_ratio, scheduled
 from tallystick_experiments.fedads.data import USER, AdTable
 from tallystick_experiments.fedads.unaligned_data import ALIGNED, Rows, read_both_parties, share_out
 from tallystick_experiments.grid import Case, Keeping, Latest, run_cases
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import change, summarize_seeds
 
 SEEDS = (1, 2, 3, 4, 5)
 CHECKS = 4  # looks at the validation rows for each pass over the joint batches
@@ -397,13 +398,13 @@ def tabulate(runs: Sequence[dict[str, Any]], chosen: Sequence[Row]) -> list[dict
         for figure in ("auc", "nll", "ece", "cpu_seconds"):
             line[figure] = summarize_seeds([each[figure] for each in of.values()])
         for name, other in (("vanilla", "VanillaVFL"), ("orale", "ORALE"), ("diffu_at", "Diffu-AT")):
-            common = sorted(of.keys() & by_name.get(other, {}).keys())
-            if common and other != row.name:
-                line[f"over_{name}"] = summarize_seeds([of[seed]["auc"] - by_name[other][seed]["auc"] for seed in common])
+            over = change(list(of.values()), list(by_name.get(other, {}).values()), itemgetter("auc"))
+            if over is not None and other != row.name:
+                line[f"over_{name}"] = over
         base = by_name.get("VanillaVFL", {})
         common = sorted(of.keys() & base.keys())
         if common:
-            line["nll_over_vanilla"] = summarize_seeds([of[seed]["nll"] - base[seed]["nll"] for seed in common])
+            line["nll_over_vanilla"] = change(list(of.values()), list(base.values()), itemgetter("nll"))
             line["time_ratio"] = float(np.median([of[seed]["cpu_seconds"] / base[seed]["cpu_seconds"] for seed in common]))
         if all("alone" in each for each in of.values()):
             line["alone"] = {

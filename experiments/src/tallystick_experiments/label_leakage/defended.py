@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import log2
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,7 +29,7 @@ from tallystick.watcher import Silent
 from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.label_leakage.own_model import attacked_with_model
 from tallystick_experiments.quality.tables import MOST_ROWS, PublicTable, load_table
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import change, summarize_seeds
 
 NONE, NOTHING_TOLD = "none", "knowing no label"
 KEY, LABEL, FEATURE = "row", "label", "feature"
@@ -211,17 +212,16 @@ def _figures(attack: AttackResult) -> dict[str, Any]:
 
 def rows_of(runs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Per defence: the test metric, its change with the same seed, the strongest attack of each view, and every attack."""
-    bare = {each["seed"]: each for each in runs if each["defense"] == NONE}
+    bare = [each for each in runs if each["defense"] == NONE]
     rows = []
     for name in dict.fromkeys(each["defense"] for each in runs):
         mine = [each for each in runs if each["defense"] == name]
         attacks = list(dict.fromkeys(attack for each in mine for attack in each["attacks"]))
-        paired = [each["test"] - bare[each["seed"]]["test"] for each in mine if each["seed"] in bare]
         rows.append(
             {
                 "defense": name,
                 "test": summarize_seeds([each["test"] for each in mine]),
-                "change": summarize_seeds(paired) if paired else None,
+                "change": change(mine, bare, itemgetter("test")),
                 "strongest": {view: _strongest(mine, *of) for view, of in VIEWS.items()},
                 "attacks": {attack: _over_seeds(mine, attack) for attack in attacks},
                 "chance": {attack: _over_seeds(mine, attack, "chance")["mean"] for attack in attacks},

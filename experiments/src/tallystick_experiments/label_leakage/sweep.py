@@ -28,7 +28,7 @@ from tallystick_experiments.label_leakage.scenarios import (
     point,
     scenarios,
 )
-from tallystick_experiments.stats import summarize_seeds
+from tallystick_experiments.stats import paired, summarize_seeds
 
 _SEEDS = (1, 2, 3, 4, 5)
 _PAPER_ROWS = 1_000_000  # from here on the paper's own batch and step size
@@ -283,8 +283,7 @@ def _leaks(runs: Sequence[LeakageRun]) -> dict[str, dict[str, float]]:
 
 def _paired(base: Sequence[LeakageRun], runs: Sequence[LeakageRun]) -> dict[str, float]:
     """The change of test AUC against the same seed's run without it: the luck of the split cancels."""
-    before = {each["seed"]: each["epochs"][-1]["test_auc"] for each in base}
-    return summarize_seeds([each["epochs"][-1]["test_auc"] - before[each["seed"]] for each in runs if each["seed"] in before])
+    return summarize_seeds(paired(runs, base, lambda each: float(each["epochs"][-1]["test_auc"])))
 
 
 def _depths(by_name: ByName) -> list[dict[str, Any]]:

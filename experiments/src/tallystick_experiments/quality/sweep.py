@@ -12,7 +12,7 @@ from tallystick_experiments.grid import Case, Keeping, run_cases
 from tallystick_experiments.quality.held_out import HELD_OUT
 from tallystick_experiments.quality.methods import METHODS
 from tallystick_experiments.quality.tables import MOST_ROWS, PACKAGED, TABLES, load_table
-from tallystick_experiments.stats import paired, summarize_seeds
+from tallystick_experiments.stats import change, summarize_seeds
 
 AUC_WITHIN, RMSE_WITHIN = 0.002, 0.02
 """How far behind boosting still counts as as good: of AUC, and of RMSE relatively."""
@@ -87,8 +87,8 @@ def summarise(
             for method, of in lines.items()
             if of[0].get("crossing_bytes") is not None
         }
-        if price := paired(lines.get("no-gradients", []), lines.get("default", []), itemgetter("value")):
-            row["price"] = summarize_seeds(price)
+        if price := change(lines.get("no-gradients", []), lines.get("default", []), itemgetter("value")):
+            row["price"] = price
         for rival in ("boosting", "boosting-early"):
             if "default" in figures and rival in figures:
                 row[f"behind_{rival}"] = behind(row["metric"], figures["default"]["mean"], figures[rival]["mean"])
