@@ -67,7 +67,7 @@ def messages() -> str:
     parts = [
         "# Messages, from the code",
         "`make reference` makes this page from the classes of all messages. Between parties only these cross, in the frames that "
-        "[the network](../network.md#frames-over-tls) has. "
+        "[the network](network.md#frames-over-tls) has. "
         "A receiver names the message that it expects, and checks the size of what comes before it decodes it. "
         "A message that is not expected, too large or not of this form ends the run with one line. "
         "[What crosses the cut](../explanation/what-crosses-the-cut.md) explains the two messages of training, and "

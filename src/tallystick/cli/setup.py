@@ -116,7 +116,7 @@ def cert(
 ) -> None:
     """Make a test CA and a certificate per party; a party that joins later is named alone.
 
-    For production, let your own CA issue them (docs/network.md).
+    For production, let your own CA issue them (docs/reference/network.md).
     """
 
     def work() -> None:
