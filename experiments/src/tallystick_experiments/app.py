@@ -162,7 +162,7 @@ def label_leakage(
 @app.command("label-defenses")
 def label_defenses(
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the public files, as docs/results/boosting.md names them; without it, packages' tables.")
+        Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
     ] = None,
     tables: Annotated[str, typer.Option(help="Tables, with commas between.")] = "credit-default,criteo,frogs",
     seeds: Annotated[int, typer.Option(help="Runs per cell.", min=1)] = 5,
@@ -355,7 +355,7 @@ def fedads(
 def quality(
     out: Annotated[Path, typer.Option(help="Folder for the log of runs, the page and the result.")],
     data: Annotated[
-        Path | None, typer.Option(help="Folder of the public files, as docs/results/boosting.md names them; without it, packages' tables.")
+        Path | None, typer.Option(help="Folder of public files (docs/results/boosting.md); without it, packages' tables.")
     ] = None,
     tables: Annotated[str, typer.Option(help="Tables, with commas between; or held-out; all but these if left out.")] = "",
     methods: Annotated[str, typer.Option(help="Methods, with commas between; all if left out.")] = "",
