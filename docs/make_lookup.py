@@ -2,6 +2,7 @@
 
 import importlib
 import pkgutil
+import re
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -28,18 +29,107 @@ BOUNDS = {
     "max_length": "length at most",
 }
 
+APART = ("alignment.similarity", "model.merge")
+CONTRACT = {
+    "": "Every party of a job has the same contract. These keys hold no others:",
+    "parties": "There is one label party and at least one feature party. A union takes one feature party only. "
+    "`union-with-helper` and `similarity` need a helper, and the other methods have none.",
+    "alignment": "[Alignments](../explanation/alignments.md) says which method to choose. Every method needs `keys`, except that "
+    "`similarity` has `alignment.similarity` in their place. `duplicates: all` goes with an intersection only; "
+    "[tables](../data.md#several-rows-of-one-key) says what it discloses.\n\n"
+    "**The match rate** is the number of ids that all parties have, divided by the number of the label party's ids, "
+    "dummies included. Every party knows both numbers from the alignment, so `min_match_rate` tells nobody more. If "
+    "the rate is lower, all parties end together before training. They keep what the alignment told them. Without the"
+    " key, a run warns if less than half of the smallest side's ids are common. The warning says what may keep keys "
+    "apart: which steps of `normalise` would change one's own keys, zeros that a column of numbers loses in front, "
+    "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of"
+    " both sides can compare it.",
+    "alignment.similarity": "[Linking](../fedsim.md) explains the method, and [its protocol](../alignment.md#similarity) "
+    "what each side sees. A number needs `low` and `high` unless the helper sees keys in the clear.",
+    "union": "[Unions](../union.md) says what each strategy leaks. A union goes with `binary` targets and "
+    "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
+    "`split.validation` above 0.",
+    "unaligned": "[Rows without a partner](../unaligned.md) says which method to choose. A contract that "
+    "`tallystick init` writes has `warm-start`.",
+    "target": "`classes` is for `multiclass` only.",
+    "split": "`validation` and `test` together are below 1. With `validation: 0`, `training.patience` must be `null`.",
+    "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](../data.md#numbers) and "
+    "[normalisation](../data.md#normalization) explain two of the keys.",
+    "model.merge": "[Linking](../fedsim.md) explains these keys.",
+    "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
+    "gradients](../no-gradients.md).",
+    "defense": "[Defences](../defenses.md) explains each method, its targets and its guarantee. An entry has a `method` and that"
+    " method's keys. No method is given twice. Each method fits certain targets, and `check` names what does not fit."
+    " At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
+    "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
+    "`gaussian-labels`, `ladsg` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
+    "evaluation": "`privacy` goes with `binary` targets only. `share_metrics` names metrics of the target, each once, and does "
+    "not go with `privacy`, whose promise exact figures would undo. `importance.feature_columns` other than `none` needs "
+    "an intersection and `split.validation` above 0. Its value `both` does not go with a defence that replaces labels"
+    " under a guarantee: exact figures of validation labels would undo the promise.",
+    "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
+    "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. Each value and bound is one that the contract "
+    "could have in its own place, and `split.validation` is above 0.",
+}
+PARTY = {
+    "": "Each party has its own. It is never sent. Paths are relative to the party file's folder, and so are relative "
+    "paths inside `table.query`; `~` is the home folder.\n\n"
+    "| | label party | feature party | helper |\n"
+    "|---|---|---|---|\n"
+    "| `table`, `keys` | yes | yes | no: it sees no rows |\n"
+    "| `sequences` | if wanted | if wanted | no |\n"
+    "| `label` | yes | no | no |\n"
+    "| `weight` | if wanted, not on a union | no | no |\n"
+    "| `time` | if `split.method` is `time` | no | no |\n"
+    "| `report` | if wanted | no | no |\n"
+    "| `listen` | yes | no need | yes |\n"
+    "| `peers` | the helper, if any | the label party, and the helper if any | no need |\n"
+    "| `tls` | yes | yes | yes |\n\n"
+    "`keys` maps every key name of the contract to one of your columns, and names no others. The label and the weight"
+    " may not be features, keys, or a sequence's target. These keys hold no others:",
+    "table": "[Tables](../data.md) explains how a table is read. PostgreSQL runs the query in a transaction that may only read; "
+    "it needs `pip install 'tallystick[postgres]'`. Messages never show the password in `database`. It is better "
+    "still to leave it out of the file and give it as `PGPASSWORD` or in `~/.pgpass`.",
+    "repeats": "[Several rows of one key](../data.md#several-rows-of-one-key) has an example.",
+    "features": "`features: auto` takes every other column by its type. `drop` goes with `auto` only.",
+    "sequences": "[Sequences](../data.md#sequences) explains these keys.",
+    "tls": "[The network](network.md#certificates) says what a certificate needs.",
+    "privacy": "[Private evaluation](../private-evaluation.md) explains the ledger and the cap.",
+    "report": "[The report](../report.md) shows what these keys change.",
+}
+
 
 def configuration() -> str:
     """Give the page of every key of the contract and the party file."""
     parts = [
         "# Configuration, from the code",
         "`make reference` makes this page from the classes that read the files, so no key is missing here. "
-        "[Configuration](../config.md) explains the keys and their errors. A `[]` after a key says that its value is a list.",
+        "[The contract and the party file](../explanation/contract.md) explains what the two files are and how they are written. "
+        "A `[]` after a key says that its value is a list. A method in brackets, as in `defense[].(marvell).power`, says that "
+        "the key goes with this method only.",
     ]
-    for title, model in (("The contract", Contract), ("The party file", PartyFile)):
-        rows = ["| key | type | default | bounds | meaning |", "|---|---|---|---|---|", *_rows(model, "")]
-        parts += [f"## {title}", "\n".join(rows)]
+    for title, model, notes in (("The contract", Contract, CONTRACT), ("The party file", PartyFile, PARTY)):
+        parts += [f"## {title}", notes[""]]
+        for section, rows in _sections(model):
+            parts += [f"### {section}"] if section else []
+            parts += [notes[section]] if section and section in notes else []
+            parts.append("\n".join(["| key | type | default | bounds | meaning |", "|---|---|---|---|---|", *rows]))
     return "\n\n".join(parts) + "\n"
+
+
+def _sections(model: type[BaseModel]) -> Iterator[tuple[str, list[str]]]:
+    """The rows of keys that hold no others, then those of each key that does."""
+    plain: list[str] = []
+    nested: dict[str, list[str]] = {}
+    for row in _rows(model, ""):
+        key = row.split("`")[1]
+        section = next((part for part in APART if key.startswith(part)), re.split(r"[.\[]", key)[0])
+        nested.setdefault(section, []).append(row)
+    for section, rows in list(nested.items()):
+        if len(rows) == 1:
+            plain += nested.pop(section)
+    yield "", plain
+    yield from nested.items()
 
 
 def command_line() -> str:
@@ -123,10 +213,19 @@ def _rows(model: type[BaseModel], above: str) -> Iterator[str]:
         default = "required" if field.is_required() else _default(field.default)
         cells = (f"`{key}{many}`", kind, default, _bounds(field.metadata, field.annotation), _plain(field.description or ""))
         yield "| " + " | ".join(cells) + " |"
-        for inner in models:
-            method = inner.model_fields.get("method") if len(models) > 1 else None
-            values = get_args(method.annotation) if method else ()
-            yield from _rows(inner, f"{key}{many}.{f'({values[0]}).' if values else ''}")
+        if len(models) == 1:
+            yield from _rows(models[0], f"{key}{many}.")
+        elif models:
+            yield from _choice(models, f"{key}{many}.")
+
+
+def _choice(models: list[type[BaseModel]], above: str) -> Iterator[str]:
+    """Rows of an entry that is one of several classes, by its method."""
+    found = {get_args(inner.model_fields["method"].annotation)[0]: inner for inner in models}
+    yield f"| `{above}method` | {', '.join(f'`{name}`' for name in found)} | required |  | which method |"
+    for name, inner in found.items():
+        rows = _rows(inner, f"{above}({name}).")
+        yield from (row for row in rows if not row.startswith(f"| `{above}({name}).method`"))
 
 
 def _models(kind: Any) -> Iterator[type[BaseModel]]:

@@ -13,7 +13,7 @@ PAGE = Path(__file__).with_name("reference.md")
 HEAD = """# Reference
 
 What `import tallystick` offers, loaded when it is first used; `make reference` makes this page from the docstrings. Examples are
-in [Python](reference/python-api.md), the keys of a contract and a party file in [config.md](config.md).
+in [Python](reference/python-api.md), the keys of a contract and a party file in [Configuration](reference/configuration.md).
 
 These names are public, and no others are: every module below `tallystick` is internal and may change at any time. Until 1.0 a
 public name may change in a minor version, with a line in the changelog; from 1.0 on it is deprecated for a minor version first.

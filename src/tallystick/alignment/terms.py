@@ -69,7 +69,7 @@ class SimilarityConfig(Model):
     dimensions: tuple[DimensionConfig, ...] = Field(
         min_length=1, max_length=16, description="dimensions of the keys, in their order"
     )
-    neighbors: Small = Field(description="K: rows of a feature party that each row is linked to")
+    neighbors: Small = Field(description="K: rows of a feature party that each row is linked to; no feature party may have fewer")
     keep: Small | None = Field(
         default=None, description="of these only so many with the highest noisy similarity are kept; null is all"
     )
@@ -92,7 +92,7 @@ class SimilarityConfig(Model):
     gram: Annotated[int, Field(strict=True, ge=1, le=16)] = Field(default=2, description="characters of a text's q-grams")
     hashes: Annotated[int, Field(strict=True, ge=1, le=256)] = Field(default=20, description="bits that a q-gram sets")
     text_bits: Annotated[int, Field(strict=True, ge=64, le=1 << 20, multiple_of=8)] = Field(
-        default=4096, description="bits of a text's filter"
+        default=4096, description="bits of a text's filter, a multiple of 8"
     )
     block: Annotated[int, Field(strict=True, ge=0, le=100)] = Field(
         default=0, description="rows are compared only if the first so many characters of their first text agree; 0 compares all"

@@ -39,7 +39,7 @@ MAX_DIFFERENCES = 50
 
 
 class Contract(Model):
-    """A job that several parties agree on; see docs/config.md for every key."""
+    """A job that several parties agree on; see docs/reference/configuration.md for every key."""
 
     version: Literal[1] = Field(default=1, description="version of this format")
     name: Name = Field(description="name of the job")

@@ -82,7 +82,8 @@ class TableConfig(Model):
 
     path: FilePath | None = Field(
         default=None,
-        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, or a pattern",
+        description="CSV (.csv, .csv.gz), TSV (.tsv, .tsv.gz) or Parquet (.parquet): a file, a folder of them, or a pattern "
+        "such as parts/*.csv",
     )
     separator: Annotated[str, Field(pattern=r"^[\t !#-~]$")] | None = Field(
         default=None, description='between the cells of a CSV, such as ";"; null detects comma, semicolon, tab and bar'
@@ -171,7 +172,9 @@ class EncodingConfig(Model):
         description="standardise; log1p of the size first; ranks mapped to a normal; auto: by each column's shape",
     )
     min_count: Count | Literal["auto"] = Field(
-        default="auto", description="training rows a category needs for a code of its own; auto: 4 to 10, by their number"
+        default="auto",
+        description="training rows a category needs for a code of its own; auto: one in 5,000 of them, 4 to 10, "
+        "and in a column that keeps having new values one in 1,000, 4 to 20",
     )
     max_categories: Count = Field(default=1_000_000, description="most categories of a column with a code of their own")
 
@@ -266,7 +269,7 @@ _NOTHING_GIVEN: Any = {}
 
 
 class PartyFile(Model):
-    """One party's private side of a job; see docs/config.md for every key."""
+    """One party's private side of a job; see docs/reference/configuration.md for every key."""
 
     party: Name = Field(description="this party's name in the contract")
     table: TableConfig | None = Field(default=None, description="the rows (label and feature parties)")
@@ -295,11 +298,15 @@ class PartyFile(Model):
     runs: FilePath = Field(default=Path("runs"), validate_default=True, description="folder for run folders")
     # Validated like a given one, so that the default ledger too lies beside the party file, wherever the command is called.
     privacy: PrivacyConfig = Field(
-        default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases (label party)"
+        default=_NOTHING_GIVEN, validate_default=True, description="ledger and cap of private releases"
     )
     tuning: TuningPermission = Field(default_factory=TuningPermission, description="what this party lets `tallystick tune` try")
     report: ReportOptions = Field(default_factory=ReportOptions, description="what the label party's report goes into")
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(default="cpu", description="cpu, cuda or cuda:0")
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda(:[0-9]+)?)$")] = Field(
+        default="cpu",
+        description="where to train: cpu, cuda or cuda:0; a union, rows without a partner's row and predictions take the CPU; "
+        "not tried on a CUDA device yet",
+    )
     threads: Annotated[int, Field(strict=True, ge=1, le=1024)] | None = Field(
         default=None, description="threads for training, alignment and audits; null is all cores"
     )

@@ -63,7 +63,9 @@ class AlignmentConfig(Model):
     """How rows are matched."""
 
     method: LinkageName = Field(
-        default="intersection", description="rows that all parties have, or every row that any of two has"
+        default="intersection",
+        description="intersection: rows that all parties have; union, union-with-helper: every row that any of two has; "
+        "similarity: rows linked by similar keys",
     )
     protocol: Literal["auto", "diffie-hellman", "oblivious-transfer"] = Field(
         default="auto",
@@ -88,7 +90,7 @@ class AlignmentConfig(Model):
         ge=1,
         le=MAX_IDS,
         description="most ids that any party may bring to the alignment; null lets each party accept ten times its own, and "
-        "at least 100,000",
+        "at least 100,000; set it where one side is much larger",
     )
     min_match_rate: float = Field(
         default=0.0,
@@ -140,13 +142,22 @@ class NetworkModel(Model):
     """The split network."""
 
     embedding_width: Annotated[int, Field(strict=True, ge=1, le=4096)] | Literal["auto"] = Field(
-        default="auto", description="width of each categorical's embedding; auto: 2 to 8, more for more categories"
+        default="auto",
+        description="width of each categorical's embedding; auto: the square root of its number of categories, 2 to 4, "
+        "and 8 from 800 categories on",
     )
     embedding_scale: float = Field(
-        default=0.1, strict=True, gt=0, le=100, description="standard deviation of embeddings of categories before training"
+        default=0.1,
+        strict=True,
+        gt=0,
+        le=100,
+        description="standard deviation of embeddings of categories before training; at 1 a network learns the rows of a rare "
+        "category by heart; a feature party's are three times as large where training.gradients is none",
     )
     numeric: Literal["auto", "plain", "piecewise-linear", "periodic"] = Field(
-        default="auto", description="what a built-in bottom puts beside plain numbers; auto: each party by its training rows"
+        default="auto",
+        description="what a built-in bottom puts beside plain numbers: nothing (plain), a piecewise-linear embedding of "
+        "up to 128 bins, or a periodic one; auto: each party by its training rows",
     )
     normalization: Literal["none", "batch"] = Field(
         default="none", description="of the built-in bottoms' layers: none, or by the batch's mean and deviation"
@@ -177,12 +188,17 @@ class TrainingSettings(Model):
     """How the network is trained, as the contract says it: what is ``auto`` hangs on the number of training rows."""
 
     epochs: Epochs | Literal["auto"] = Field(
-        default="auto", description="most passes over the training rows; auto: 4 to 60, fewer for more rows"
+        default="auto", description="most passes over the training rows; auto: as many as take about 6,000 steps, 4 to 60"
     )
     batch_size: Count | Literal["auto"] = Field(
-        default="auto", description="rows per step; auto: 16 to 1,024, more for more rows"
+        default="auto",
+        description="rows per step; auto is a power of two: a fortieth of the training rows within 16 to 128, and from "
+        "50,000 rows on a four-hundredth, at most 1,024",
     )
-    optimizer: Literal["adam", "adamw", "lamb", "sgd"] = Field(default="adamw", description="optimizer of every party")
+    optimizer: Literal["adam", "adamw", "lamb", "sgd"] = Field(
+        default="adamw",
+        description="optimizer of every party; adamw takes weight decay apart from the gradient, lamb is FedSim's",
+    )
     learning_rate: Rate = Field(default=0.001, description="learning rate of every party")
     schedule: Literal["constant", "cosine"] = Field(
         default="cosine", description="how the learning rate goes: the same at every step, or down to 0 along half a cosine"
@@ -199,7 +215,8 @@ class TrainingSettings(Model):
         strict=True,
         gt=0,
         lt=1,
-        description="how much of the averaged weights a step keeps; they are validated and kept; null averages none",
+        description="how much of the averaged weights a step keeps (less in the first steps); each party averages its own "
+        "weights; epochs are compared by the averages, and they are the trained model; null averages none",
     )
     gradients: Literal["sent", "none"] = Field(
         default="sent",
@@ -209,14 +226,22 @@ class TrainingSettings(Model):
     mode: Literal["synchronous", "pipelined"] = Field(
         default="synchronous", description="lossless, or overlapping the parties with stale cut gradients"
     )
-    staleness: int = Field(default=2, strict=True, ge=1, le=1024, description="batches in flight (pipelined only)")
+    staleness: int = Field(
+        default=2,
+        strict=True,
+        ge=1,
+        le=1024,
+        description="batches in flight (pipelined only); from 4 on, half of them travel in one message, of at most 4,096 rows, "
+        "which is faster",
+    )
     patience: Count | None = Field(
         default=5, description="epochs without a better validation loss before stopping; null is never"
     )
     starts: Literal["secret", "public"] = Field(
         default="secret",
         description="what weights are drawn from before training: each party's own secret, or the contract's seed, by which "
-        "every party can make the others' first models and read columns and labels off the first batches",
+        "every party can make the others' first models and read columns and labels off the first batches; public is for "
+        "experiments, and a contract with a defence or on a union refuses it",
     )
     checkpoint_every: Count = Field(default=200, description="steps between checkpoints; all parties commit the same step")
 
@@ -291,7 +316,8 @@ class EvaluationConfig(Model):
     own_columns_boosting: bool = Field(
         default=True,
         strict=True,
-        description="let that baseline be gradient boosting where it validates better than the network (needs scikit-learn)",
+        description="let that baseline be gradient boosting where it validates better than the network (needs "
+        "scikit-learn: pip install 'tallystick[quality]')",
     )
     privacy: PrivateRelease | None = Field(
         default=None, description="release the AUC to the other parties under differential privacy; null sends them nothing"
