@@ -16,13 +16,14 @@ from tallystick.attacks.feature_inference.known_start import read_off, solved
 from tallystick.attacks.feature_inference.marginals import MarginalMatching, marginals_of
 from tallystick.attacks.feature_inference.network import InversionNetwork, _Loss
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
+from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import _Surrogate
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch
 from tallystick.attacks.kernels import PENALTIES
 from tallystick.errors import ConfigError, DataError
 
 ROWS = 1200
-WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not (row.from_start or row.from_marginals)]
+WITH_KNOWN_ROWS = [name for name, row in FEATURE_INFERENCE_ATTACKS.items() if not row.knows_no_row]
 
 
 def drawn(*shape, seed=0):
@@ -423,7 +424,7 @@ def distributed(*, told: bool, rows: int = 1500) -> tuple[torch.Tensor, ColumnVa
     return torch.from_numpy(cut_ND).float(), columns
 
 
-@pytest.mark.parametrize("name", ["marginals", "marginals-course"])
+@pytest.mark.parametrize("name", ["marginals", "marginals-course", "simulator"])
 def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_noise(name) -> None:
     marginals = {name: FEATURE_INFERENCE_ATTACKS[name]}
     found = {}
@@ -434,6 +435,47 @@ def test_columns_are_told_by_their_distributions_with_no_known_row_and_not_from_
         found[told] = {column.name: column.value for column in leaks.columns}
     assert min(found[True].values()) > 0.6
     assert max(found[False].values()) < 0.05
+
+
+def test_other_peoples_rows_tell_what_distributions_leave_open() -> None:
+    """Two columns of one distribution, and their maximum: how columns go together says which is which. Seeded.
+
+    Over five draws of the other people the mean was .69 to .93, where matching marginals has .33.
+    """
+    rng = np.random.default_rng(1)
+    first, second = rng.exponential(size=2000), rng.exponential(size=2000)
+    x_NF = np.stack([first, second, np.maximum(first, second) + 0.2 * rng.normal(size=2000)], axis=1)
+    cut_ND = torch.from_numpy(np.maximum(x_NF @ rng.normal(size=(3, 24)) + 0.5 * rng.normal(size=24), 0)).float()
+    truth = ColumnValues(
+        numeric_NF=torch.from_numpy(x_NF).float(),
+        categorical_NG=torch.zeros(2000, 0, dtype=torch.int64),
+        numeric=("a", "b", "greater"),
+        categorical=(),
+        categories=(),
+    )
+    means = {}
+    for name in ("marginals", "simulator"):
+        found = evaluate_feature_inference(cut_ND, cut_ND, truth, marginals=True, known=(), attacks=one_attack(name))
+        means[name] = found.mean(0)
+    assert means["simulator"] > means["marginals"] + 0.15, means
+
+
+def test_the_simulator_says_what_it_needs() -> None:
+    cut_ND, truth = distributed(told=True, rows=150)
+    view = FeatureView(
+        last_ND=cut_ND, mean_ND=cut_ND, looks_NE=cut_ND, known_K=torch.arange(2), columns_K=truth.rows(torch.arange(2))
+    )
+    with pytest.raises(DataError, match="no other people's rows"):
+        SimulatorDecoding()(view, generator=torch.Generator().manual_seed(0))
+    for people, needs in ((99, "needs 100 other people to learn from, and has 99"), (100, "no column of other people varies")):
+        same = truth.rows(torch.zeros(people, dtype=torch.int64))
+        with pytest.raises(DataError, match=needs):
+            SimulatorDecoding()(
+                view.of_rows(torch.arange(40), others=same, marginals=marginals_of(same)),
+                generator=torch.Generator().manual_seed(0),
+            )
+    with pytest.raises(ConfigError, match="rounds=0"):
+        SimulatorDecoding(rounds=0)
 
 
 def test_a_party_of_categories_alone_can_be_attacked_by_distributions() -> None:

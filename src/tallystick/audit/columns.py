@@ -41,10 +41,13 @@ COLUMNS = "columns.safetensors"
 LEAST_ROWS = 10  # that several runs must have in common
 NO_START = "known-start: solves the first batch by starting weights, which are this side's secret"
 NO_KNOWN_ROW = (
-    "an attacker who knows no row: known-start needs a public start, and marginals, which knows how each column is distributed, "
-    "is run where the contract says `audit: true`"
+    "an attacker who knows no row: known-start needs a public start; marginals, which knows how each column is distributed, and "
+    "simulator, which has other people's rows, are run where the contract says `audit: true`"
 )
-OF_NO_ROW = "A figure for 0 known rows is of an attacker who knows how each column is distributed (marginals), but no row of it. "
+OF_NO_ROW = (
+    "A figure for 0 known rows is of an attacker who knows how each column is distributed (marginals) or has other people's rows "
+    "(simulator), but knows no row that was sent. "
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,9 +206,10 @@ def audit_features(
     for name, columns in (("used", truth.used), ("unused", truth.unused)):
         if not (columns.numeric or columns.categorical):
             continue
+        attacks = {each: row for each, row in _attacks(contract).items() if name == "used" or not row.from_others}
         try:
             alone, *together = [
-                _rebuilt(contract, view, columns, first if name == "used" and place == 0 else None, known=known, seed=seed)
+                _rebuilt(view, columns, first if name == "used" and place == 0 else None, attacks=attacks, known=known, seed=seed)
                 for place, view in enumerate(views)
             ]
             found[name] = _stronger(alone, together, runs=1 + len(also))
@@ -232,15 +236,15 @@ def audit_features(
 
 
 def _rebuilt(
-    contract: Contract,
     view: SentEmbeddings,
     columns: ColumnValues,
     first: FirstBatch | None,
     *,
+    attacks: Mapping[str, FeatureInferenceAttack],
     known: Sequence[int],
     seed: int,
 ) -> FeatureLeaks:
-    """What the attacks that this party can play make of one view."""
+    """What these attacks make of one view."""
     return evaluate_feature_inference(
         view.last_BD,
         view.mean_BD,
@@ -250,7 +254,7 @@ def _rebuilt(
         first=first,
         known=known,
         marginals=True,
-        attacks=_attacks(contract),
+        attacks=attacks,
         seed=seed,
     )
 

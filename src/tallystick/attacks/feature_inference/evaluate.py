@@ -18,6 +18,7 @@ from torch import Tensor
 
 from tallystick.attacks.feature_inference.marginals import marginals_of
 from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS, FeatureInferenceAttack
+from tallystick.attacks.feature_inference.simulator import LEAST_PEOPLE
 from tallystick.attacks.feature_inference.view import ColumnValues, FeatureView, FirstBatch, Reconstruction
 from tallystick.attacks.findings import RebuiltColumn
 from tallystick.attacks.matrix import UNSOLVED
@@ -26,6 +27,7 @@ from tallystick.errors import ConfigError, DataError
 KNOWN = (20, 200)
 DRAWS = 3
 MOST_ROWS = 5000
+OTHERS = 1000
 SURE = 0.01  # chance that some column is said to come back where embeddings have nothing to do with columns
 Told: TypeAlias = Mapping[int, Sequence[Tensor]]
 """By number of known rows, which rows these are: int64 (K,), one tensor per draw."""
@@ -74,7 +76,8 @@ def evaluate_feature_inference(
         looks_at_NL: of each of these epochs the step that the row was embedded in.
         own_NA: the label party's own columns, where they are at hand.
         first: the first batch and the bottom model that embedded it, as far as the contract tells; its attacks know no row.
-        marginals: whether an attacker that knows no row, but how each column of these rows is distributed, is measured, too.
+        marginals: whether attackers are measured, too, who know no row, but how each column of these rows is distributed, or
+            1,000 of these rows (at most half) as other people's, of whom nothing was sent.
         known: how many rows the attacker knows, one figure per column for each; or which.
         draws: of the known rows, at least 1.
         attacks: by name; by default all that can be run with what is given.
@@ -93,9 +96,9 @@ def evaluate_feature_inference(
     own_NA, looks_at_NL = (None if each is None else each[chosen] for each in (own_NA, looks_at_NL))
     view_of = partial(FeatureView, last_ND=last_ND, mean_ND=mean_ND, looks_NE=looks_NE, looks_at_NL=looks_at_NL, own_NA=own_NA)
     attacked = _Attacks(view_of=view_of, columns=columns, seed=seed)
-    without = {name: row for name, row in attacks.items() if row.from_marginals or row.from_start}
+    without = {name: row for name, row in attacks.items() if row.knows_no_row}
     attacked.knowing_no_row(
-        {name: row for name, row in without.items() if (marginals if row.from_marginals else first is not None)}, first
+        {name: row for name, row in without.items() if (first is not None if row.from_start else marginals)}, first
     )
     attacked.knowing_rows({name: row for name, row in attacks.items() if name not in without}, told)
     return attacked.leaks()
@@ -121,8 +124,19 @@ class _Attacks:
         tally, everything_N = _Tally(columns, 0), torch.arange(len(columns))
         none_K = everything_N[:0]
         view = self.view_of(known_K=none_K, columns_K=columns.rows(none_K), first=first, marginals=marginals_of(columns))
-        tally.attacked(view, attacks, columns, everything_N, seed=self.seed)
+        all_rows = {name: row for name, row in attacks.items() if not row.from_others}
+        tally.attacked(view, all_rows, columns, everything_N, seed=self.seed)
         self.scaled = view.scaled
+        by_others = {name: row for name, row in attacks.items() if row.from_others}
+        others_O, rest_N = _other_people(len(columns), seed=self.seed)
+        if by_others and len(others_O) < LEAST_PEOPLE:
+            tally.missing["other people"] = (
+                f"{', '.join(by_others)}: half of {len(columns)} rows play other people; {LEAST_PEOPLE} of these are needed"
+            )
+        elif by_others:
+            others = columns.rows(others_O)
+            rest = view.of_rows(rest_N, others=others, marginals=marginals_of(others))
+            tally.attacked(rest, by_others, columns.rows(rest_N), torch.arange(len(rest_N)), seed=self.seed)
         self._keep(tally)
 
     def knowing_rows(self, attacks: Mapping[str, FeatureInferenceAttack], told: Told) -> None:
@@ -193,6 +207,13 @@ def _among(first: FirstBatch, chosen: Tensor) -> FirstBatch | None:
     place_N[chosen] = torch.arange(len(chosen))
     (kept,) = (place_N[first.rows_B] >= 0).nonzero(as_tuple=True)
     return replace(first, rows_B=place_N[first.rows_B[kept]], cut_BD=first.cut_BD[kept]) if len(kept) else None
+
+
+def _other_people(rows: int, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Which rows play other people, whom the attacker knows and nobody sent, and which are left."""
+    order = torch.from_numpy(np.random.default_rng([seed, 11]).permutation(rows))
+    count = min(OTHERS, rows // 2)
+    return order[:count].sort().values, order[count:].sort().values
 
 
 def _others(known_K: Tensor, rows: int) -> Tensor:

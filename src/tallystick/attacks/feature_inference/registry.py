@@ -9,6 +9,7 @@ from tallystick.attacks.feature_inference.kernel import KernelRidge
 from tallystick.attacks.feature_inference.known_start import KnownStartAttack
 from tallystick.attacks.feature_inference.marginals import MarginalMatching
 from tallystick.attacks.feature_inference.network import InversionNetwork
+from tallystick.attacks.feature_inference.simulator import SimulatorDecoding
 from tallystick.attacks.feature_inference.surrogate import SurrogateInversion
 from tallystick.attacks.feature_inference.view import FeatureAttack
 
@@ -26,6 +27,7 @@ class FeatureInferenceAttack:
         quick: a moment's work: what an audit runs that nobody asked for.
         from_start: knows no row, but the bottom model as it was before training (``FeatureView.first``).
         from_marginals: knows no row, but how each column is distributed (``FeatureView.marginals``).
+        from_others: knows no row, but other people's, who are not among the rows (``FeatureView.others``).
     """
 
     attack: FeatureAttack
@@ -33,7 +35,13 @@ class FeatureInferenceAttack:
     own_columns: bool = False
     from_start: bool = False
     from_marginals: bool = False
+    from_others: bool = False
     quick: bool = False
+
+    @property
+    def knows_no_row(self) -> bool:
+        """Whether it does without the columns of any row that was sent."""
+        return self.from_start or self.from_marginals or self.from_others
 
 
 FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyType(
@@ -52,6 +60,11 @@ FEATURE_INFERENCE_ATTACKS: Mapping[str, FeatureInferenceAttack] = MappingProxyTy
             attack=MarginalMatching(reads="course"),
             description="as marginals, in what embeddings of several epochs vary in, aligned by when each was sent",
             from_marginals=True,
+        ),
+        "simulator": FeatureInferenceAttack(
+            attack=SimulatorDecoding(),
+            description="teaches a simulated bottom model by other people's rows, of which none was sent, and inverts it",
+            from_others=True,
         ),
         "ridge": FeatureInferenceAttack(
             attack=KernelRidge(),

@@ -99,6 +99,7 @@ class FeatureView:
         own_NA: its own columns of all rows, as numbers; None if it has none, or the attack is measured where they are not known.
         first: the first batch and the model that embedded it, for an attack that knows no row; None if that cannot be made.
         marginals: how each column is distributed, for another one; None where that is not known.
+        others: columns of people who are not among the rows, for an attack that knows no row; None where there is no such table.
         looks_at_NL: of each of the looks the step of its epoch that the row was embedded in, from 0: between two steps the bottom
             model moves. None: not known, or there was one look only.
     """
@@ -111,6 +112,7 @@ class FeatureView:
     own_NA: Tensor | None = None
     first: FirstBatch | None = None
     marginals: Marginals | None = None
+    others: ColumnValues | None = None
     looks_at_NL: Tensor | None = None
     scaled: dict[tuple[str, bool], Tensor] = field(default_factory=dict, init=False, repr=False, compare=False)
     """What attacks read of all rows, scaled by the first of them for the others; the same whichever rows are known."""
@@ -128,7 +130,7 @@ class FeatureView:
             raise DataError(
                 f"feature attack: looks of shape {tuple(self.looks_NE.shape)} and their steps of {tuple(at_NL.shape)} do not fit"
             )
-        if not len(self.known_K) and self.first is None and self.marginals is None:
+        if not len(self.known_K) and self.first is None and self.marginals is None and self.others is None:
             raise DataError(
                 "feature attack: no row is known; an attacker needs a few rows whose columns it knows, or their distributions"
             )
@@ -139,6 +141,21 @@ class FeatureView:
                 raise DataError(
                     f"feature attack: {name} embeddings are NaN or infinite; training diverged or the record is damaged"
                 )
+
+    def of_rows(self, index: Tensor, *, others: ColumnValues, marginals: Marginals) -> "FeatureView":
+        """What was received of some rows alone, of which none is known, beside a table of other people and its distributions."""
+        own_NA, looks_at_NL = (None if each is None else each[index] for each in (self.own_NA, self.looks_at_NL))
+        return FeatureView(
+            last_ND=self.last_ND[index],
+            mean_ND=self.mean_ND[index],
+            looks_NE=self.looks_NE[index],
+            known_K=index[:0],
+            columns_K=others.rows(index[:0]),
+            own_NA=own_NA,
+            marginals=marginals,
+            others=others,
+            looks_at_NL=looks_at_NL,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
