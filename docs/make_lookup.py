@@ -46,7 +46,7 @@ CONTRACT = {
     " both sides can compare it.",
     "alignment.similarity": "[Linking](../fedsim.md) explains the method, and [its protocol](../alignment.md#similarity) "
     "what each side sees. A number needs `low` and `high` unless the helper sees keys in the clear.",
-    "union": "[Unions](../union.md) says what each strategy leaks. A union goes with `binary` targets and "
+    "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union goes with `binary` targets and "
     "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
     "`split.validation` above 0.",
     "unaligned": "[Rows without a partner](../unaligned.md) says which method to choose. A contract that "

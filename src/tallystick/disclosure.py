@@ -66,7 +66,7 @@ def start_lines(contract: Contract) -> list[str]:
 
 
 def membership_lines(contract: Contract, *, own_columns: bool | None) -> list[str]:
-    """What no filling of a union's rows hides from a label party with columns of its own (docs/union.md), if rows are filled.
+    """What no filling of a union's rows hides from a label party with columns of its own (docs/explanation/unions.md).
 
     ``own_columns`` says whether it has any that are of use; None where that is not known, as at its peers.
     """

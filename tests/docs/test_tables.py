@@ -67,7 +67,7 @@ def test_every_defence_has_its_row_and_its_section(method: str) -> None:
     [("label party", each) for each in LABEL_IMPUTERS.values()] + [("feature party", each) for each in FEATURE_IMPUTERS.values()],
 )
 def test_every_imputer_has_its_row(party: str, imputer: type[Imputer]) -> None:
-    _, who, gives, calibrated = cells(page("union.md"), imputer.name)
+    _, who, gives, calibrated = cells(page("explanation/unions.md"), imputer.name)
     assert (who, gives) == (party, imputer.gives)
     assert calibrated == ", ".join(f"`{SUFFIXES[when]}`" for when in imputer.calibrated if when != "never")
 
@@ -97,7 +97,7 @@ def test_every_label_inference_attack_has_its_row(name: str) -> None:
 
 @pytest.mark.parametrize("name", sorted({name for table in MEMBERSHIP_ATTACKS.values() for name in table}))
 def test_every_membership_attack_is_explained(name: str) -> None:
-    text = page("union.md")
+    text = page("results/unions.md")
     word = {"spectral-signed": "signed"}.get(name, name)
     assert f"*{word}*" in text.partition("## What each imputer leaks")[2]
 

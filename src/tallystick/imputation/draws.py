@@ -15,7 +15,7 @@ class Draws:
 
     With ``redraw="once"`` a row keeps its numbers for the whole run, so that nothing about it changes between epochs that
     would not change for a real row; with ``"step"`` it gets new ones each time (the paper's choice). No formal guarantee:
-    which of the two leaks less depends on the attack (docs/union.md).
+    which of the two leaks less depends on the attack (docs/results/unions.md).
     """
 
     fixed_UK: Tensor | None

@@ -17,7 +17,7 @@ class GaussianFeatures(FeatureImputer):
 
     FLORIST, section 3.2, fea-Gaussian: a foil. No formal guarantee. Not protected: centre, spread and sign (an embedding
     after a ReLU is never negative) all differ from real embeddings', so any look at single coordinates tells them apart;
-    the paper's spectral attack does so only for some scales (docs/union.md).
+    the paper's spectral attack does so only for some scales (docs/results/unions.md).
 
     Args:
         scale: the paper's s, above 0.

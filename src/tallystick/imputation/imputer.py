@@ -24,7 +24,7 @@ class Imputer(ABC):
     name: ClassVar[str]
     """Its name in a contract, without a suffix for calibration."""
     gives: ClassVar[str]
-    """What a row gets that the side lacks, in a line; docs/union.md says the same."""
+    """What a row gets that the side lacks, in a line; docs/explanation/unions.md says the same."""
     calibrated: ClassVar[tuple[When, ...]] = ("never",)
     """How it may be calibrated."""
 

@@ -2,7 +2,7 @@
 
 A row's class says what it gives, how it may be calibrated and what it does not go together with. A *strategy* is an imputer
 with one way of calibrating it, a suffix to its name (FLORIST's ``-tr`` and ``-te``, and ``-fit``); config/imputation.py makes
-the contract's keys of the strategies, benchmark/florist its runs, and docs/union.md is checked against them.
+the contract's keys of the strategies, benchmark/florist its runs, and docs/explanation/unions.md is checked against them.
 """
 
 from collections.abc import Mapping
