@@ -44,18 +44,18 @@ CONTRACT = {
     "apart: which steps of `normalise` would change one's own keys, zeros that a column of numbers loses in front, "
     "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of"
     " both sides can compare it.",
-    "alignment.similarity": "[Linking](../fedsim.md) explains the method, and [its protocol](../alignment.md#similarity) "
-    "what each side sees. A number needs `low` and `high` unless the helper sees keys in the clear.",
+    "alignment.similarity": "[Linking](../explanation/linking.md) explains the method, and "
+    "[its protocol](../alignment.md#similarity) what each side sees. A number needs `low` and `high` unless the helper sees keys in the clear.",
     "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union goes with `binary` targets and "
     "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
     "`split.validation` above 0.",
-    "unaligned": "[Rows without a partner](../unaligned.md) says which method to choose. A contract that "
+    "unaligned": "[Rows without a partner](../explanation/unaligned-rows.md) says which method to choose. A contract that "
     "`tallystick init` writes has `warm-start`.",
     "target": "`classes` is for `multiclass` only.",
     "split": "`validation` and `test` together are below 1. With `validation: 0`, `training.patience` must be `null`.",
     "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](../data.md#numbers) and "
     "[normalisation](../data.md#normalization) explain two of the keys.",
-    "model.merge": "[Linking](../fedsim.md) explains these keys.",
+    "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
     "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
     "gradients](../no-gradients.md).",
     "defense": "[Defences](../defenses.md) explains each method, its targets and its guarantee. An entry has a `method` and that"

@@ -74,7 +74,7 @@ def test_every_imputer_has_its_row(party: str, imputer: type[Imputer]) -> None:
 
 @pytest.mark.parametrize("method", UNALIGNED_METHODS)
 def test_every_method_for_unaligned_rows_has_its_row(method: str) -> None:
-    assert cells(page("unaligned.md"), method)[1] == UNALIGNED_METHODS[method].what
+    assert cells(page("explanation/unaligned-rows.md"), method)[1] == UNALIGNED_METHODS[method].what
 
 
 @pytest.mark.parametrize("name", MECHANISMS)
@@ -104,7 +104,7 @@ def test_every_membership_attack_is_explained(name: str) -> None:
 
 @pytest.mark.parametrize("method", MERGES)
 def test_every_merge_has_its_row(method: str) -> None:
-    assert cells(page("fedsim.md"), method)[1]
+    assert cells(page("explanation/linking.md"), method)[1]
 
 
 @pytest.mark.parametrize("name", LINKAGE_ATTACKS)
