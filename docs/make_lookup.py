@@ -36,7 +36,7 @@ CONTRACT = {
     "`union-with-helper` and `similarity` need a helper, and the other methods have none.",
     "alignment": "[Alignments](../explanation/alignments.md) says which method to choose. Every method needs `keys`, except that "
     "`similarity` has `alignment.similarity` in their place. `duplicates: all` goes with an intersection only; "
-    "[tables](../data.md#several-rows-of-one-key) says what it discloses.\n\n"
+    "[tables](data.md#several-rows-of-one-key) says what it discloses.\n\n"
     "**The match rate** is the number of ids that all parties have, divided by the number of the label party's ids, "
     "dummies included. Every party knows both numbers from the alignment, so `min_match_rate` tells nobody more. If "
     "the rate is lower, all parties end together before training. They keep what the alignment told them. Without the"
@@ -54,8 +54,8 @@ CONTRACT = {
     "`tallystick init` writes has `warm-start`.",
     "target": "`classes` is for `multiclass` only.",
     "split": "`validation` and `test` together are below 1. With `validation: 0`, `training.patience` must be `null`.",
-    "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](../data.md#numbers) and "
-    "[normalisation](../data.md#normalization) explain two of the keys.",
+    "model": "`cut_after` is at most the number of layers in `hidden`. [Numbers](data.md#numbers) and "
+    "[normalisation](data.md#normalisation-of-layers) explain two of the keys.",
     "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
     "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
     "gradients](../no-gradients.md).",
@@ -88,12 +88,12 @@ PARTY = {
     "| `tls` | yes | yes | yes |\n\n"
     "`keys` maps every key name of the contract to one of your columns, and names no others. The label and the weight"
     " may not be features, keys, or a sequence's target. These keys hold no others:",
-    "table": "[Tables](../data.md) explains how a table is read. PostgreSQL runs the query in a transaction that may only read; "
+    "table": "[Tables](data.md) explains how a table is read. PostgreSQL runs the query in a transaction that may only read; "
     "it needs `pip install 'tallystick[postgres]'`. Messages never show the password in `database`. It is better "
     "still to leave it out of the file and give it as `PGPASSWORD` or in `~/.pgpass`.",
-    "repeats": "[Several rows of one key](../data.md#several-rows-of-one-key) has an example.",
+    "repeats": "[Several rows of one key](data.md#several-rows-of-one-key) has an example.",
     "features": "`features: auto` takes every other column by its type. `drop` goes with `auto` only.",
-    "sequences": "[Sequences](../data.md#sequences) explains these keys.",
+    "sequences": "[Sequences](data.md#sequences) explains these keys.",
     "tls": "[The network](network.md#certificates) says what a certificate needs.",
     "privacy": "[Private evaluation](../private-evaluation.md) explains the ledger and the cap.",
     "report": "[The report](../report.md) shows what these keys change.",
