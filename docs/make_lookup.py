@@ -45,7 +45,7 @@ CONTRACT = {
     "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of"
     " both sides can compare it.",
     "alignment.similarity": "[Linking](../explanation/linking.md) explains the method, and "
-    "[its protocol](../alignment.md#similarity) what each side sees. A number "
+    "[its protocol](alignment-protocols.md#similarity) what each side sees. A number "
     "needs `low` and `high` unless the helper sees keys in the clear.",
     "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union goes with `binary` targets and "
     "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
