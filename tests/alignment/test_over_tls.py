@@ -20,6 +20,10 @@ ROLES = {
         lambda channel: intersect_label_party(LABEL, [channel], rng=RNG),
         lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG),
     ),
+    "intersection against cheaters": (
+        lambda channel: intersect_label_party(LABEL, [channel], rng=RNG, security="malicious"),
+        lambda channel: intersect_feature_party(FEATURE, channel, rng=RNG, security="malicious"),
+    ),
     "union": (
         lambda channel: union_label_party(LABEL, channel, rng=RNG),
         lambda channel: union_feature_party(FEATURE, channel, rng=RNG),
@@ -50,4 +54,4 @@ def test_rows_meet(tmp_path, method):
     both = (ours.rows_N >= 0) & (theirs.rows_N >= 0)
     assert both.sum() == 3000
     assert [LABEL[row] for row in ours.rows_N[both]] == [FEATURE[row] for row in theirs.rows_N[both]]
-    assert len(ours) == len(theirs) == (3000 if method == "intersection" else 6000)
+    assert len(ours) == len(theirs) == (6000 if method == "union" else 3000)

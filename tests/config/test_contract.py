@@ -133,6 +133,15 @@ def write(tmp_path: Path, text: str) -> Path:
         ({"parties__h": {"role": "helper"}}, "only alignment.method = union-with-helper or similarity has one"),
         ({"alignment__method": "union-with-helper"}, "0 helpers; alignment.method = union-with-helper needs exactly one"),
         ({"alignment__method": "union", "parties__third": {"role": "host"}}, "takes exactly one feature party, found 2"),
+        (
+            {"alignment__method": "union", "alignment__security": "malicious"},
+            "malicious: goes with alignment.method = intersection",
+        ),
+        (
+            {"alignment__protocol": "diffie-hellman", "alignment__security": "malicious"},
+            "alignment.security = malicious: is by oblivious transfer; leave alignment.protocol out",
+        ),
+        ({"alignment__security": "paranoid"}, 'alignment.security = "paranoid": must be semi-honest or malicious'),
         ({"alignment__keys": [{"name": "a"}, {"name": "a"}]}, 'alignment.keys = ["a", "a"]: each key name must be given once'),
         (
             {"alignment__keys": {"name": "a"}},

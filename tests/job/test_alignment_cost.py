@@ -37,6 +37,13 @@ def test_a_million_ids_cost_what_they_cost():
     assert at_100_mbit == pytest.approx(megabytes / 12.5, rel=0.1)
 
 
+def test_security_against_cheaters_costs_what_it_costs():
+    """Two stores of some 1.34 slots an id and 80 bytes a slot, and 16 bytes a tag and side: 250 MB were measured of a million."""
+    _, seconds, megabytes, _ = said(contract_of(security="malicious"), 1_000_000)
+    assert seconds > 0
+    assert megabytes == pytest.approx(250, rel=0.1)
+
+
 def test_what_multiplies_for_each_id_is_extrapolated_from_fewer(monkeypatch):
     monkeypatch.setattr(module, "_MULTIPLIED", (5, 25))
     _, seconds, megabytes, _ = said(contract_of(protocol="diffie-hellman"), 100_000)

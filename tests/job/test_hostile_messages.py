@@ -237,6 +237,11 @@ ELSEWHERE = {
     "Nonce": "alignment/test_psi_oprf.py",
     "Table": "alignment/test_psi_oprf.py",
     "Proof": "alignment/test_psi_oprf.py",
+    "CoinCommitment": "alignment/test_psi_malicious.py",
+    "Coin": "alignment/test_psi_malicious.py",
+    "StoreSeed": "alignment/test_psi_malicious.py",
+    "CheckKey": "alignment/test_psi_malicious.py",
+    "TagsCommitment": "alignment/test_psi_malicious.py",
 }
 
 

@@ -57,6 +57,13 @@ def test_binary_with_weights_and_two_feature_parties():
     assert value(result, "auc") > value(result, "auc", "local_baseline") + 0.05
 
 
+def test_a_run_against_cheaters_trains_on_the_same_rows_and_says_what_it_rests_on():
+    plain, secure = run(training__epochs=1), run(training__epochs=1, alignment__security="malicious")
+    assert secure.evaluation == plain.evaluation
+    assert "a protocol that nobody outside has reviewed" in secure.learnt[0].guarantee
+    assert any("it cannot add, move or leave out matches" in note for note in secure.sections.notes)
+
+
 def test_the_result_names_the_positive_class():
     frames = tables(PARTIES, rows=300)
     label = columns(PARTIES)["bank"]["label"]

@@ -1,7 +1,8 @@
 """Private set intersection: which ids do all parties have?
 
 The label party runs one exchange with each feature party; a row takes part when all of them have it. How two of them find their
-common ids is a protocol of its own: ``psi_diffie_hellman.py`` for few ids, ``psi_oprf.py`` for many.
+common ids is a protocol of its own: ``psi_diffie_hellman.py`` for few ids, ``psi_oprf.py`` for many, ``psi_malicious.py``
+against a peer that does not follow the protocol.
 
     label party                                    feature party
     how many ids it has                    <->     how many ids it has
@@ -32,12 +33,14 @@ from tallystick.alignment.oprf.codes import fingerprints
 from tallystick.alignment.outcome import Alignment
 from tallystick.alignment.pairwise import PLACES, FeatureRole, LabelRole, Side
 from tallystick.alignment.psi_diffie_hellman import answer_by_diffie_hellman, match_by_diffie_hellman
+from tallystick.alignment.psi_malicious import answer_against_cheaters, match_against_cheaters
 from tallystick.alignment.psi_oprf import answer_by_oprf, match_by_oprf
 from tallystick.alignment.randomness import SecureRandom
 from tallystick.errors import IdError, ProtocolError
 from tallystick.network.channel import Channel, Progress, no_progress
 
 Protocol = Literal["auto", "diffie-hellman", "oblivious-transfer"]
+Security = Literal["semi-honest", "malicious"]
 
 FEW_IDS = 5_000
 """Up to so many ids of both sides together ``auto`` takes Diffie-Hellman, which is about as fast there and assumes less."""
@@ -54,22 +57,25 @@ def intersect_label_party(
     *,
     rng: SecureRandom,
     protocol: Protocol = "auto",
+    security: Security = "semi-honest",
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
     progress: Progress = no_progress,
 ) -> Alignment:
     """Align with one or more feature parties on the ids that all have: the label party's side.
 
-    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together.
+    Threat model: peers that follow the protocol and may study all they received (honest but curious), alone or together; with
+    ``security`` "malicious" peers that deviate as they like.
     Guarantee: that of the protocol; nothing is learnt beyond ``learnt``. Not protected: with several feature parties this side
     learns its intersection with each of them, not only the joint one; any side may lie about its ids, and so ask whether the
-    others have them; docs/explanation/alignments.md says what else a peer gains that deviates.
+    others have them; docs/alignment.md says what else a peer gains that deviates.
 
     Args:
         ids: this party's ids, unique.
         channels: one per feature party.
         rng: draws this run's keys and shuffles.
         protocol: ``diffie-hellman``, ``oblivious-transfer`` or, by the sizes, ``auto``; all parties say the same.
+        security: ``semi-honest``, or ``malicious``, which is by oblivious transfer; all parties say the same.
         max_rows: most ids to accept from a peer (and to have).
         threads: threads of arithmetic with Diffie-Hellman; all cores by default.
         progress: told how far this side is.
@@ -80,7 +86,7 @@ def intersect_label_party(
     with notify_peers(channels):
         checked = check_ids(ids, max_rows=max_rows)
         sizes = exchange_sizes(len(ids), channels, max_rows=max_rows)
-        match_with, _ = _roles(protocol, len(ids) + sizes[0], several=len(channels) > 1)
+        match_with, _ = _roles(protocol, security, len(ids) + sizes[0], several=len(channels) > 1)
         side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, threads=threads, progress=progress)
         found, multiplications = match_with(side, channels, sizes)
         common_K = functools.reduce(np.intersect1d, (match.own_K for match in found))
@@ -102,6 +108,7 @@ def intersect_feature_party(
     *,
     rng: SecureRandom,
     protocol: Protocol = "auto",
+    security: Security = "semi-honest",
     one_of_several: bool = False,
     max_rows: int = MAX_ROWS,
     threads: int | None = None,
@@ -115,7 +122,7 @@ def intersect_feature_party(
     with notify_peers([channel]):
         checked = check_ids(ids, max_rows=max_rows)
         (size,) = exchange_sizes(len(ids), [channel], max_rows=max_rows)
-        _, answer_to = _roles(protocol, len(ids) + size, several=one_of_several)
+        _, answer_to = _roles(protocol, security, len(ids) + size, several=one_of_several)
         side = Side(ids=checked, prints_N16=fingerprints(checked), rng=rng, threads=threads, progress=progress)
         answer, multiplications = answer_to(side, channel, size, one_of_several=one_of_several)
         count = receive_size(channel, PLACES, at_most=min(len(ids), size))
@@ -143,8 +150,10 @@ def learnt_of(peer: str, size: int, *, own: int, common: int) -> list[str]:
     return [f"{peer} has {size} ids.", f"{common} of this side's {own} ids are held by all parties, and which ones."]
 
 
-def _roles(protocol: Protocol, ids: int, *, several: bool) -> tuple[LabelRole, FeatureRole]:
+def _roles(protocol: Protocol, security: Security, ids: int, *, several: bool) -> tuple[LabelRole, FeatureRole]:
     """Give a protocol's two roles. A feature party does not know how many ids another one has, so several never go by sizes."""
+    if security == "malicious":
+        return match_against_cheaters, answer_against_cheaters
     if protocol == "auto":
         protocol = "diffie-hellman" if ids <= FEW_IDS and not several else "oblivious-transfer"
     return _ROLES[protocol]

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tallystick.alignment.outcome import Alignment, SimilarityScale
-    from tallystick.alignment.psi import Protocol
+    from tallystick.alignment.psi import Protocol, Security
     from tallystick.alignment.psu_helper import HelperOutcome
     from tallystick.alignment.randomness import SecureRandom
     from tallystick.alignment.similar_keys import SimilarKeys
@@ -82,8 +83,9 @@ class Linkage:
         imputes: a position may lack a party's row, and synthetic labels or features stand in for it.
         similar: keys are compared by similarity, and a position has several candidate rows of a feature party.
         guarantee: what the alignment rests on.
-        deviation: what a peer gains that does not follow the protocol (docs/explanation/alignments.md).
+        deviation: what a peer gains that does not follow the protocol (docs/alignment.md).
         deviation_of_several: the same where there are several feature parties, if it differs.
+        against_cheaters: what it is where the contract says ``alignment.security: malicious``, if there is that.
     """
 
     label_party: Callable[[AlignmentInput], Alignment]
@@ -95,6 +97,7 @@ class Linkage:
     guarantee: str
     deviation: str
     deviation_of_several: str | None = None
+    against_cheaters: Linkage | None = None
 
     @property
     def helper(self) -> bool:
@@ -107,7 +110,7 @@ class Linkage:
         return self.imputes
 
 
-def _intersect_label(given: AlignmentInput) -> Alignment:
+def _intersect_label(given: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
     from tallystick.alignment.psi import intersect_label_party
 
     return intersect_label_party(
@@ -115,13 +118,14 @@ def _intersect_label(given: AlignmentInput) -> Alignment:
         given.peers,
         rng=given.rng,
         protocol=given.protocol,
+        security=security,
         max_rows=given.max_rows,
         threads=given.threads,
         progress=given.progress,
     )
 
 
-def _intersect_feature(given: AlignmentInput) -> Alignment:
+def _intersect_feature(given: AlignmentInput, *, security: Security = "semi-honest") -> Alignment:
     from tallystick.alignment.psi import intersect_feature_party
 
     return intersect_feature_party(
@@ -129,6 +133,7 @@ def _intersect_feature(given: AlignmentInput) -> Alignment:
         given.peers[0],
         rng=given.rng,
         protocol=given.protocol,
+        security=security,
         one_of_several=given.several,
         max_rows=given.max_rows,
         threads=given.threads,
@@ -216,6 +221,19 @@ def _help_link(given: HelperInput) -> HelperOutcome:
     return link_helper(given.label, given.features, terms=given.terms, rng=given.rng, max_rows=given.max_rows)
 
 
+_INTERSECTION_AGAINST_CHEATERS = Linkage(
+    label_party=partial(_intersect_label, security="malicious"),
+    feature_party=partial(_intersect_feature, security="malicious"),
+    several=True,
+    imputes=False,
+    guarantee="peers that deviate, by a protocol that nobody outside has reviewed; computational Diffie-Hellman on ristretto255, "
+    "AES-128 and BLAKE2b",
+    deviation="may bring ids that it does not hold, some more of them than it says, and end the run; it cannot add, move or "
+    "leave out matches of the ids that it brought",
+    deviation_of_several="may bring ids that it does not hold, some more of them than it says, and end the run; the label party "
+    "may leave out matches, and cannot add or move any",
+)
+
 LINKAGES: Mapping[str, Linkage] = MappingProxyType(
     {
         "intersection": Linkage(
@@ -228,6 +246,7 @@ LINKAGES: Mapping[str, Linkage] = MappingProxyType(
             "and put a match that it has on another row; it cannot add matches",
             deviation_of_several="may ask for ids that it does not hold (by oblivious transfer a feature party three for "
             "one); by Diffie-Hellman the label party may claim single rows that do not match",
+            against_cheaters=_INTERSECTION_AGAINST_CHEATERS,
         ),
         "union": Linkage(
             label_party=_unite_label,

@@ -110,7 +110,9 @@ class Contract(Model):
     @property
     def linkage(self) -> Linkage:
         """What is to be known of the way in which rows are linked."""
-        return LINKAGES[self.alignment.method]
+        linkage = LINKAGES[self.alignment.method]
+        secure = linkage.against_cheaters if self.alignment.security == "malicious" else None
+        return secure if secure is not None else linkage
 
     @property
     def helper(self) -> str | None:
@@ -220,6 +222,10 @@ def _key_problems(alignment: AlignmentConfig, linkage: Linkage) -> list[str]:
     method, names = alignment.method, [key.name for key in alignment.keys]
     if alignment.protocol != "auto" and method != "intersection":
         problems.append(f"alignment.protocol = {shown(alignment.protocol)}: goes with alignment.method = intersection only")
+    if alignment.security == "malicious" and LINKAGES[method].against_cheaters is None:
+        problems.append("alignment.security = malicious: goes with alignment.method = intersection only")
+    if alignment.security == "malicious" and alignment.protocol == "diffie-hellman":
+        problems.append("alignment.security = malicious: is by oblivious transfer; leave alignment.protocol out")
     if linkage.similar:
         if alignment.similarity is None:
             problems.append(f"alignment.similarity: is missing; alignment.method = {method} links by it")

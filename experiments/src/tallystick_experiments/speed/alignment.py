@@ -26,7 +26,7 @@ import polars as pl
 from tallystick.alignment.group import hash_to_group, multiply
 from tallystick.alignment.ids import Ids
 from tallystick.alignment.outcome import Alignment
-from tallystick.alignment.psi import FEW_IDS, Protocol, intersect_feature_party, intersect_label_party
+from tallystick.alignment.psi import FEW_IDS, intersect_feature_party, intersect_label_party
 from tallystick.alignment.psu import union_feature_party, union_label_party
 from tallystick.alignment.psu_helper import union_helper, union_with_helper_party
 from tallystick.alignment.randomness import SecureRandom
@@ -47,6 +47,7 @@ PEERS = {
     # Whom each party calls (True) or waits for (False).
     "intersection": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "diffie-hellman": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
+    "malicious": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "union": {LABEL: {FEATURE: False}, FEATURE: {LABEL: True}},
     "union-with-helper": {
         HELPER: {LABEL: False, FEATURE: False},
@@ -54,7 +55,11 @@ PEERS = {
         FEATURE: {LABEL: True, HELPER: True},
     },
 }
-INTERSECTIONS: Mapping[str, Protocol] = {"intersection": "auto", "diffie-hellman": "diffie-hellman"}
+INTERSECTIONS: Mapping[str, Mapping[str, str]] = {
+    "intersection": {},
+    "diffie-hellman": {"protocol": "diffie-hellman"},
+    "malicious": {"security": "malicious"},
+}
 BARE_LOOP_S = 5.0  # long enough to outlast what a machine gives for a moment
 BARE_TIMEOUT_S = 120.0
 PARTY_TIMEOUT_S = 1800.0
@@ -214,7 +219,7 @@ _Role = Callable[[Ids, Mapping[str, Channel], Figures], Alignment]
 
 def _intersect(role: Callable[..., Alignment], ids: Ids, channels: Mapping[str, Channel], job: Figures) -> Alignment:
     of = list(channels.values()) if role is intersect_label_party else channels[LABEL]
-    return role(ids, of, rng=SecureRandom(), protocol=INTERSECTIONS[job["protocol"]], threads=job["threads"])
+    return role(ids, of, rng=SecureRandom(), **INTERSECTIONS[job["protocol"]], threads=job["threads"])
 
 
 def _join(role: Callable[..., Any], *, helper: bool = False) -> _Role:

@@ -60,7 +60,9 @@ def lossless(
 def alignment(
     rows: Annotated[int, typer.Option(help="Rows of the label party.", min=1)] = 100_000,
     others: Annotated[int | None, typer.Option(help="Rows of the feature party; as many if left out.", min=1)] = None,
-    protocol: Annotated[str, typer.Option(help="intersection, diffie-hellman, union or union-with-helper.")] = "intersection",
+    protocol: Annotated[
+        str, typer.Option(help="intersection, diffie-hellman, malicious, union or union-with-helper.")
+    ] = "intersection",
     turns: Annotated[int | None, typer.Option(help="Repetitions; 3 if left out, 1 above 400,000 rows in all.", min=1)] = None,
     peer: Annotated[str | None, typer.Option(help="spu: SecretFlow's intersections in the same run, too.")] = None,
     peer_python: Annotated[str, typer.Option(help="The Python that has the peer installed.")] = sys.executable,

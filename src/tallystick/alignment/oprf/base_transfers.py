@@ -36,7 +36,7 @@ Seeds = np.ndarray[Any, np.dtype[np.uint8]]
 Choices = np.ndarray[Any, np.dtype[np.bool_]]
 
 
-def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom) -> tuple[Seeds, Seeds]:
+def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom, context: bytes = b"") -> tuple[Seeds, Seeds]:
     """Give both seeds of every transfer, each (T, 16).
 
     Endemic oblivious transfer (Masny and Rindal 2019), one key for the whole batch (McQuoid, Rosulek and Roy 2021), on
@@ -46,6 +46,9 @@ def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom) -> t
     oracles, the receiver cannot tell one of the two seeds of each transfer from random bytes, and this side learns nothing of
     its choices. Not protected: a receiver may choose the seed that it gets, which an extension does not mind.
 
+    ``context`` sets these transfers apart from all others: where a run has two batches, one's messages are of no use in the
+    other.
+
     Raises ProtocolError for another number of elements, and for the identity or one that is not canonical.
     """
     key = rng.scalar()
@@ -54,12 +57,14 @@ def transfer_sender(channel: Channel, transfers: int, *, rng: SecureRandom) -> t
     asked_2T = receive_list(channel, _CHOICES, 2 * transfers, shape=(ELEMENT_BYTES,))
     asked = asked_2T[:transfers], asked_2T[transfers:]
     with attribute_errors(channel, _CHOICES):
-        shared = [multiply(add(asked[side], _masks(asked[1 - side], side=1 - side)), key) for side in (0, 1)]
-    first, second = (_seeds(shared[side], asked_2T, public_1, side=np.full(transfers, side == 1)) for side in (0, 1))
+        shared = [multiply(add(asked[side], _masks(asked[1 - side], side=1 - side, context=context)), key) for side in (0, 1)]
+    first, second = (
+        _seeds(shared[side], asked_2T, public_1, side=np.full(transfers, side == 1), context=context) for side in (0, 1)
+    )
     return first, second
 
 
-def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom) -> Seeds:
+def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom, context: bytes = b"") -> Seeds:
     """Give the chosen seed of every transfer (T, 16).
 
     Protocol, threat model and errors as for transfer_sender, with the sender as the one that may deviate.
@@ -68,28 +73,29 @@ def transfer_receiver(channel: Channel, choices_T: Choices, *, rng: SecureRandom
     keys = [rng.scalar() for _ in choices_T]
     other_T = elements_of([rng.bytes(64) for _ in choices_T])
     # The mask's hash is by the side that it stands on: that of the other choice.
-    masks_T = np.where(choices_T[:, None], _masks(other_T, side=0), _masks(other_T, side=1))
+    of_0, of_1 = (_masks(other_T, side=side, context=context) for side in (0, 1))
+    masks_T = np.where(choices_T[:, None], of_0, of_1)
     chosen_T = subtract(generated(keys), masks_T)
     asked_2T = np.concatenate((np.where(choices_T[:, None], other_T, chosen_T), np.where(choices_T[:, None], chosen_T, other_T)))
     send_list(channel, _CHOICES, asked_2T)
     with attribute_errors(channel, _KEY):
         shared_T = np.concatenate([multiply(public_1, key) for key in keys])
-    return _seeds(shared_T, asked_2T, public_1, side=choices_T)
+    return _seeds(shared_T, asked_2T, public_1, side=choices_T, context=context)
 
 
-def _masks(elements_T: Elements, *, side: int) -> Elements:
+def _masks(elements_T: Elements, *, side: int, context: bytes = b"") -> Elements:
     """H: a group element that nobody knows the logarithm of, for each transfer and side."""
     return elements_of(
         [
-            _hash(b"mask", side.to_bytes(1, "big") + place.to_bytes(4, "big") + element.tobytes(), 64)
+            _hash(b"mask", side.to_bytes(1, "big") + place.to_bytes(4, "big") + element.tobytes() + context, 64)
             for place, element in enumerate(elements_T)
         ]
     )
 
 
-def _seeds(shared_T: Elements, asked_2T: Elements, public_1: Elements, *, side: Choices) -> Seeds:
+def _seeds(shared_T: Elements, asked_2T: Elements, public_1: Elements, *, side: Choices, context: bytes) -> Seeds:
     """KDF over the transcript, so that a seed belongs to one transfer, side and run."""
-    transcript = _hash(b"transcript", public_1.tobytes() + np.ascontiguousarray(asked_2T).tobytes(), 32)
+    transcript = _hash(b"transcript", public_1.tobytes() + np.ascontiguousarray(asked_2T).tobytes() + context, 32)
     seeds: Sequence[bytes] = [
         _hash(b"seed", transcript + bytes([chosen]) + place.to_bytes(4, "big") + element.tobytes(), SEED_BYTES)
         for place, (element, chosen) in enumerate(zip(shared_T, side.tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Bit matrices turned by 64-bit words: columns of bits become rows of bytes.
+"""Bit matrices turned by 64-bit words: columns of bits become rows of bytes, and rows columns.
 
 Shapes: C columns, a multiple of 64; W words of a column, so 64 W rows.
 """
@@ -17,15 +17,30 @@ _HALVES = tuple(
 
 
 def turned(columns_CW: Words) -> Rows:
-    """Give the rows (64 W, C / 8): bit c of row r, from the lowest, is bit r of column c.
-
-    Blocks of 64 x 64 bits are turned by exchanging halves, then halves of halves (Warren, Hacker's Delight, section 7-3).
-    """
+    """Give the rows (64 W, C / 8): bit c of row r, from the lowest, is bit r of column c."""
     columns, words = columns_CW.shape
     assert columns % 64 == 0
     blocks = columns_CW.astype("<u8").reshape(columns // 64, 64, words)
+    _turn_blocks(blocks)
+    return np.ascontiguousarray(blocks.transpose(2, 1, 0)).reshape(64 * words, columns // 64).view(np.uint8)
+
+
+def turned_back(rows: Rows) -> Words:
+    """Give the columns (C, W) of rows (64 W, C / 8)."""
+    words, width = len(rows) // 64, rows.shape[1] // 8
+    blocks = np.ascontiguousarray(np.ascontiguousarray(rows).view("<u8").reshape(words, 64, width).transpose(2, 1, 0))
+    _turn_blocks(blocks)
+    return blocks.reshape(64 * width, words)
+
+
+def _turn_blocks(blocks: Words) -> None:
+    """Turn blocks (., 64, W) of 64 x 64 bits in place, by exchanging halves, then halves of halves.
+
+    Warren, Hacker's Delight, section 7-3.
+    """
+    count, _, words = blocks.shape
     for half, lower in _HALVES:
-        pairs = blocks.reshape(columns // 64, 32 // half, 2, half, words)
+        pairs = blocks.reshape(count, 32 // half, 2, half, words)
         first, second = pairs[:, :, 0], pairs[:, :, 1]
         swapped = first >> np.uint64(half)
         swapped ^= second
@@ -33,4 +48,3 @@ def turned(columns_CW: Words) -> Rows:
         second ^= swapped
         swapped <<= np.uint64(half)
         first ^= swapped
-    return np.ascontiguousarray(blocks.transpose(2, 1, 0)).reshape(64 * words, columns // 64).view(np.uint8)

@@ -40,7 +40,7 @@ class Receiver:
     """The side that learns the function at one code word for each bin. ``first`` and ``second`` are both seeds (T, 16)."""
 
     def __init__(self, first: Seeds, second: Seeds) -> None:
-        self._streams = _Streams(first), _Streams(second)
+        self._streams = Streams(first), Streams(second)
 
     def next_bins(self, code_B64: Rows) -> tuple[Rows, Rows]:
         """Give, for the next bins, the inputs of the function (B, 64) and the corrections to send (B, 64)."""
@@ -54,7 +54,7 @@ class Sender:
     """The side that can evaluate the function at any code word. ``seeds`` are those of its ``choices`` (T, 16)."""
 
     def __init__(self, seeds: Seeds, choices_T: Choices) -> None:
-        self._streams = _Streams(seeds)
+        self._streams = Streams(seeds)
         self._choice_64 = np.packbits(choices_T, bitorder="little")
 
     def next_bins(self, correction_B64: Rows) -> Rows:
@@ -81,7 +81,7 @@ def outputs(input_P64: Rows, slots_P: Slots, *, salt: bytes, size: int) -> Rows:
     return np.frombuffer(b"".join(map(_digest, hashed)), dtype=np.uint8).reshape(-1, size)
 
 
-class _Streams:
+class Streams:
     """A pseudorandom stream of bits for each seed."""
 
     def __init__(self, seeds_T16: Seeds) -> None:

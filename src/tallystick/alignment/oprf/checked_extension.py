@@ -1,0 +1,128 @@
+"""From 640 base transfers to a linear function for every slot, with a check that the receiver's rows are code words.
+
+    receiver, row d_i of data for slot i           sender, choices s of the base transfers
+    t, t': both seeds' streams                     the chosen seed's stream of each column
+    u = t + t' + C(d), by columns          ->      q = that stream + (u and s)  =  t + (C(d) and s)
+                                           <-      a key, drawn now
+    hashes of all columns of t and d       ->      are those of q = those of t + (C(that of d) and s)?
+
+Orru, Orsini and Scholl 2017 ("Actively Secure 1-out-of-N OT Extension with Application to Private Set Intersection"), whose check
+adds up random rows; here a universal hash of every column does, as in Roy 2022 (SoftSpokenOT). + is exclusive or.
+The code is linear, so sums of rows, as a key-value store takes them, have the same relation. Nothing here talks to anybody.
+
+The hash of a column is GHASH (NIST SP 800-38D): a polynomial over the field of 2^128 elements whose coefficients are the column's
+blocks. It is linear in the column, and two columns share it with a chance of blocks / 2^128 over the key. The last block of every
+column of d is random, so the hashes tell nothing of the other blocks.
+
+Threat model: peers that deviate as they like. Guarantee: the sender learns nothing of d (AES-128 in counter mode as a
+pseudorandom generator; the last block hides what the hashes would tell). A receiver that passes the check has, but for a chance
+below 2^-100, sent the corrections of some data in all but e columns, and guessed e bits of s, which has a chance of 2^-e;
+docs/alignment.md gives the argument. Two code words differ in 128 places or more, so at other data than its own it lacks at
+least 128 - e bits of s. Not protected: the receiver may choose d as it likes. A check that failed must end the run, and the
+base transfers with it.
+
+Shapes: T transfers and columns of a code word (640); D columns of data (162); M slots, and with them 128 rows that only hide;
+W words of a column.
+"""
+
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+
+from tallystick.alignment.oprf.base_transfers import Choices, Seeds
+from tallystick.alignment.oprf.bit_matrix import Rows, Words, turned, turned_back
+from tallystick.alignment.oprf.extension import Streams
+from tallystick.alignment.oprf.linear_code import COLUMNS, DATA_BITS, code_words
+from tallystick.alignment.randomness import SecureRandom
+
+DATA_WORDS = -(-DATA_BITS // 64)
+CHECK_KEY_BYTES = 16
+ANSWER_ROWS, HASH_BYTES = COLUMNS + DATA_BITS, 16
+_BLOCK_ROWS = 128
+_NONCE = bytes(12)
+
+Answer = np.ndarray[Any, np.dtype[np.uint8]]
+
+
+def column_words(slots: int) -> int:
+    """How many words a column has: whole blocks of slots, and one that hides."""
+    return (-(-slots // _BLOCK_ROWS) + 1) * _BLOCK_ROWS // 64
+
+
+class CheckedReceiver:
+    """The side that brings data. ``first`` and ``second`` are both seeds of every transfer (T, 16)."""
+
+    def __init__(self, first: Seeds, second: Seeds) -> None:
+        self._streams = Streams(first), Streams(second)
+        self._first_TW = self._data_DW = np.empty((0, 0), dtype=np.uint64)
+
+    def next_slots(self, data_M3: Words, *, rng: SecureRandom) -> Words:
+        """Give the corrections (T, W) for the next slots' data, of which the last 30 of 192 bits do not count."""
+        words = column_words(len(data_M3))
+        rows_R3 = np.zeros((64 * words, DATA_WORDS), dtype=np.uint64)
+        rows_R3[: len(data_M3)] = data_M3
+        rows_R3[-_BLOCK_ROWS:] = np.frombuffer(rng.bytes(_BLOCK_ROWS * DATA_WORDS * 8), dtype="<u8").reshape(-1, DATA_WORDS)
+        self._data_DW = turned_back(rows_R3.view(np.uint8))[:DATA_BITS]
+        self._first_TW, second_TW = (streams.next_words(64 * words) for streams in self._streams)
+        correction_TW = code_words(self._data_DW)
+        correction_TW ^= self._first_TW
+        correction_TW ^= second_TW
+        return correction_TW
+
+    def answer(self, key: bytes) -> Answer:
+        """Give the hashes (T + D, 16) of these slots' columns under the sender's key, which came after the corrections."""
+        return np.concatenate((hashed(self._first_TW, key=key), hashed(self._data_DW, key=key)))
+
+    def inputs(self, slots: int) -> Words:
+        """Give the rows t (M, 10), by slots."""
+        return turned(self._first_TW)[:slots].view("<u8")
+
+
+class CheckedSender:
+    """The side that can evaluate at any data. ``seeds`` are those of its ``choices`` (T, 16)."""
+
+    def __init__(self, seeds: Seeds, choices_T: Choices) -> None:
+        self._streams = Streams(seeds)
+        self._choice_T1 = np.where(choices_T[:, None], ~np.uint64(0), np.uint64(0))
+        self._secret_TW = np.empty((0, 0), dtype=np.uint64)
+
+    def next_slots(self, correction_TW: Words) -> None:
+        """Take the corrections for the next slots."""
+        self._secret_TW = (correction_TW & self._choice_T1) ^ self._streams.next_words(64 * correction_TW.shape[1])
+
+    def holds(self, answer: Answer, *, key: bytes) -> bool:
+        """Whether the hashes (T + D, 16) are those of rows that are code words."""
+        words = np.ascontiguousarray(answer).view("<u8")
+        expected_T2 = words[:COLUMNS] ^ (code_words(words[COLUMNS:]) & self._choice_T1)
+        return np.array_equal(hashed(self._secret_TW, key=key).view("<u8"), expected_T2)
+
+    def secrets(self, slots: int) -> Words:
+        """Give the rows q (M, 10), by slots."""
+        return turned(self._secret_TW)[:slots].view("<u8")
+
+    def offsets(self, data_N3: Words) -> Words:
+        """Give C(d) and s (N, 10) of any data: what q and t differ by where the receiver's is d."""
+        padded_R3 = np.zeros((-(-len(data_N3) // 64) * 64, DATA_WORDS), dtype=np.uint64)
+        padded_R3[: len(data_N3)] = data_N3
+        code_TW = code_words(turned_back(padded_R3.view(np.uint8))[:DATA_BITS])
+        code_TW &= self._choice_T1
+        return turned(code_TW)[: len(data_N3)].view("<u8")
+
+
+def hashed(columns_CW: Words, *, key: bytes) -> Rows:
+    """Give GHASH (C, 16) of every column, up to a constant that is taken off, under the hash key that AES makes of ``key``.
+
+    OpenSSL computes it as the tag of AES-GCM over public data; it is no authentication here, so one nonce serves for all.
+    """
+    # Of columns that are all 0, it is the cipher's mask and the block of lengths: the same for all of a length.
+    constant = _tag(np.zeros(columns_CW.shape[1], dtype=np.uint64), key)
+    tags = b"".join(_tag(column_W, key) for column_W in np.ascontiguousarray(columns_CW))
+    return np.frombuffer(tags, dtype=np.uint8).reshape(-1, HASH_BYTES) ^ np.frombuffer(constant, dtype=np.uint8)
+
+
+def _tag(column_W: Words, key: bytes) -> bytes:
+    encryptor = Cipher(algorithms.AES(key), modes.GCM(_NONCE)).encryptor()
+    encryptor.authenticate_additional_data(column_W.view(np.uint8).data)
+    encryptor.finalize()
+    return encryptor.tag

@@ -1,0 +1,342 @@
+"""Two sides' common ids against a side that deviates as it likes: a function of each side, and tags that take both.
+
+    label party                                    feature party
+    a commitment, later opened             <->     a coin: together the salt of all hashes
+    base transfers, both ways              <->     each side's secret choices s, of the other's function
+    for each bucket of ids, both ways:
+    corrections of a store of its ids      <->     the same: each side now has a function F of the other's,
+    a check that they are code words       <->     known at the ids of its own store only
+                           tag of z: H(z, F_label(z), F_feature(z)), a half for each side
+                                           <-      a commitment to its halves  } with one feature party only
+    its halves, sorted                     ->      equal ones: the common ids  }
+    equal ones: the common ids             <-      its halves, sorted
+
+F_label is known at any id to the feature party, which has its choices, and at its own ids to the label party; F_feature the other
+way round. So each side can make the tag of an id only if it had the id in its store, when it could not know yet which are common.
+
+Shapes: N ids of this side; B of them in a bucket; M slots of a store; K common ids.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from operator import methodcaller
+from typing import Annotated
+
+import msgspec
+import numpy as np
+
+from tallystick.alignment.exchange import ChunkRows, attribute_errors, chunks, exchange, receive_list, send_list
+from tallystick.alignment.ids import Ids
+from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order
+from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
+from tallystick.alignment.oprf.bit_matrix import Words
+from tallystick.alignment.oprf.checked_extension import (
+    ANSWER_ROWS,
+    CHECK_KEY_BYTES,
+    HASH_BYTES,
+    CheckedReceiver,
+    CheckedSender,
+    column_words,
+)
+from tallystick.alignment.oprf.key_value import SEED_BYTES, NoStore, Probes, StoreShape, looked_up, probes, store_of
+from tallystick.alignment.oprf.linear_code import COLUMNS
+from tallystick.alignment.pairwise import PLACES, Answer, Match, Side
+from tallystick.alignment.psi_oprf import PROOF_BYTES, Proof
+from tallystick.alignment.randomness import SecureRandom
+from tallystick.errors import DataError, ProtocolError
+from tallystick.network.channel import Channel
+from tallystick.network.messages import Message
+
+BUCKET_IDS = 131_072
+"""Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
+COIN_BYTES = 32
+HASHED_BYTES = 40
+"""Of an id's hash: 24 are the data at its slots, of which 162 bits count, and 16 say where the slots are."""
+_POINT_BYTES = 16
+_DEVIATIONS = 8
+"""Standard deviations by which a bucket may exceed its mean: by chance 2^-49 or less does one."""
+_STORES = 8
+_PIECE_BYTES = 256
+_WHAT = "private set intersection"
+_CORRECTIONS, _ANSWER = "corrections of the store", "hashes of columns"
+_LABEL_TAGS, _FEATURE_TAGS = "label party's tags", "feature party's tags"
+_digest = methodcaller("digest")
+
+
+class CoinCommitment(Message, frozen=True):
+    """The label party's: a hash of its coin, before it sees the feature party's."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
+
+
+class Coin(Message, frozen=True):
+    """Half of the salt of this run."""
+
+    coin: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
+
+
+class StoreSeed(Message, frozen=True):
+    """Each side's, for a bucket: under which seed its ids have a store."""
+
+    seed: Annotated[bytes, msgspec.Meta(min_length=SEED_BYTES, max_length=SEED_BYTES)]
+
+
+class CheckKey(Message, frozen=True):
+    """Each side's, when it has the other's corrections of a bucket: the key of the hash by which it checks them."""
+
+    key: Annotated[bytes, msgspec.Meta(min_length=CHECK_KEY_BYTES, max_length=CHECK_KEY_BYTES)]
+
+
+class TagsCommitment(Message, frozen=True):
+    """The only feature party's: a hash of its tags and a coin, before it sees the label party's tags."""
+
+    digest: Annotated[bytes, msgspec.Meta(min_length=COIN_BYTES, max_length=COIN_BYTES)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Buckets:
+    """What both sides know of an exchange: how many buckets, and how many ids of each side one has room for."""
+
+    label_ids: int
+    feature_ids: int
+    count: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "count", -(-max(self.label_ids, self.feature_ids) // BUCKET_IDS))
+
+    def store(self, ids: int) -> StoreShape:
+        """How large the store of a bucket is, of a side that has so many ids."""
+        mean = ids / self.count
+        return StoreShape(keys=min(ids, math.ceil(mean + _DEVIATIONS * math.sqrt(mean) + _DEVIATIONS**2)))
+
+
+def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Sequence[int]) -> tuple[list[Match], int]:
+    """Find the common ids with each feature party: the label party's role. Gives its scalar multiplications, too.
+
+    Private set intersection by a key-value store and oblivious transfer extension with a linear code, secure against malicious
+    peers (Pinkas, Rosulek, Trieu and Yanai 2020, "PSI from PaXoS"), run both ways, with tags that take both functions.
+
+    Threat model: peers that deviate as they like, alone or together. Guarantee: under computational Diffie-Hellman on
+    ristretto255, AES-128 as a pseudorandom function and BLAKE2b as a random oracle, each side learns which of the ids in its
+    store the other brought, and nothing else; each side's common ids are ones that the other brought, and settled on before it
+    knew any common id. Nobody outside has reviewed this. Not protected: any side may lie about its ids, bring more than it says
+    (docs/alignment.md has the bound), or end the run when it knows its outcome; with several feature parties the label party
+    may leave out matches.
+
+    Raises ProtocolError, naming peer and step, for what the protocol does not allow.
+    """
+    found = []
+    for channel, size in zip(channels, sizes, strict=True):
+        tags_N32, salt = _tags(side, channel, Buckets(label_ids=len(side.ids), feature_ids=size), size, leads=True)
+        own_N16, their_N16 = (np.ascontiguousarray(half) for half in np.split(tags_N32, 2, axis=1))
+        if len(channels) == 1:
+            commitment = channel.receive(TagsCommitment).digest
+            send_list(channel, _LABEL_TAGS, own_N16[sorted_order(own_N16)])
+            shown = _receive_tags(channel, _FEATURE_TAGS, size)
+            if _commitment(channel.receive(Coin).coin, shown) != commitment:
+                raise ProtocolError(
+                    channel.peer, f"{channel.peer} sent other {_FEATURE_TAGS!r} than it had settled on before it saw this side's"
+                )
+        else:
+            shown = _receive_tags(channel, _FEATURE_TAGS, size)
+        with attribute_errors(channel, _FEATURE_TAGS):
+            own_K, place_K = match(their_N16, shown)
+        found.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, salt)))
+    return found, len(channels) * (3 * COLUMNS + 2)
+
+
+def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_several: bool) -> tuple[Answer, int]:
+    """Find the common ids with the label party: a feature party's role. Gives its scalar multiplications, too.
+
+    Protocol, threat model, guarantee and errors as for match_against_cheaters. As one of several feature parties this side learns
+    of the joint ids only: the label party proves by their tags that it brought them, and may leave some out.
+    """
+    tags_N32, salt = _tags(side, channel, Buckets(label_ids=size, feature_ids=len(side.ids)), size, leads=False)
+    their_N16, own_N16 = (np.ascontiguousarray(half) for half in np.split(tags_N32, 2, axis=1))
+    # Sorted by what looks random to the label party, so a place tells of no row.
+    order_N = sorted_order(own_N16)
+    own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
+    common_K = None
+    if one_of_several:
+        send_list(channel, _FEATURE_TAGS, own_N16)
+    else:
+        coin = side.rng.bytes(COIN_BYTES)
+        channel.send(TagsCommitment(digest=_commitment(coin, own_N16)))
+        shown = _receive_tags(channel, _LABEL_TAGS, size)
+        send_list(channel, _FEATURE_TAGS, own_N16)
+        channel.send(Coin(coin=coin))
+        with attribute_errors(channel, _LABEL_TAGS):
+            common_K, _ = match(their_N16, shown)
+    check = partial(_check_places, channel, common_K, their_N16, salt)
+    return Answer(order_N=order_N, check=check), 3 * COLUMNS + 2
+
+
+def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: bool) -> tuple[Tags, bytes]:
+    """Give the tag of every own id (N, 32), the label party's half first, and the salt; ``leads``: as the label party."""
+    salt = _toss(channel, side.rng, leads=leads)
+    hashed_N40 = _hashed(side.ids, salt)
+    order_N, ends = _in_buckets(hashed_N40, buckets.count)
+    own_store, their_store = buckets.store(len(side.ids)), buckets.store(size)
+    receiver, sender = _extensions(channel, salt, side.rng, leads=leads)
+    tags_N32 = np.empty((len(side.ids), 2 * TAG_BYTES), dtype=np.uint8)
+    for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
+        own_B = order_N[start:end]
+        hashed_B40 = hashed_N40[own_B]
+        data_B3 = np.ascontiguousarray(hashed_B40[:, :-_POINT_BYTES]).view("<u8")
+        point_B16 = np.ascontiguousarray(hashed_B40[:, -_POINT_BYTES:])
+        seed, own_at, slots_M3 = _stored(data_B3, point_B16, own_store, rng=side.rng)
+        channel.send(StoreSeed(seed=seed))
+        their_at = probes(point_B16, their_store, seed=channel.receive(StoreSeed).seed)
+        _correct(channel, receiver, sender, slots_M3, their_store, rng=side.rng)
+        _check(channel, receiver, sender, rng=side.rng)
+        own_B10 = looked_up(receiver.inputs(own_store.slots), own_at)
+        their_B10 = looked_up(sender.secrets(their_store.slots), their_at)
+        their_B10 ^= sender.offsets(data_B3)
+        both = (own_B10, their_B10) if leads else (their_B10, own_B10)
+        tags_N32[own_B] = _hash_tags(hashed_B40, *both, salt=salt)
+        side.progress(_WHAT, bucket + 1, buckets.count)
+    return tags_N32, salt
+
+
+def _toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
+    """Give a salt that neither side could choose: it is what says into which bucket an id falls."""
+    own = rng.bytes(COIN_BYTES)
+    if leads:
+        channel.send(CoinCommitment(digest=_derived(own, b"coin")))
+        theirs = channel.receive(Coin).coin
+        channel.send(Coin(coin=own))
+        return _derived(own + theirs, b"salt")
+    promised = channel.receive(CoinCommitment).digest
+    channel.send(Coin(coin=own))
+    theirs = channel.receive(Coin).coin
+    if _derived(theirs, b"coin") != promised:
+        raise ProtocolError(channel.peer, f"{channel.peer} sent another coin than it had settled on before it saw this side's")
+    return _derived(theirs + own, b"salt")
+
+
+def _hashed(ids: Ids, salt: bytes) -> Tags:
+    """Give the hash of every id (N, 40)."""
+    hashed_N40, filled = np.empty((len(ids), HASHED_BYTES), dtype=np.uint8), 0
+    of = partial(blake2b, digest_size=HASHED_BYTES, salt=salt[:16], person=b"tallystick store")
+    for piece in ids.pieces():
+        rows = np.frombuffer(b"".join(map(_digest, map(of, piece))), dtype=np.uint8)
+        hashed_N40[filled : filled + len(piece)] = rows.reshape(-1, HASHED_BYTES)
+        filled += len(piece)
+    return hashed_N40
+
+
+def _in_buckets(hashed_N40: Tags, count: int) -> tuple[Index, list[int]]:
+    """Give own rows in the order of their buckets, and where each bucket ends."""
+    word_N = np.ascontiguousarray(hashed_N40[:, -_POINT_BYTES:]).view("<u8")[:, 0]
+    bucket_N = ((word_N >> np.uint64(12)).astype(np.float64) * 2.0**-52 * count).astype(np.int32)
+    return np.argsort(bucket_N, kind="stable"), np.cumsum(np.bincount(bucket_N, minlength=count)).tolist()
+
+
+def _extensions(channel: Channel, salt: bytes, rng: SecureRandom, *, leads: bool) -> tuple[CheckedReceiver, CheckedSender]:
+    """Make the base transfers of both directions, the label party's store first."""
+    choices_T = np.unpackbits(np.frombuffer(rng.bytes(COLUMNS // 8), dtype=np.uint8)).astype(bool)
+    of_label, of_feature = salt + b"label", salt + b"feature"
+    if leads:
+        receiver = CheckedReceiver(*transfer_sender(channel, COLUMNS, rng=rng, context=of_label))
+        return receiver, CheckedSender(transfer_receiver(channel, choices_T, rng=rng, context=of_feature), choices_T)
+    sender = CheckedSender(transfer_receiver(channel, choices_T, rng=rng, context=of_label), choices_T)
+    return CheckedReceiver(*transfer_sender(channel, COLUMNS, rng=rng, context=of_feature)), sender
+
+
+def _stored(data_B3: Words, point_B16: Tags, shape: StoreShape, *, rng: SecureRandom) -> tuple[bytes, Probes, Words]:
+    """Give a seed under which these ids have a store, where they stand in it, and its slots."""
+    if len(data_B3) <= shape.keys:
+        for _ in range(_STORES):
+            seed = rng.bytes(SEED_BYTES)
+            at = probes(point_B16, shape, seed=seed)
+            try:
+                return seed, at, store_of(data_B3, at, shape)
+            except NoStore:
+                continue
+    raise DataError(
+        f"{len(data_B3)} ids of this side found no place in a store for {shape.keys}, which chance does not do; agree on "
+        "alignment.security: semi-honest and protocol: diffie-hellman in the contract, and report this"
+    )
+
+
+def _correct(
+    channel: Channel,
+    receiver: CheckedReceiver,
+    sender: CheckedSender,
+    slots_M3: Words,
+    their_store: StoreShape,
+    *,
+    rng: SecureRandom,
+) -> None:
+    """Exchange the corrections of a bucket, a piece out and a piece in."""
+    theirs_TW = np.empty((COLUMNS, column_words(their_store.slots)), dtype=np.uint64)
+    own_R = receiver.next_slots(slots_M3, rng=rng).view(np.uint8).reshape(-1, _PIECE_BYTES)
+    their_R, filled = theirs_TW.view(np.uint8).reshape(-1, _PIECE_BYTES), 0
+    for _, rows_P in _swapped(channel, _CORRECTIONS, own_R, len(their_R), width=_PIECE_BYTES):
+        their_R[filled : filled + len(rows_P)] = rows_P
+        filled += len(rows_P)
+    sender.next_slots(theirs_TW)
+
+
+def _check(channel: Channel, receiver: CheckedReceiver, sender: CheckedSender, *, rng: SecureRandom) -> None:
+    """Let each side check the other's corrections, by a key that it draws when it has them."""
+    key = rng.bytes(CHECK_KEY_BYTES)
+    channel.send(CheckKey(key=key))
+    answer = receiver.answer(channel.receive(CheckKey).key)
+    theirs = [rows_P for _, rows_P in _swapped(channel, _ANSWER, answer, ANSWER_ROWS, width=HASH_BYTES)]
+    if not sender.holds(np.concatenate(theirs), key=key):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} sent {_CORRECTIONS!r} that fail the consistency check: they are those of no store"
+        )
+
+
+def _swapped(channel: Channel, of: str, own_R: Tags, theirs: int, *, width: int) -> Iterator[tuple[int, ChunkRows]]:
+    """Send a list and receive the peer's of the same name, in turns."""
+    return exchange([channel], sends=of, outgoing=chunks(own_R), receives=of, incoming=[theirs], shape=(width,))
+
+
+def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: bytes) -> Tags:
+    """H: give the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
+    salt_B = np.broadcast_to(np.frombuffer(salt, dtype=np.uint8), (len(hashed_B40), len(salt)))
+    row_B = np.concatenate((hashed_B40, label_B10.view(np.uint8), feature_B10.view(np.uint8), salt_B), axis=1)
+    of = partial(blake2b, digest_size=2 * TAG_BYTES, person=b"tallystick tag")
+    tags = b"".join(map(_digest, map(of, row_B.view(f"V{row_B.shape[1]}").ravel().tolist())))
+    return np.frombuffer(tags, dtype=np.uint8).reshape(-1, 2 * TAG_BYTES)
+
+
+def _receive_tags(channel: Channel, of: str, count: int) -> Tags:
+    """Receive tags; raises ProtocolError where one stands twice or they are not sorted, which would tell of rows."""
+    tags_M16 = receive_list(channel, of, count, shape=(TAG_BYTES,))
+    if not np.array_equal(sorted_order(tags_M16), np.arange(count)):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} that are not sorted")
+    return tags_M16
+
+
+def _commitment(coin: bytes, tags_N16: Tags) -> bytes:
+    return _derived(coin + tags_N16.tobytes(), b"tags")
+
+
+def _prove(channel: Channel, own_N16: Tags, salt: bytes, rows_K: Index) -> None:
+    channel.send(Proof(digest=_proof_of(own_N16[rows_K], salt)))
+
+
+def _check_places(channel: Channel, common_K: Index | None, label_N16: Tags, salt: bytes, place_K: Index) -> None:
+    """Refuse places that are not those of all common ids, or, of several feature parties, of ids that the label party brought."""
+    if common_K is not None and not np.array_equal(np.sort(place_K), np.sort(common_K)):
+        raise ProtocolError(
+            channel.peer, f"{channel.peer} sent {len(place_K)} {PLACES!r} that are not the {len(common_K)} whose tags match"
+        )
+    if channel.receive(Proof).digest != _proof_of(label_N16[place_K], salt):
+        raise ProtocolError(channel.peer, f"{channel.peer} sent a proof that is not that of the ids at {PLACES!r}")
+
+
+def _proof_of(label_K16: Tags, salt: bytes) -> bytes:
+    assert PROOF_BYTES == COIN_BYTES
+    return _derived(salt + np.ascontiguousarray(label_K16).tobytes(), b"proof")
+
+
+def _derived(about: bytes, use: bytes) -> bytes:
+    return blake2b(about, digest_size=COIN_BYTES, person=b"tally/" + use).digest()
