@@ -45,7 +45,7 @@ CONTRACT = {
     "and what most of one's own keys look like (`+9{12}` here and `9{11}` there). None of this is sent, but people of"
     " both sides can compare it.",
     "alignment.similarity": "[Linking](../explanation/linking.md) explains the method, and "
-    "[its protocol](../alignment.md#similarity) what each side sees. A number "
+    "[its protocol](alignment-protocols.md#similarity) what each side sees. A number "
     "needs `low` and `high` unless the helper sees keys in the clear.",
     "union": "[Unions](../explanation/unions.md) says what each strategy leaks. A union goes with `binary` targets and "
     "`split.method: hash`. Both strategies together use one of `-tr`, `-te` and `-fit` at most, and `-fit` needs "
@@ -71,6 +71,22 @@ CONTRACT = {
     "network": "[The network](network.md) has the rules behind these keys. `heartbeat_s` is below `deadline_s`.",
     "tuning": "[Tune a contract](../howto/tune.md) says what a search discloses. Each value and bound is one that the contract "
     "could have in its own place, and `split.validation` is above 0.",
+}
+COMMANDS = {
+    "init": (
+        "Sides that ask for the same get the same contract, except for the target. That comes from the label party's "
+        "`--table`, so "
+        "take that side's contract for all. Key and label are taken from the table's header if exactly one column's name "
+        "says so, such as "
+        "`customer_id`. Otherwise a comment says what to fill in. The label party listens on port 7443, the helper on 7444. "
+        "Put the hosts in.",
+    ),
+    "check": ("Every other job command begins with the same checks, except those of the way to the peers.",),
+    "align": ("It begins a run. `train` and `evaluate` go on with the latest one.",),
+    "predict": ("[Score new rows](../howto/score-new-rows.md) says who gets scores, and what the file holds.",),
+    "tune": ("[Tune a contract](../howto/tune.md) says what a search discloses.",),
+    "audit": ("[What leaks](../tutorials/what-leaks.md) goes through an audit before there is a partner.",),
+    "ledger": ("[Private evaluation](../private-evaluation.md) explains the ledger.",),
 }
 PARTY = {
     "": "Each party has its own. It is never sent. Paths are relative to the party file's folder, and so are relative "
@@ -138,13 +154,18 @@ def command_line() -> str:
     group = typer.main.get_command(app)
     parts = [
         "# Command line, from the code",
-        "`make reference` makes this page from the commands themselves. "
-        "[Commands](../running.md) explains how they work together.",
+        "`make reference` makes this page from the commands themselves.",
+        "Every party of the contract runs the same command at about the same time. Who is first waits `network.wait_s` for "
+        "the others. "
+        "A helper runs `run` and `predict` like the others.",
+        "Exit code 0 is success, 2 input that cannot be used, 3 a failure, 130 an interrupt. With `--json` the last line of "
+        "standard "
+        "output is one JSON object, and all else goes to standard error.",
     ]
     for name, command in getattr(group, "commands").items():  # noqa: B009 - of a group, which the type does not say
         if name == "bench":
             continue
-        parts += [f"## tallystick {name}", _plain(command.help or "")]
+        parts += [f"## tallystick {name}", _plain(command.help or ""), *COMMANDS.get(name, ())]
         rows = ["| argument or option | meaning |", "|---|---|", *(_option(parameter) for parameter in command.params)]
         parts.append("\n".join(rows))
     return "\n\n".join(parts) + "\n"

@@ -109,4 +109,4 @@ def test_every_merge_has_its_row(method: str) -> None:
 
 @pytest.mark.parametrize("name", LINKAGE_ATTACKS)
 def test_every_linkage_attack_has_its_row(name: str) -> None:
-    assert cells(page("alignment.md"), name)[1] == LINKAGE_ATTACKS[name].seat
+    assert cells(page("reference/alignment-protocols.md"), name)[1] == LINKAGE_ATTACKS[name].seat

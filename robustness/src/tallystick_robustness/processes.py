@@ -20,7 +20,7 @@ from tallystick_robustness.outcome import unclean
 
 _START_S = 120.0
 _POLL_S = 0.02
-CODES = (0, 2, 3, 130)  # docs/running.md
+CODES = (0, 2, 3, 130)  # docs/reference/command-line.md
 CLEAN_STARTS = ("error: ", "interrupted")
 
 

@@ -1,7 +1,8 @@
 """Private set union by Diffie-Hellman on ristretto255: pseudonymous ids for all, and nobody learns whom both know.
 
 FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| instead of 5 |A| + 5 |B| + 2 |A u B|. The side
-with fewer ids takes the part of A (the label party if both have as many). docs/alignment.md has the simulator argument.
+with fewer ids takes the part of A (the label party if both have as many). The simulator argument
+stands in docs/reference/alignment-protocols.md.
 
     A, keys a, a'                                  B, keys b, b'
     X = H(x)^a of its ids, shuffled     ->

@@ -7,7 +7,7 @@
     helper        ->  label party       the same numbers by noisy similarity, and the noisy similarities
     label party  <->  feature party     a digest of the links: the helper told both the same
 
-FedSim (Wu, Li and He 2022, section 4.1); docs/alignment.md says what each side learns.
+FedSim (Wu, Li and He 2022, section 4.1); docs/explanation/alignments.md says what each side learns.
 
 Shapes: N positions (rows of the label party), M rows of a feature party, K neighbours.
 """
