@@ -58,7 +58,7 @@ CONTRACT = {
     "[normalisation](data.md#normalisation-of-layers) explain two of the keys.",
     "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
     "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
-    "gradients](../no-gradients.md).",
+    "gradients](../explanation/no-gradients.md).",
     "defense": "[Defences](../defenses.md) explains each method, its targets and its guarantee. An entry has a `method` and that"
     " method's keys. No method is given twice. Each method fits certain targets, and `check` names what does not fit."
     " At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
@@ -183,7 +183,7 @@ def messages() -> str:
         "A receiver names the message that it expects, and checks the size of what comes before it decodes it. "
         "A message that is not expected, too large or not of this form ends the run with one line. "
         "[What crosses the cut](../explanation/what-crosses-the-cut.md) explains the two messages of training, and "
-        "[the threat model](../threat-model.md#what-each-side-learns) says what each side learns from all of them.",
+        "[the threat model](../explanation/threat-model.md#what-each-side-learns) says what each side learns from all of them.",
         "\n".join(["| message | fields | at most | meaning |", "|---|---|---|---|", *map(_message, _subclasses(Message))]),
     ]
     return "\n\n".join(parts) + "\n"

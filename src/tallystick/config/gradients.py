@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 WIDE_CUT = 512
 """The default cut width where bottom models stay as they are: what a random layer misses, a wide one does not."""
 STILL_SCALE = 3.0
-"""How much larger categories' embeddings are there than before training, in which they would grow (docs/no-gradients.md)."""
+"""How much larger categories' embeddings start there than where they grow in training (docs/results/no-gradients-price.md)."""
 
 
 def still(model: "NetworkModel") -> "NetworkModel":
