@@ -192,9 +192,11 @@ def messages() -> str:
 def error_tree() -> str:
     """Give the page of every error class, and of what a peer is told of one."""
     told = dict(errors._CATEGORIES)
+    public = [getattr(tallystick, name) for name in tallystick.__all__]
     rows = [
-        f"| `{kind.__name__}` | `{kind.__bases__[0].__name__}` | {_plain(kind.__doc__ or '')} | {told.get(kind, '')} |"
-        for kind in (errors.TallystickError, *_subclasses(errors.TallystickError, within=errors.__name__))
+        f"| `{kind.__name__}` | {_bases(kind)} | {_first(kind)} | {told.get(kind, '')} |"
+        for kind in (errors.TallystickError, *_subclasses(errors.TallystickError))
+        if kind in public
     ]
     parts = [
         "# Errors, from the code",
@@ -211,12 +213,21 @@ def error_tree() -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _subclasses(kind: type, within: str = "tallystick.") -> Iterator[type]:
+def _subclasses(kind: type) -> Iterator[type]:
     """All classes below this one that the library defines, sorted by name at each level."""
     for one in sorted(kind.__subclasses__(), key=lambda each: each.__name__):
-        if f"{one.__module__}.".startswith(within):
+        if f"{one.__module__}.".startswith("tallystick."):
             yield one
-        yield from _subclasses(one, within)
+        yield from _subclasses(one)
+
+
+def _bases(kind: type) -> str:
+    return ", ".join(f"`{base.__name__}`" for base in kind.__bases__)
+
+
+def _first(kind: type) -> str:
+    """The first paragraph of a docstring."""
+    return _plain((kind.__doc__ or "").partition("\n\n")[0])
 
 
 def _message(kind: Any) -> str:

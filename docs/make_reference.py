@@ -1,4 +1,4 @@
-"""Write docs/reference.md from the docstrings of the public names: ``make reference``."""
+"""Write docs/reference/python-names.md from the docstrings of the public names: ``make reference``."""
 
 import inspect
 import re
@@ -9,11 +9,11 @@ from typing import Any, is_typeddict
 
 import tallystick
 
-PAGE = Path(__file__).with_name("reference.md")
-HEAD = """# Reference
+PAGE = Path(__file__).with_name("reference") / "python-names.md"
+HEAD = """# Python names, from the code
 
 What `import tallystick` offers, loaded when it is first used; `make reference` makes this page from the docstrings. Examples are
-in [Python](reference/python-api.md), the keys of a contract and a party file in [Configuration](reference/configuration.md).
+in [Python](python-api.md), the keys of a contract and a party file in [Configuration](configuration.md).
 
 These names are public, and no others are: every module below `tallystick` is internal and may change at any time. Until 1.0 a
 public name may change in a minor version, with a line in the changelog; from 1.0 on it is deprecated for a minor version first.
@@ -37,11 +37,11 @@ def reference() -> str:
         parts += [f"## {title}", *(_entry(name, getattr(tallystick, name)) for name in names)]
     parts += [
         "## Errors",
-        _table(("error", "is a", "when"), (_error_row(error) for error in _errors())),
+        "[Errors](errors.md) lists them, with what a peer is told of each.",
         "## Ways of linking rows",
         "`LINKAGES`, for the contract's `alignment.method`: " + ", ".join(f"`{name}`" for name in tallystick.LINKAGES) + ".",
         "## Defences",
-        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. Formulas and costs: [defenses.md](defenses.md).",
+        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. Formulas and costs: [defences](../defenses.md).",
     ]
     for name, defense in tallystick.DEFENSES.items():
         parts += [f"### `{name}`", _markdown(inspect.getdoc(defense) or "")]
@@ -114,18 +114,6 @@ def _signature(function: Any) -> str:
         lines.append(named.sub("", str(parameter)))
     returned = named.sub("", inspect.formatannotation(found.return_annotation))
     return "(\n" + "".join(f"    {line},\n" for line in lines) + f") -> {returned}"
-
-
-def _errors() -> list[type[Exception]]:
-    """Every public error, each after what it is a kind of."""
-    found = [value for name in tallystick.__all__ if isinstance(value := getattr(tallystick, name), type)]
-    errors = [value for value in found if issubclass(value, tallystick.TallystickError)]
-    return sorted(errors, key=lambda error: [base.__name__ for base in reversed(error.__mro__) if base in errors])
-
-
-def _error_row(error: type[Exception]) -> tuple[str, str, str]:
-    kinds = [base.__name__ for base in error.__bases__]
-    return f"`{error.__name__}`", ", ".join(f"`{kind}`" for kind in kinds), _first(error)
 
 
 def _first(what: Any) -> str:

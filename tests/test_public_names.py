@@ -116,8 +116,9 @@ def test_the_reference_is_what_the_docstrings_say():
     spec.loader.exec_module(made)
     page = made.reference()
     assert made.PAGE.read_text(encoding="utf-8") == page, "run `make reference`"
+    errors = (DOCS / "reference" / "errors.md").read_text(encoding="utf-8")
     for name in tallystick.__all__:
-        assert f"`{name}`" in page or name == "__version__"
+        assert f"`{name}`" in page + errors or name == "__version__"
     assert not [line for line in page.splitlines() if line.endswith(": ") or "Create a function object" in line]
 
 
