@@ -4,9 +4,10 @@ Two or more organisations that know different columns about the same people trai
 and customer lists stay at home.
 
 What is public is here, in ``__all__``, and nowhere else: loaded when it is first used, described in
-docs/reference/python-names.md. Until 1.0 a public name may change in a minor version, with a line in the changelog; from 1.0 on it is
-deprecated for a minor version first. The same holds for what is no Python: keys of contract and party file, commands and their options,
-result.json and run folders. Every module below this package is internal and may change at any time.
+docs/reference/python-names.md. Until 1.0 a public name may change in a minor version, with a line in the changelog; from 1.0
+on it is deprecated for a minor version first. The same holds for what is no Python: keys of contract and party file,
+commands and their options, result.json and run folders. Every module below this package is internal and may change at any
+time.
 """
 
 from collections.abc import Mapping
