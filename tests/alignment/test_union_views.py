@@ -1,4 +1,4 @@
-"""What a party sees of a union, compared with what the simulator of docs/reference/alignment-protocols.md would show it.
+"""What a party sees of a union, compared with what the simulator of alignment/psu.py would show it.
 
 The sides' tables are laid out as badly as can be: the intersection comes first in both.
 """

@@ -1,8 +1,7 @@
 """Private set union by Diffie-Hellman on ristretto255: pseudonymous ids for all, and nobody learns whom both know.
 
 FLORIST's Algorithm 1 with fewer exponentiations: 5 |A| + 2 |B| + |A u B| instead of 5 |A| + 5 |B| + 2 |A u B|. The side
-with fewer ids takes the part of A (the label party if both have as many). The simulator argument
-stands in docs/reference/alignment-protocols.md.
+with fewer ids takes the part of A (the label party if both have as many).
 
     A, keys a, a'                                  B, keys b, b'
     X = H(x)^a of its ids, shuffled     ->
@@ -13,6 +12,18 @@ stands in docs/reference/alignment-protocols.md.
         shuffled                        ->         own ids are found in M through R, all of them, each once
                                         <-         X^(bb'), in the order of X
     X^(bb'a') = own universal ids       <-         U
+
+A simulator that knows a side's ids and keys and the sizes, and nothing else, can show it all that it receives. Take a side's
+own keys out of what it receives; h is a member of the union, and unlabelled means in an order that tells nothing.
+
+- A holds {y^b} and {x^b} unlabelled, x^(bb') labelled by x, and {h^(bb')} unlabelled. With c = bb', b and c are independent
+  and uniform. The simulator draws |A| random elements g and shows them, raised to a, as X^b. It shows |A n B| of them and
+  |B| - |A n B| fresh ones, shuffled, as Y. It draws a fresh k for each x and shows k^a as its element of X^(bb'), and all k
+  and |A u B| - |A| fresh elements, raised to aa', cut and sorted, as U. By DDH nobody notices that (h, h^b, h^c) became (h,
+  random, random). B shuffles Y and X^b independently, so which g stand in Y tells nothing.
+- B holds {x^a} unlabelled, y^c labelled by y, where c = aa' (b is its own), and {h^c} unlabelled; a and c are independent
+  and uniform. The simulator shows |A| random elements as X, a fresh r for each y as R, and all r and |A u B| - |B| fresh
+  elements, shuffled, as M. By DDH nobody notices. U and X^(bb') are B's own work.
 
 Shapes: N ids of the union; M own ids, dummies included; B rows of a chunk.
 """
