@@ -138,6 +138,48 @@ def test_other_labels_send_a_feature_party_the_same_bytes(tmp_path, to_shop, mon
         assert [name for name in files if files[name] != other_files[name]] == []
 
 
+OF_THE_TIME = "ledger.json"  # a hash of entries that say when they were made
+BESIDE = {
+    "warm start": {"unaligned": {"method": "warm-start", "epochs": 1}},
+    "regressor": {"unaligned": {"method": "regressor", "epochs": 1}},
+    "ss-vfl": {"unaligned": {"method": "ss-vfl", "epochs": 1}},
+    "three classes": {"target": {"type": "multiclass", "classes": 3}},
+    "numbers": {"target": {"type": "regression"}},
+    "noise, audit": {
+        "defense": [{"method": "gaussian-embeddings", "epsilon": 9.0, "delta": 1e-6, "clip": 1.0}],
+        "model__cut_width": 4,
+        "audit": True,
+    },
+    "all that repeats": {"alignment__duplicates": "all"},
+    "own columns measured": {"evaluation__importance": {"own_columns": True, "repeats": 1}},
+}
+
+
+SHORT = "three classes"
+
+
+@pytest.mark.parametrize("beside", [pytest.param(each, marks=() if each == SHORT else pytest.mark.long) for each in BESIDE])
+def test_other_labels_send_two_feature_parties_the_same_bytes_whatever_stands_beside(beside, tmp_path, to_shop, monkeypatch):
+    """Three parties, and all else that the mode may be joined with: messages and the run folders of both."""
+    parties = ("bank", "club", "shop")
+    values = contract_values(parties, **QUICK | BESIDE[beside])
+    target = values["target"]["type"]
+    given, found = tables(parties, rows=80, target=target), []
+    shuffled = given["bank"].with_columns(y=given["bank"]["y"].shuffle(seed=3))
+    assert not given["bank"]["y"].equals(shuffled["y"])
+    for number, frames in enumerate((given, {**given, "bank": shuffled})):
+        seed_system(monkeypatch)
+        to_shop.clear()
+        simulate(values, frames, columns(parties), folder=tmp_path / str(number))
+        found.append((list(to_shop), *(files_of(tmp_path / str(number), name) for name in ("club", "shop"))))
+    (sent, *files), (other_sent, *other_files) = found
+    assert len(sent) > 5
+    assert other_sent == sent
+    for one, other in zip(files, other_files, strict=True):
+        assert other.keys() == one.keys()
+        assert [name for name in one if one[name] != other[name] and name != OF_THE_TIME] == []
+
+
 def test_with_gradients_other_labels_send_other_bytes(tmp_path, to_shop, monkeypatch):
     """The comparison above sees what there is to see."""
     frames, found = tables(PARTIES, rows=ROWS), []
