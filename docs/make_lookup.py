@@ -59,8 +59,8 @@ CONTRACT = {
     "model.merge": "[Linking](../explanation/linking.md#how-links-become-one-row) explains these keys.",
     "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
     "gradients](../explanation/no-gradients.md).",
-    "defense": "[Defences](../defenses.md) explains each method, its targets and its guarantee. An entry has a `method` and that"
-    " method's keys. No method is given twice. Each method fits certain targets, and `check` names what does not fit."
+    "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
+    "`method` and that method's keys. No method twice. Each method fits certain targets, and `check` names what does not fit."
     " At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
     "`gaussian-labels`, `ladsg` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",

@@ -41,7 +41,7 @@ def reference() -> str:
         "## Ways of linking rows",
         "`LINKAGES`, for the contract's `alignment.method`: " + ", ".join(f"`{name}`" for name in tallystick.LINKAGES) + ".",
         "## Defences",
-        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. Formulas and costs: [defences](../defenses.md).",
+        "`DEFENSES`, by the `method` of an entry of the contract's `defense`. [Method by method](defenses.md) has formulas.",
     ]
     for name, defense in tallystick.DEFENSES.items():
         parts += [f"### `{name}`", _markdown(inspect.getdoc(defense) or "")]

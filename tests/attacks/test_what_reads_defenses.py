@@ -48,7 +48,7 @@ def test_a_defence_of_labels_promises_something_or_says_what_reads_it(method: st
 
 @pytest.mark.parametrize("method", READ_BY)
 def test_the_documentation_has_the_same_figure(method: str) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "defenses.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "results" / "defenses.md").read_text()
     (row,) = (line for line in page.splitlines() if line.startswith(f"| `{method}`") and "(*" in line)
     figure = f"{READ_BY[method].auc:.3f}".removeprefix("0")
     of_credit_card = row.split("|")[3]  # a figure per seed, and the attack

@@ -1,15 +1,15 @@
 """Every row of every table has its entry in the docs."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
+from tallystick.attacks.feature_inference.registry import FEATURE_INFERENCE_ATTACKS
 from tallystick.attacks.label_inference.registry import LABEL_INFERENCE_ATTACKS
 from tallystick.attacks.linkage.registry import LINKAGE_ATTACKS
 from tallystick.attacks.membership.registry import MEMBERSHIP_ATTACKS
-from tallystick.config.defense import DefenseEntry
 from tallystick.config.unaligned import METHODS as UNALIGNED_METHODS
+from tallystick.defenses.read_by import READ_BY
 from tallystick.defenses.registry import DEFENSES
 from tallystick.evaluation.private.registry import MECHANISMS
 from tallystick.imputation.imputer import Imputer
@@ -50,16 +50,19 @@ def test_the_readme_counts_the_tables_of_the_quality_page() -> None:
 
 @pytest.mark.parametrize("method", DEFENSES)
 def test_every_defence_has_its_row_and_its_section(method: str) -> None:
-    _, _, _, guarantee, targets = cells(page("defenses.md"), method)
+    _, _, _, guarantee, targets = cells(page("reference/defenses.md"), method)
     defense = DEFENSES[method]
     assert targets == ("all" if len(defense.targets) == 3 else ", ".join(defense.targets))
     assert guarantee
-    assert f"\n## {method}\n" in page("defenses.md")
-    rows = [line.split("|") for line in page("defenses.md").splitlines() if line.startswith("| `defense.")]
-    documented = {row[1].strip(" `") for row in rows if f"`{method}`" in row[2]}
-    entries = {get_args(each.model_fields["method"].annotation)[0]: each for each in get_args(get_args(DefenseEntry)[0])}
-    entry = entries[method]
-    assert documented >= {f"defense.{key}" for key in entry.model_fields if key != "method"}
+    assert f"\n## {method}\n" in page("reference/defenses.md")
+    assert f"| `{method}`" in page("explanation/defenses.md")
+
+
+@pytest.mark.parametrize("method", READ_BY)
+def test_the_explanation_of_defences_has_the_figure_of_what_reads_each(method: str) -> None:
+    _, _, guarantee, read, _ = cells(page("explanation/defenses.md"), method)
+    assert guarantee == "none"
+    assert read.split()[0] == f"{READ_BY[method].auc:.3f}".removeprefix("0")
 
 
 @pytest.mark.parametrize(
@@ -83,11 +86,11 @@ def test_every_mechanism_has_its_row(name: str) -> None:
     assert any(len(row) == 6 and row[2].strip().startswith(f"`{name}`") for row in rows)
 
 
-@pytest.mark.parametrize("name", LABEL_INFERENCE_ATTACKS)
-def test_every_label_inference_attack_has_its_row(name: str) -> None:
+@pytest.mark.parametrize("name", [*LABEL_INFERENCE_ATTACKS, *FEATURE_INFERENCE_ATTACKS])
+def test_every_attack_of_the_audit_has_its_row(name: str) -> None:
     """A row names attacks as `direction-1`, `-3`: what begins with a hyphen goes on from the first name's family."""
     named = set()
-    for line in page("audit.md").splitlines():
+    for line in page("explanation/the-audit.md").splitlines():
         if line.startswith("| `"):
             first, *others = (part.strip().strip("`") for part in line.split("|")[1].split(","))
             family = first.partition("-")[0]

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 @dataclass(frozen=True, kw_only=True)
 class ReadBy:
-    """The strongest attack that knows no label, on 8,000 rows of credit-card data over eight epochs (docs/defenses.md).
+    """The strongest attack that knows no label, on 8,000 rows of credit-card data over eight epochs (docs/results/defenses.md).
 
     Args:
         attack: its name among the label inference attacks.
