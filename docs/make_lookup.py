@@ -86,7 +86,7 @@ COMMANDS = {
     "predict": ("[Score new rows](../howto/score-new-rows.md) says who gets scores, and what the file holds.",),
     "tune": ("[Tune a contract](../howto/tune.md) says what a search discloses.",),
     "audit": ("[What leaks](../tutorials/what-leaks.md) goes through an audit before there is a partner.",),
-    "ledger": ("[Private evaluation](../private-evaluation.md) explains the ledger.",),
+    "ledger": ("[The ledger](ledger.md) explains what is counted.",),
 }
 PARTY = {
     "": "Each party has its own. It is never sent. Paths are relative to the party file's folder, and so are relative "
@@ -111,7 +111,7 @@ PARTY = {
     "features": "`features: auto` takes every other column by its type. `drop` goes with `auto` only.",
     "sequences": "[Sequences](data.md#sequences) explains these keys.",
     "tls": "[The network](network.md#certificates) says what a certificate needs.",
-    "privacy": "[Private evaluation](../private-evaluation.md) explains the ledger and the cap.",
+    "privacy": "[The ledger](ledger.md) explains names and caps.",
     "report": "[The report](../report.md) shows what these keys change.",
 }
 

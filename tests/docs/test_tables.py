@@ -82,7 +82,7 @@ def test_every_method_for_unaligned_rows_has_its_row(method: str) -> None:
 
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_has_its_row(name: str) -> None:
-    rows = [line.split("|") for line in page("private-evaluation.md").splitlines() if line.startswith("| ")]
+    rows = [line.split("|") for line in page("explanation/private-evaluation.md").splitlines() if line.startswith("| ")]
     assert any(len(row) == 6 and row[2].strip().startswith(f"`{name}`") for row in rows)
 
 

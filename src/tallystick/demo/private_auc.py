@@ -42,7 +42,7 @@ def run_private_auc(
 ) -> dict[str, Any]:
     """Split the flights among ``clients`` clients, run everybody, and give what came out beside the exact AUC.
 
-    DPAUC's workflow with a securely summed two-statistics release (docs/private-evaluation.md). Threat model: a server that
+    DPAUC's workflow with a securely summed two-statistics release. Threat model: a server that
     follows the protocol, and at most one client that studies what it gets or tells the server: the shares of the others are
     the whole noise. Guarantee: ``epsilon`` label DP for every label, entered in its holder's ledger before the noisy answer
     leaves. Not protected: the score histogram over all clients together. The exact AUC is known to this demo alone, which made
