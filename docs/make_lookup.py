@@ -112,7 +112,7 @@ PARTY = {
     "sequences": "[Sequences](data.md#sequences) explains these keys.",
     "tls": "[The network](network.md#certificates) says what a certificate needs.",
     "privacy": "[The ledger](ledger.md) explains names and caps.",
-    "report": "[The report](../report.md) shows what these keys change.",
+    "report": "[The report](report.md) shows what these keys change.",
 }
 
 
