@@ -60,8 +60,8 @@ CONTRACT = {
     "training": "`warm_up` goes with `schedule: cosine` only. What `gradients: none` costs is measured in [training without "
     "gradients](../explanation/no-gradients.md).",
     "defense": "[Defences](../explanation/defenses.md) explains each method, its targets and its guarantee. An entry has a "
-    "`method` and that method's keys. No method twice. Each method fits certain targets, and `check` names what does not fit."
-    " At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
+    "`method` and that method's keys. No method is given twice. Each method fits certain targets, and `check` names what "
+    "does not fit. At most one method replaces labels (`label-dp`, `label-dp-prior`, `gaussian-labels`, `ladsg`), and only on an "
     "intersection. `marvell` and `distance-correlation` need labels that are classes, so they do not go with "
     "`gaussian-labels`, `ladsg` or `union.labels: neighbors`; nor does `gaussian` go with `neighbors`.",
     "evaluation": "`privacy` goes with `binary` targets only. `share_metrics` names metrics of the target, each once, and does "
