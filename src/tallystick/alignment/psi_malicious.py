@@ -28,9 +28,9 @@ from typing import Annotated
 import msgspec
 import numpy as np
 
-from tallystick.alignment.exchange import ChunkRows, attribute_errors, chunks, exchange, receive_list, send_list
+from tallystick.alignment.exchange import ChunkRows, chunks, exchange, receive_list, send_list
 from tallystick.alignment.ids import Ids
-from tallystick.alignment.matching import TAG_BYTES, Index, Tags, match, sorted_order
+from tallystick.alignment.matching import TAG_BYTES, Index, Tags, sorted_order
 from tallystick.alignment.oprf.base_transfers import transfer_receiver, transfer_sender
 from tallystick.alignment.oprf.bit_matrix import Words
 from tallystick.alignment.oprf.checked_extension import (
@@ -43,6 +43,7 @@ from tallystick.alignment.oprf.checked_extension import (
 )
 from tallystick.alignment.oprf.key_value import SEED_BYTES, NoStore, Probes, StoreShape, looked_up, probes, store_of
 from tallystick.alignment.oprf.linear_code import COLUMNS
+from tallystick.alignment.oprf.lookup import Lookup
 from tallystick.alignment.pairwise import PLACES, Answer, Match, Side
 from tallystick.alignment.psi_oprf import PROOF_BYTES, Proof
 from tallystick.alignment.randomness import SecureRandom
@@ -50,7 +51,7 @@ from tallystick.errors import DataError, ProtocolError
 from tallystick.network.channel import Channel
 from tallystick.network.messages import Message
 
-BUCKET_IDS = 131_072
+BUCKET_IDS = 65_536
 """Ids of a bucket on the larger side, on average; what a bucket takes of memory is given back before the next."""
 COIN_BYTES = 32
 HASHED_BYTES = 40
@@ -60,6 +61,7 @@ _DEVIATIONS = 8
 """Standard deviations by which a bucket may exceed its mean: by chance 2^-49 or less does one."""
 _STORES = 8
 _PIECE_BYTES = 256
+_HASHED_AT_ONCE = 16_384
 _WHAT = "private set intersection"
 _CORRECTIONS, _ANSWER = "corrections of the store", "hashes of columns"
 _LABEL_TAGS, _FEATURE_TAGS = "label party's tags", "feature party's tags"
@@ -130,8 +132,7 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
     """
     found = []
     for channel, size in zip(channels, sizes, strict=True):
-        tags_N32, salt = _tags(side, channel, Buckets(label_ids=len(side.ids), feature_ids=size), size, leads=True)
-        own_N16, their_N16 = (np.ascontiguousarray(half) for half in np.split(tags_N32, 2, axis=1))
+        (own_N16, their_N16), salt = _tags(side, channel, Buckets(label_ids=len(side.ids), feature_ids=size), size, leads=True)
         if len(channels) == 1:
             commitment = channel.receive(TagsCommitment).digest
             send_list(channel, _LABEL_TAGS, own_N16[sorted_order(own_N16)])
@@ -142,8 +143,7 @@ def match_against_cheaters(side: Side, channels: Sequence[Channel], sizes: Seque
                 )
         else:
             shown = _receive_tags(channel, _FEATURE_TAGS, size)
-        with attribute_errors(channel, _FEATURE_TAGS):
-            own_K, place_K = match(their_N16, shown)
+        own_K, place_K = _common(their_N16, shown)
         found.append(Match(own_K=own_K, place_K=place_K, prove=partial(_prove, channel, own_N16, salt)))
     return found, len(channels) * (3 * COLUMNS + 2)
 
@@ -154,8 +154,7 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
     Protocol, threat model, guarantee and errors as for match_against_cheaters. As one of several feature parties this side learns
     of the joint ids only: the label party proves by their tags that it brought them, and may leave some out.
     """
-    tags_N32, salt = _tags(side, channel, Buckets(label_ids=size, feature_ids=len(side.ids)), size, leads=False)
-    their_N16, own_N16 = (np.ascontiguousarray(half) for half in np.split(tags_N32, 2, axis=1))
+    (their_N16, own_N16), salt = _tags(side, channel, Buckets(label_ids=size, feature_ids=len(side.ids)), size, leads=False)
     # Sorted by what looks random to the label party, so a place tells of no row.
     order_N = sorted_order(own_N16)
     own_N16, their_N16 = own_N16[order_N], their_N16[order_N]
@@ -168,20 +167,19 @@ def answer_against_cheaters(side: Side, channel: Channel, size: int, *, one_of_s
         shown = _receive_tags(channel, _LABEL_TAGS, size)
         send_list(channel, _FEATURE_TAGS, own_N16)
         channel.send(Coin(coin=coin))
-        with attribute_errors(channel, _LABEL_TAGS):
-            common_K, _ = match(their_N16, shown)
+        common_K, _ = _common(their_N16, shown)
     check = partial(_check_places, channel, common_K, their_N16, salt)
     return Answer(order_N=order_N, check=check), 3 * COLUMNS + 2
 
 
-def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: bool) -> tuple[Tags, bytes]:
-    """Give the tag of every own id (N, 32), the label party's half first, and the salt; ``leads``: as the label party."""
+def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: bool) -> tuple[tuple[Tags, Tags], bytes]:
+    """Give both halves of every own id's tag (N, 16), the label party's first, and the salt; ``leads``: as the label party."""
     salt = _toss(channel, side.rng, leads=leads)
     hashed_N40 = _hashed(side.ids, salt)
     order_N, ends = _in_buckets(hashed_N40, buckets.count)
     own_store, their_store = buckets.store(len(side.ids)), buckets.store(size)
     receiver, sender = _extensions(channel, salt, side.rng, leads=leads)
-    tags_N32 = np.empty((len(side.ids), 2 * TAG_BYTES), dtype=np.uint8)
+    halves = np.empty((2, len(side.ids), TAG_BYTES), dtype=np.uint8)
     for bucket, (start, end) in enumerate(zip([0, *ends], ends, strict=False)):
         own_B = order_N[start:end]
         hashed_B40 = hashed_N40[own_B]
@@ -196,9 +194,10 @@ def _tags(side: Side, channel: Channel, buckets: Buckets, size: int, *, leads: b
         their_B10 = looked_up(sender.secrets(their_store.slots), their_at)
         their_B10 ^= sender.offsets(data_B3)
         both = (own_B10, their_B10) if leads else (their_B10, own_B10)
-        tags_N32[own_B] = _hash_tags(hashed_B40, *both, salt=salt)
+        tags_B32 = _hash_tags(hashed_B40, *both, salt=salt)
+        halves[0, own_B], halves[1, own_B] = tags_B32[:, :TAG_BYTES], tags_B32[:, TAG_BYTES:]
         side.progress(_WHAT, bucket + 1, buckets.count)
-    return tags_N32, salt
+    return (halves[0], halves[1]), salt
 
 
 def _toss(channel: Channel, rng: SecureRandom, *, leads: bool) -> bytes:
@@ -300,19 +299,33 @@ def _swapped(channel: Channel, of: str, own_R: Tags, theirs: int, *, width: int)
 
 def _hash_tags(hashed_B40: Tags, label_B10: Words, feature_B10: Words, *, salt: bytes) -> Tags:
     """H: give the tag (B, 32) of each id, by BLAKE2b over its hash, both functions' inputs, and this run's salt."""
-    salt_B = np.broadcast_to(np.frombuffer(salt, dtype=np.uint8), (len(hashed_B40), len(salt)))
-    row_B = np.concatenate((hashed_B40, label_B10.view(np.uint8), feature_B10.view(np.uint8), salt_B), axis=1)
+    tags: list[bytes] = []
     of = partial(blake2b, digest_size=2 * TAG_BYTES, person=b"tallystick tag")
-    tags = b"".join(map(_digest, map(of, row_B.view(f"V{row_B.shape[1]}").ravel().tolist())))
-    return np.frombuffer(tags, dtype=np.uint8).reshape(-1, 2 * TAG_BYTES)
+    for start in range(0, len(hashed_B40), _HASHED_AT_ONCE):
+        piece = slice(start, start + _HASHED_AT_ONCE)
+        salt_P = np.broadcast_to(np.frombuffer(salt, dtype=np.uint8), (len(hashed_B40[piece]), len(salt)))
+        parts = (hashed_B40[piece], label_B10[piece].view(np.uint8), feature_B10[piece].view(np.uint8), salt_P)
+        row_P = np.concatenate(parts, axis=1)
+        tags += map(_digest, map(of, row_P.view(f"V{row_P.shape[1]}").ravel().tolist()))
+    return np.frombuffer(b"".join(tags), dtype=np.uint8).reshape(-1, 2 * TAG_BYTES)
 
 
 def _receive_tags(channel: Channel, of: str, count: int) -> Tags:
     """Receive tags; raises ProtocolError where one stands twice or they are not sorted, which would tell of rows."""
     tags_M16 = receive_list(channel, of, count, shape=(TAG_BYTES,))
-    if not np.array_equal(sorted_order(tags_M16), np.arange(count)):
-        raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} that are not sorted")
+    first_M, second_M = np.ascontiguousarray(tags_M16).view("<u8").T
+    above = (first_M[1:] > first_M[:-1]) | ((first_M[1:] == first_M[:-1]) & (second_M[1:] > second_M[:-1]))
+    if not above.all():
+        raise ProtocolError(channel.peer, f"{channel.peer} sent {of!r} that are not sorted, or one of them twice")
     return tags_M16
+
+
+def _common(own_N16: Tags, shown_M16: Tags) -> tuple[Index, Index]:
+    """Give the rows of own tags that the peer shows, too, and where it does."""
+    lookup = Lookup(TAG_BYTES)
+    lookup.add(own_N16, np.arange(len(own_N16), dtype=np.int32))
+    own_K, place_K = lookup.find(shown_M16)
+    return own_K.astype(np.int64), place_K
 
 
 def _commitment(coin: bytes, tags_N16: Tags) -> bytes:
