@@ -98,6 +98,12 @@ def test_every_attack_of_the_audit_has_its_row(name: str) -> None:
     assert name in named
 
 
+def test_the_page_of_the_audit_names_the_quick_attacks() -> None:
+    quick = {name for table in (LABEL_INFERENCE_ATTACKS, FEATURE_INFERENCE_ATTACKS) for name, row in table.items() if row.quick}
+    listed = page("reference/audit.md").partition("## The quick form")[2].partition("Only sums")[0]
+    assert {word for word in listed.split("`")[1::2] if word not in ("audit", "quick")} == quick
+
+
 @pytest.mark.parametrize("name", sorted({name for table in MEMBERSHIP_ATTACKS.values() for name in table}))
 def test_every_membership_attack_is_explained(name: str) -> None:
     text = page("results/unions.md")
