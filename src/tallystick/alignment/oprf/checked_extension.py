@@ -17,9 +17,9 @@ column of d is random, so the hashes tell nothing of the other blocks.
 Threat model: peers that deviate as they like. Guarantee: the sender learns nothing of d (AES-128 in counter mode as a
 pseudorandom generator; the last block hides what the hashes would tell). A receiver that passes the check has, but for a chance
 below 2^-97, sent the corrections of some data in all but e columns, and guessed e bits of s, which has a chance of 2^-e;
-docs/alignment.md gives the argument. Two code words differ in 128 places or more, so at other data than its own it lacks at
-least 128 - e bits of s. Not protected: the receiver may choose d as it likes. A check that failed must end the run, and the
-base transfers with it.
+docs/explanation/cheating-peers.md gives the argument. Two code words differ in 128 places or more, so at other data than its
+own it lacks at least 128 - e bits of s. Not protected: the receiver may choose d as it likes. A check that failed must end the
+run, and the base transfers with it.
 
 Shapes: T transfers and columns of a code word (640); D columns of data (162); M slots, and with them 128 rows that only hide;
 W words of a column.
